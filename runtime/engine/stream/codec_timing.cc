@@ -20,7 +20,7 @@ constexpr std::int64_t kElements = kSide * kSide;
 constexpr int kRuns = 3;
 constexpr std::int64_t kPsPerNs = 1000;
 
-// Alike everywhere, of many magnitudes.
+// Returns values of many magnitudes, the same on all ranks.
 std::vector<float> gradient() {
   std::vector<float> values(static_cast<std::size_t>(kElements));
   std::uint32_t state = 1;
@@ -71,7 +71,7 @@ scheduler::CodecCost time_codec(Loop& loop, const scheduler::PlannedTensor& plan
   });
   const std::int64_t sum_all = watch.shortest([&] { memory.coder().sum(piece, payloads, to); });
   const std::int64_t sum_one = watch.shortest([&] { memory.coder().sum(piece, std::span(payloads).first(1), to); });
-  // An owner sums and encodes its share, and then all that comes back is decoded.
+  // An owner sums and encodes its share; then every rank decodes the sums of all shares.
   const std::int64_t decode =
       planned.decision.reduction == ReductionKind::kGather ? sum_all : (sum_all + encode) / ranks + sum_one;
   return {encode * kPsPerNs / kElements, decode * kPsPerNs / kElements};

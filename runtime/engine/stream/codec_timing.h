@@ -1,6 +1,6 @@
-// What codecs cost this rank: a few milliseconds of work when a stream with a policy that weighs them begins.
+// Timing of codecs on this rank: a few milliseconds of work when a stream begins whose policy weighs their cost.
 //
-// For: the profiles that such streams exchange. Takes its time on the calling thread.
+// Used for the profiles that such streams exchange. Blocks the calling thread.
 #pragma once
 
 #include "runtime/base/loop.h"
@@ -8,8 +8,8 @@
 
 namespace sirtaki::engine {
 
-// The shortest of some runs by the loop's clock, at the policies' own parameters. In virtual time, which stands still
-// meanwhile, all is 0.
+// Returns the shortest of several runs of each codec, by the clock of the loop and with the parameters that policies
+// use. All costs are 0 in virtual time, which stands still meanwhile.
 scheduler::CodecCosts time_codecs(Loop& loop, int ranks);
 
 }  // namespace sirtaki::engine

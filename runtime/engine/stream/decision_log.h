@@ -1,7 +1,7 @@
-// DecisionLog: what a stream's planner and policy decided of late and from what, for stats().
+// DecisionLog: recent decisions of the planner and the policy of a stream, and their inputs, for stats().
 //
-// Owned by PlanAgreement; loop thread. Keeps every change of the plan up to a number, and of what changed nothing only
-// the last word. Not for: a complete record (scheduler::Replanner has one, the log and a trace get every entry as
+// Owned by PlanAgreement; loop thread. Keeps the last kMost changes of the plan, and the last decision even if it
+// changed nothing. Not for: a complete record (scheduler::Replanner has one; the log and a trace get every entry as
 // text).
 #pragma once
 
@@ -18,10 +18,10 @@ class DecisionLog {
  public:
   static constexpr std::size_t kMost = 16;
 
-  // `policy`: its inputs and reason, for a person; empty where no policy changes how tensors travel.
+  // `policy`: inputs and reason of the policy, in words; empty if no policy changes wire formats.
   void add(const scheduler::DecisionRecord& record, std::string policy);
 
-  // An array, the oldest first; entries have the keys that docs/scheduling.md lists.
+  // Writes an array, the oldest entry first; docs/scheduling.md lists the keys.
   void write(JsonWriter& json) const;
 
  private:

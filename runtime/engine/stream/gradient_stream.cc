@@ -17,12 +17,12 @@ scheduler::ReplannerOptions replanner_options(const StreamOptions& options, int 
   out.planner.ranks = ranks;
   out.planner.limits = options.layout;
   out.planner.credit_limit_bytes = options.credit_bytes;
-  // Where the program waits for all at once, all are needed at once.
+  // A program that waits for all tensors at once needs all of them at once.
   out.planner.forward = true;
   return out;
 }
 
-// Where hosts sum up first, a rank encodes its shares.
+// If hosts sum first, a rank encodes only its shares.
 void share_costs(const net::HostGroups* groups, scheduler::CodecCosts& costs) {
   if (groups == nullptr) {
     return;
@@ -39,7 +39,7 @@ std::unique_ptr<scheduler::CodecController> policy_of(const StreamSpec& spec, co
   return controller_for(spec, planner, std::make_shared<CatalogFacts>(deps.net));
 }
 
-// Nothing is encoded, nor rounded to halves.
+// Returns whether the plan neither encodes elements nor rounds them to halves.
 bool all_as_they_are(const scheduler::Plan& plan) {
   return std::ranges::all_of(plan.tensors(), [](const scheduler::PlannedTensor& tensor) {
     return tensor.decision.codec == CodecId::kNone && !tensor.decision.format().compressed();
@@ -104,7 +104,7 @@ GradientStream::OnDevice GradientStream::on_device() const {
     return OnDevice::kDense;
   }
   if (halves) {
-    return OnDevice::kNothing;  // they would go through the host with the payloads
+    return OnDevice::kNothing;  // halves would go through host memory with the payloads
   }
   return deps_.net.host_groups() != nullptr ? OnDevice::kCodesByHost : OnDevice::kCodes;
 }
@@ -125,8 +125,8 @@ void GradientStream::set_path(std::unique_ptr<DensePath> path, std::unique_ptr<D
   joined_.allow_start();
 }
 
-// A policy's first step behind one that was given up goes by way of the host's memory, though its plan is the first one
-// again: some of it may have been fetched for a compressed step that is none any more.
+// Under a policy, the first step after one that was given up goes through host memory, although its plan is the first
+// one again: some gradients may already have been copied there for the compressed step that is void now.
 DensePath& GradientStream::path_of_step() {
   const bool by_plan = !has_policy_ || ((attempt_ == 0 || step_ > 0) && all_as_they_are(*plan_));
   if (paths_.device && by_plan) {
@@ -285,7 +285,7 @@ void GradientStream::finish(std::uint64_t mark, TimePoint at) {
 
 void GradientStream::abort(Status cause, Task released) {
   if (phase_ == Phase::kAborting) {
-    // The step after the one given up is given up, too; the calls that wait for its turn hold the caller's memory.
+    // The step after the one given up is given up, too; the calls that wait for its turn hold memory of the caller.
     waiters_.next_step.emplace_back([this, cause = std::move(cause), released = std::move(released)]() mutable {
       abort(std::move(cause), std::move(released));
     });
@@ -294,7 +294,7 @@ void GradientStream::abort(Status cause, Task released) {
   waiters_.released.push_back(std::move(released));
   give_up(cause);
   if (phase_ == Phase::kVoid) {
-    // The program knows already: what it submits from here on belongs to the next step.
+    // The program knows the cause already: its later calls belong to the next step.
     phase_ = Phase::kAborting;
     if (waiters_.tensors) {
       waiters_.released.push_back([done = std::move(waiters_.tensors->done), cause]() mutable { done(cause); });
@@ -306,7 +306,7 @@ void GradientStream::abort(Status cause, Task released) {
 }
 
 std::optional<control::WaitEntry> GradientStream::in_flight() const {
-  // A step that only the program's own wait is missing from needs nothing of other ranks.
+  // A step that lacks only the wait of its own program needs nothing of other ranks.
   const bool over = in_flight_count_ == 0 && step_complete();
   if (phase_ != Phase::kOpen || !state_.finished || joined_.joined() || over) {
     return std::nullopt;
@@ -319,7 +319,7 @@ std::optional<control::WaitEntry> GradientStream::in_flight() const {
 }
 
 std::optional<control::StreamPlace> GradientStream::place() const {
-  // Behind a step that the program itself has given up, calls that have come are the next step's.
+  // After a step that the program itself has given up, calls that wait belong to the next step.
   const bool between = phase_ == Phase::kAborting ? waiters_.next_step.empty() : state_.untouched();
   return between && !waiters_.step ? std::optional(control::StreamPlace{id_, attempt_, step_}) : std::nullopt;
 }

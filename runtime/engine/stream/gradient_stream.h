@@ -1,22 +1,21 @@
-// Stream: the tensors of one optimizer, reduced every step by a Plan that all ranks share.
+// GradientStream: the tensors of one optimizer, reduced every step by a Plan that all ranks share.
 //
 // In the steady state no message is exchanged: a partition starts when all its tensors are ready and it is the next in
 // the plan's order, and its tag is (stream, attempt, position, step) on every rank.
 //
 // One step:  ready(i) ... finish(), [wait_tensors() ...,] wait() -> the result; the next step opens when wait() has
-// answered. finish() commits: the partition that holds the first part of the tensor expected last, and what follows it,
-// start only then. Once that partition is reduced every rank has finished, so no rank uses a result, of a tensor or of
-// the step, that another gives up before its finish(). The gate costs nothing: that tensor is ready just before.
+// answered. finish() commits: the partition at the commit point, which holds the first part of the tensor expected
+// last, and the partitions after it start only then. Once that partition is reduced every rank has finished, so no rank
+// uses a result, of a tensor or of the step, that another gives up before its finish(). The commit point costs nothing,
+// because that tensor becomes ready just before finish().
 // Deviations go through the coordinator and are the same for all ranks:
-//   - a rank gives the step up (wrong shape, an error, abort()): StreamAborted ends what is in flight everywhere, each
-//     rank's wait() returns the cause, and the stream goes on with step 0 of the next attempt;
-//   - a rank has tensors without a gradient (absent): it holds them back until StreamFlags has told all ranks to
-//     exchange who has what, in this step and from then on.
-// The plan changes at step borders, on all ranks alike (plan_keeper.h).
-// stream.cc: the program's calls and the end of a step; stream_pipeline.cc: a partition's way; stream_lossy.cc: that of
-// a compressed one, and what this rank owes; stream_deviations.cc;
-// stream_exchange.cc: changes of the plan; stream_stand_in.cc: a rank without more data.
-// Loop thread; owned by Engine.
+//   - a rank gives the step up (wrong shape, an error, abort()): StreamAborted ends all operations in flight on all
+//     ranks, wait() returns the cause on each, and the stream goes on with step 0 of the next attempt;
+//   - a rank has tensors without a gradient (absent): it holds them back until StreamFlags makes all ranks exchange
+//     flags of the gradients that they have, in this step and in all later ones.
+// The plan changes at step borders, on all ranks alike (plan_agreement.h).
+// Loop thread; owned by Engine. State that does not outlive a step is in StepState. Not for: residuals
+// (StreamResiduals), steps of zeros (JoinedRank), flags of steps that are over (UnusedParamSync).
 #pragma once
 
 #include <cstdint>
@@ -57,7 +56,7 @@ struct StreamOptions {
   bool finite_only = false;  // a gradient with NaN or infinity gives the step up, with kNonFinite
 };
 
-// What a stream works with; all outlive it.
+// Dependencies of a stream; all outlive it.
 struct StreamDeps {
   Loop& loop;
   net::Collectives& net;
@@ -67,9 +66,9 @@ struct StreamDeps {
   Stats& stats;
   Logger* log;  // may be nullptr
   Counter& steps;
-  Counter& raw_bytes;    // of gradients
+  Counter& raw_bytes;    // bytes of gradients
   Counter& lent_bytes;   // packed into memory that other ranks can read
-  Counter& wire_bytes;   // of the same, as plans count them: of the allreduce that costs the network as much
+  Counter& wire_bytes;   // the same as plans count them: bytes of the allreduce that costs the network as much
   Histogram& step_time;  // first tensor ready to step done
   Histogram& exposed;    // wait() called to step done
 };
@@ -82,59 +81,60 @@ class GradientStream {
   GradientStream(const GradientStream&) = delete;
   GradientStream& operator=(const GradientStream&) = delete;
 
-  // What a GPU can do for it; the same on all ranks. In all steps, but where a policy may change how tensors travel:
-  // there in those whose plan leaves all elements as they are, if the first one does. Where gradients are scaled or
-  // looked at, nothing.
+  // Part that a GPU can take in the reduction; the same on all ranks. It takes part in all steps, unless a policy may
+  // change the wire format of tensors: then only in steps whose plan sends all elements unchanged, and only if the
+  // first plan does. kNothing if gradients are scaled or checked for NaN and infinity.
   enum class OnDevice : std::uint8_t {
     kNothing,
-    kDense,        // its elements travel, as they are or as halves, over collectives of the GPU's memory
-    kCodes,        // some of it is encoded there
-    kCodesByHost,  // the same, where the GPUs of a host sum up over NCCL first
+    kDense,        // dense partitions, in their own type or as halves, go through collectives on GPU memory
+    kCodes,        // compressed tensors are encoded on the GPU
+    kCodesByHost,  // the same, after the GPUs of a host have summed over NCCL
   };
   OnDevice on_device() const;
   // Blocks the start of steps, those of a joined rank included, until set_path().
   void block_start() { joined_.block_start(); }
-  // Sets the path of dense partitions on a GPU, and the compressor of the others; nullptr: through the memory of the
-  // host. Call before the first step.
+  // Sets the path of dense partitions on a GPU, and the compressor of the others; nullptr: host memory.
+  // Call before the first step.
   void set_path(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCompressor> compressor);
   // Returns whether tensors that become ready now must stay in the memory of the GPU, for the path of set_path(). May
   // change after a step, and when a step is given up.
   bool uses_device_memory() const;
 
-  // `at`: when the program said so.
+  // Submits the gradient of a tensor, or with `absent` a tensor without one. `at`: time of the call of the program.
   void ready(int index, TensorView tensor, bool absent, TimePoint at);
-  // `mark`: the board's, of this step.
+  // Commits the step. `mark`: the mark that StreamBoard::finish() returned for it.
   void finish(std::uint64_t mark, TimePoint at);
-  // Answers when the step is over: at once if it is. One waiter at a time.
+  // Calls `done` when the step is over, inline if it is already. One waiter at a time.
   void wait(Done done);
-  // Answers when these tensors of the finished step hold their result, or when the step is void: with the cause that
-  // wait() will tell. A call that comes while another waits takes its place; the other ends with kAborted.
+  // Calls `done` when these tensors of the finished step hold their result, or, if the step is void, with the cause
+  // that wait() will return. A second call replaces the waiter of the first, which ends with kAborted.
   void wait_tensors(std::vector<int> tensors, Done done);
-  // Gives the step up on all ranks; calls that follow belong to the next step. `released` runs when the caller's memory
-  // is no longer used.
+  // Gives the step up on all ranks; later calls belong to the next step. Calls `released` when the memory of the caller
+  // is not used any more.
   void abort(Status cause, Task released);
 
   // Contributes zeros to the steps of the other ranks, because the program has no more data. The program must make no
   // call until end_joined() is done. Call between two steps.
   void contribute_zeros();
-  // All ranks have joined: after the steps before `place`, continues with step 0 of its attempt. Calls `done` once,
-  // when the program may make calls again, or when the stream has failed.
+  // Ends the contribution of zeros, because all ranks have joined: after the steps before `place` the stream continues
+  // with step 0 of the attempt of `place`. Calls `done` once, when the program may make calls again, or when the stream
+  // has failed.
   void end_joined(const control::StreamPlace& place, Task done);
   // Ends the contribution of zeros with `cause`, because some rank can no longer join.
   void give_up_joined(const Status& cause, Task done);
   bool joined() const { return joined_.joined(); }
-  // The step that comes; nullopt in the middle of one.
+  // Returns the place of the next step; nullopt in the middle of one.
   std::optional<control::StreamPlace> place() const;
 
-  // Runs `task` when no operation of the stream uses the caller's memory.
+  // Runs `task` when no operation of the stream uses the memory of the caller.
   void release(Task task);
 
   void on_aborted(const control::StreamAborted& message);
   void on_flags(const control::StreamFlags& message);
-  // A rank left in order; explains what fails for want of a peer.
+  // Records that a rank has left in order; `cause` explains later failures for want of a peer.
   void note_left(const Status& cause) { deviations_.left.update(cause); }
-  // The job is over, and the owner has aborted the collectives; or the stream is closed. Every wait answers with
-  // `cause` from now on.
+  // Ends the stream, because it is closed, or because the job is over and the owner has aborted the collectives. Every
+  // wait answers with `cause` from now on.
   void fail(const Status& cause);
 
   // Reads the residual of a tensor: its elements, float32. Like the methods below it requires that no step is in
@@ -148,7 +148,7 @@ class GradientStream {
   // Reads or sets the state of the codec of a tensor, without its residual.
   Status codec_state(int index, std::vector<std::byte>& out) const;
   Status load_codec_state(int index, ConstBytes in);
-  // This rank's loss, for policies that weigh ranks by it; any time.
+  // Records the loss of this rank, for policies that weigh ranks by loss; any time.
   void report_loss(double loss) { agreement_.report_loss(loss); }
   // Passes a JSON array to `then`: for each tensor the decision for the next step, its cost and its residual. Any time;
   // `then` comes later if residuals are on a GPU.
@@ -157,7 +157,7 @@ class GradientStream {
 
   StreamId id() const { return id_; }
   const StreamSpec& spec() const { return spec_; }
-  // Of the step in progress; of the next one while this one is void.
+  // Returns the plan of the step in progress, or of the next one while this one is void.
   const scheduler::Plan& plan() const { return *agreement_.plan(); }
   std::uint32_t attempt() const { return attempt_; }
   std::uint64_t step() const { return step_; }
@@ -165,15 +165,16 @@ class GradientStream {
   std::optional<control::WaitEntry> in_flight() const;
   std::uint64_t progress() const { return progress_; }
   bool idle() const { return in_flight_count_ == 0 && dispatcher_.credit().in_flight() == 0 && unused_->idle(); }
-  // What others may still ask of steps that are over; for a stream that has failed, which is of no use afterwards.
+  // Takes the part that answers requests for flags of past steps out of a failed stream, which cannot be used
+  // afterwards.
   std::unique_ptr<UnusedParamSync> take_unused_param_sync() { return std::move(unused_); }
   std::string describe() const;
 
  private:
   enum class Phase : std::uint8_t {
-    kOpen,      // takes ready() and finish()
+    kOpen,      // ready() and finish() are accepted
     kAborting,  // this rank has given the step up and waits for the coordinator; calls belong to the next step
-    kVoid,      // somebody gave the step up; calls are ignored until wait() has told why
+    kVoid,      // somebody gave the step up; calls are ignored until wait() has returned the cause
     kFailed,    // the job is over
   };
 
@@ -219,32 +220,33 @@ class GradientStream {
   Rank job_rank() const { return deps_.net.job_rank(deps_.net.rank()); }
   Status check_ready(int index, const TensorView& tensor) const;
   bool step_complete() const;
-  // Results may be used: every rank has finished, and who had a gradient is known if it has to be.
+  // Returns whether results may be used: every rank has finished, and, if ranks exchange flags, it is known which ranks
+  // had a gradient.
   bool committed() const { return state_.finished && (flags_on() ? state_.flags_done : state_.gate_done); }
   bool holds_result(int index) const;
   bool flags_on() const;
 
-  // The paths of dense partitions.
+  // Paths of dense partitions.
   struct Paths {
     Paths(const StreamDeps& deps, HostPath::Scales scales) : host(deps.net, deps.buffers, deps.lent_bytes, scales) {}
     void release_zeros();
     HostPath host;
     std::unique_ptr<DensePath> device;  // nullptr: all gradients go through the memory of the host
-    DensePath* current = &host;         // of the step in progress
+    DensePath* current = &host;         // the path of the step in progress
   };
   // Steps that were given up, and errors of the job.
   struct Deviations {
-    std::deque<control::StreamAborted> aborts;  // of steps that this rank has not reached yet
-    std::deque<Status> causes;                  // of steps given up that the program has not received yet
-    Status failure;                             // of the job
-    Status left;                                // a rank that left in order
+    std::deque<control::StreamAborted> aborts;  // steps given up that this rank has not reached yet
+    std::deque<Status> causes;                  // causes that the program has not received yet
+    Status failure;                             // cause of the end of the job
+    Status left;                                // cause of failures after a rank has left in order
     TimerId verdict;                            // runs while the reason for the loss of a peer is unknown
-    bool cancelled = false;                     // there are cancelled tags that were not forgotten yet
+    bool cancelled = false;                     // some cancelled tags were not forgotten yet
   };
   struct Waiters {
     Done step;
     std::optional<TensorWaiter> tensors;
-    std::vector<Task> released;  // wait for in_flight_count_ == 0
+    std::vector<Task> released;  // run when in_flight_count_ == 0
     std::deque<Task> next_step;  // calls that belong to the step after the one given up
   };
 
@@ -253,21 +255,21 @@ class GradientStream {
   StreamDeps deps_;
   StreamTrace trace_;
   const bool finite_only_;
-  const bool has_policy_;  // which may change the decisions of tensors
+  const bool has_policy_;  // a policy may change the decisions of tensors
   PlanAgreement agreement_;
   std::shared_ptr<const scheduler::Plan> plan_;  // the plan of agreement_ at the last step border
   scheduler::Dispatcher dispatcher_;
   const std::shared_ptr<StreamBoard> board_;
   StreamResiduals residuals_;
   Paths paths_;
-  int gate_ = 0;  // position from which partitions start after finish() only
+  int gate_ = 0;  // commit point: partitions from this position on start after finish() only
 
   Phase phase_ = Phase::kOpen;
   std::uint32_t attempt_ = 0;
   std::uint64_t step_ = 0;
   std::uint64_t trained_ = 0;  // steps of the training before step 0 of the attempt; equal on all ranks
   StepState state_;
-  int in_flight_count_ = 0;  // operations, those of steps given up included
+  int in_flight_count_ = 0;  // number of operations, those of steps given up included
   TimerId pump_timer_;
   std::uint64_t progress_ = 0;
   std::unique_ptr<UnusedParamSync> unused_;

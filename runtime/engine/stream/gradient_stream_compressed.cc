@@ -58,7 +58,7 @@ void GradientStream::on_compressed(std::uint32_t attempt, int position, const St
   answer();
 }
 
-// Encoded payloads are sent before the next partition is encoded.
+// Pumps in a turn of the loop of its own, so that encoded payloads are sent before the next partition is encoded.
 void GradientStream::pump_later() {
   if (pump_timer_ == TimerId()) {
     pump_timer_ = deps_.loop.after(Duration(0), [this] {

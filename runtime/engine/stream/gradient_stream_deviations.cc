@@ -1,4 +1,4 @@
-// What all ranks settle together when a step cannot follow the plan: missing gradients, and steps given up.
+// Deviations of a step from the plan, on which all ranks agree: missing gradients, and steps given up.
 #include <algorithm>
 #include <utility>
 
@@ -7,7 +7,7 @@
 
 namespace sirtaki::engine {
 
-// ---- who had a gradient ----
+// ---- flags of gradients ----
 
 bool GradientStream::flags_on() const {
   return unused_ && unused_->wanted(attempt_, step_);
@@ -81,14 +81,14 @@ void GradientStream::cancel_in_flight(const Status& cause) {
   paths_.current->discard_step();
   dispatcher_.reset();
   cancel_steps(step_, cause);
-  // An exchange of theirs that has ended well is not the end of them.
+  // Reductions need a cancel of their own: one may be between two exchanges, neither of which is in flight.
   for (const auto& [position, reduction] : std::map(state_.reductions)) {
     reduction->cancel(cause);
   }
 }
 
-// Not only what is in flight here: another rank may have sent its part of anything in this step, and of the next one
-// when it needed nothing more of this rank to complete this one.
+// Cancels all tags of these steps and not only the operations in flight here: another rank may have sent its part of
+// any operation of this step, and of the next one if it needed nothing more of this rank to complete this one.
 void GradientStream::cancel_steps(std::uint64_t from, const Status& cause) {
   for (std::uint64_t step = from; step <= step_ + 1; ++step) {
     deps_.net.cancel(stream_step_tags(id_, attempt_, step), cause);
@@ -99,8 +99,8 @@ void GradientStream::cancel_steps(std::uint64_t from, const Status& cause) {
   deviations_.cancelled = true;
 }
 
-// A step is complete: every rank has sent to all others in it, behind everything it has cancelled. Not so where data
-// goes host by host, or between GPUs: there the link forgets what is oldest.
+// In a complete step every rank has sent to all others, after all data of cancelled tags, so the tags can be forgotten.
+// That is not so if hosts sum first or data goes between GPUs: there the link drops the oldest cancelled tags.
 void GradientStream::forget_cancelled() {
   const bool all_to_all = paths_.current->on_host() && deps_.net.host_groups() == nullptr;
   if (deviations_.cancelled && deps_.net.size() > 1 && !plan_->partitions().empty() && all_to_all) {
@@ -135,20 +135,20 @@ void GradientStream::apply_aborts() {
     }
     begin_attempt(message);
     deps_.loop.cancel(deviations_.verdict);
-    deviations_.causes.push_back(message.status);  // the coordinator's words: the same on all ranks
+    deviations_.causes.push_back(message.status);  // from the coordinator, so the same on all ranks
     leave_void();
   }
 }
 
 void GradientStream::begin_attempt(const control::StreamAborted& message) {
   attempt_ = message.attempt;
-  // Of the message alone: this rank may have made that step, and others not.
+  // Computed from the message alone, because this rank may have completed that step while others have not.
   trained_ += message.step;
   step_ = 0;
   agreement_.restart();
 }
 
-// Opens the next step once a program that gave a step up itself has the coordinator's word for it.
+// Opens the next step once the coordinator has confirmed a step that the program itself gave up.
 void GradientStream::leave_void() {
   if (phase_ != Phase::kAborting || deviations_.causes.empty()) {
     return;
@@ -162,7 +162,7 @@ void GradientStream::leave_void() {
   }
 }
 
-// A step that was given up meanwhile by another rank is still to be told of.
+// The stream stays void if another rank has given up a step meanwhile, whose cause the program has to receive.
 void GradientStream::reopen() {
   phase_ = deviations_.causes.empty() ? Phase::kOpen : Phase::kVoid;
   open_step();

@@ -1,4 +1,4 @@
-// How ranks come to another plan: the exchange that some steps carry, and the change at a step border.
+// Changes of the plan: the exchange that some steps carry, and the adoption at a step border.
 #include <limits>
 #include <utility>
 
@@ -13,11 +13,11 @@ void GradientStream::adopt_plan() {
   dispatcher_.reset();
   const Status adopted = dispatcher_.adopt(plan_);
   SRT_CHECK(adopted.ok());
-  // Whatever starts after the tensor that is ready last cannot start before all tensors are there, anyway.
+  // Partitions after that of the tensor that is ready last cannot start before all tensors are ready, anyway.
   gate_ = agreement_.last_tensor() < 0 ? 0 : plan_->partitions_of(agreement_.last_tensor()).front();
 }
 
-// Behind all gradients: nothing waits for it but the step's end.
+// The exchange has the lowest priority, because only the end of the step waits for it.
 void GradientStream::start_exchange() {
   if (state_.exchanged || phase_ != Phase::kOpen || deps_.net.size() == 1) {
     return;

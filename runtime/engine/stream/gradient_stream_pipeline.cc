@@ -1,4 +1,4 @@
-// The way of a partition: gathered, encoded, reduced, decoded.
+// The stages of a dense partition: gathered, reduced, scattered.
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -58,7 +58,7 @@ void GradientStream::on_partition(std::uint32_t attempt, int position, BufferPoo
     const auto size = static_cast<std::int64_t>(partition.size_bytes());
     agreement_.partition_done(partition);
     trace_.received(position, size);
-    // Its memory is there for the partitions that follow.
+    // Scatter comes before the credit is returned, so that its memory is free for the partitions that follow.
     const Status decoded = paths_.current->scatter(partition, state_.views, std::move(buffer));
     trace_.unpacked(position, size);
     end_partition(position, decoded);
@@ -66,7 +66,7 @@ void GradientStream::on_partition(std::uint32_t attempt, int position, BufferPoo
   answer();
 }
 
-// Whether it is of the step in progress, and well.
+// Returns whether the operation succeeded and belongs to the step in progress.
 bool GradientStream::arrived(std::uint32_t attempt, const Status& status) {
   --in_flight_count_;
   ++progress_;

@@ -67,7 +67,7 @@ void GradientStream::record_results(const scheduler::Partition& partition) {
   }
 }
 
-// What was reduced before the program might use it.
+// Publishes the results that were reduced before the commit.
 void GradientStream::publish() {
   if (!committed()) {
     return;
@@ -105,7 +105,7 @@ void GradientStream::answer_tensors() {
   done(std::move(status));
 }
 
-// Tells whoever waits, when there is something to tell and no operation uses the caller's memory any more.
+// Answers the waiters that can be answered. Those of the step wait until no operation uses memory of the caller.
 void GradientStream::answer() {
   answer_tensors();
   if (in_flight_count_ != 0) {

@@ -22,7 +22,7 @@ void JoinedRank::end_in(std::uint32_t attempt, Task done) {
   done_ = std::move(done);
 }
 
-// Never inside a callback of the step before, whose memory is still in use there.
+// Uses a turn of the loop of its own: inside a callback of the step before, the memory of that step is still in use.
 void JoinedRank::next() {
   timer_ = loop_.after(Duration(0), [this] {
     timer_ = {};

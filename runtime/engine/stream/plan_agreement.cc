@@ -7,7 +7,7 @@
 namespace sirtaki::engine {
 namespace {
 
-// Weight of a loss in the running mean; what profiles count losses in.
+// Weight of a new loss in the running mean; unit and largest value of losses in profiles.
 constexpr double kNewLoss = 0.1;
 constexpr double kLossUnit = 1e6;
 constexpr double kLargestLoss = 1e5;
@@ -58,7 +58,7 @@ std::vector<std::int64_t> PlanAgreement::exchange(std::uint64_t step, bool measu
   if (std::exchange(digest_due_, false)) {
     open_ = Kind::kDigest;
     const auto digest = static_cast<std::int64_t>(replanner_.proposed_digest());
-    return {digest, ~digest};  // the largest and, inverted, the smallest
+    return {digest, ~digest};  // MAX gives the largest digest and, inverted, the smallest
   }
   if (refused_ || !replanner_.wants_profile(step)) {
     return {};
@@ -143,14 +143,14 @@ void PlanAgreement::restart() {
   agreed_.reset();
   refused_ = false;
   replanner_.restart();
-  // What was measured before a pause would be taken for one long step.
+  // Measurements from before a pause would count as one long step.
   recorder_.interrupted();
   meter_.reset();
   last_tensor_ = last_with_elements(*plan(), order_);
   gauges_.plan_version.set(static_cast<std::int64_t>(plan()->version()));
 }
 
-// Of equal ones the last: all ranks decide alike.
+// Returns the last of equal ones, so that all ranks decide alike.
 int PlanAgreement::last_of(const scheduler::StepProfile& profile) const {
   int last = -1;
   for (int i = 0; i < static_cast<int>(profile.ready_us.size()); ++i) {

@@ -1,10 +1,11 @@
-// PlanAgreement: the plan of one stream, what is measured for the next one, and what ranks exchange to agree on it.
+// PlanAgreement: the plan of one stream, the measurements for the next one, and the exchange that agrees on it.
 //
-// Between a stream, which runs steps, and scheduler::Replanner, which decides. Some steps carry an exchange: a small
-// MAX all-reduce of 64-bit integers that begins at finish() and is part of the step. First a profile; if a better plan
-// follows from it, the digest of that plan in the next step; if all ranks have the same, the step after runs by it.
-// A step given up puts every rank back to the first plan, so ranks that saw different exchanges agree again. What spoke
-// against other plans for good is not forgotten: the next profile tells it to all ranks.
+// Stands between a stream, which runs steps, and scheduler::Replanner, which decides. Some steps carry an exchange: a
+// small MAX allreduce of 64-bit integers that begins at finish() and is part of the step. The first one carries a
+// profile; if a better plan follows from it, the next step carries the digest of that plan; if all ranks have the same
+// digest, the step after it runs by the new plan. A step given up puts every rank back to the first plan, so ranks that
+// saw different exchanges agree again. A permanent objection to other plans survives that: the next profile carries it
+// to all ranks.
 // Owned by GradientStream; loop thread. Not for: sending, and running a plan.
 #pragma once
 
@@ -25,7 +26,7 @@
 
 namespace sirtaki::engine {
 
-// All outlive the keeper.
+// Dependencies of a PlanAgreement; all outlive it.
 struct PlanAgreementDeps {
   Loop& loop;  // for its clock
   Trace& trace;
@@ -36,23 +37,23 @@ struct PlanAgreementDeps {
 struct PlanAgreementOptions {
   scheduler::ReplannerOptions replanner;
   std::unique_ptr<scheduler::CodecController>
-      controller;                          // of a policy that changes how tensors travel; may be nullptr
-  scheduler::CodecCosts codec_costs = {};  // this rank's
-  Rank rank = 0;                           // which this is
-  int ranks = 1;                           // of the job
+      controller;                          // controller of a policy that changes wire formats; may be nullptr
+  scheduler::CodecCosts codec_costs = {};  // measured on this rank
+  Rank rank = 0;                           // this rank
+  int ranks = 1;                           // number of ranks of the job
 };
 
 class PlanAgreement {
  public:
-  // `order`: in which tensors are expected to become ready at first. `name`: of the stream.
+  // `name`: name of the stream. `order`: order in which tensors are expected to become ready at first.
   PlanAgreement(std::string name, const std::shared_ptr<const scheduler::Plan>& first, std::vector<int> order,
                 PlanAgreementOptions options, PlanAgreementDeps deps);
 
   const std::shared_ptr<const scheduler::Plan>& plan() const { return replanner_.current(); }
-  // The tensor that is expected to become ready last; -1: there is none with elements.
+  // Returns the tensor that is expected to become ready last; -1: no tensor has elements.
   int last_tensor() const { return last_tensor_; }
 
-  // ---- what happens in a step; costs nothing where no other plan can follow from it ----
+  // ---- events of a step; free of cost if no other plan can follow from them ----
 
   void ready(int index, TimePoint at) {
     if (measures()) {
@@ -74,28 +75,29 @@ class PlanAgreement {
       meter_.finished(now_ns(), partition.wire_bytes);
     }
   }
-  // The program waited for the step from `waited_since` until `now` and is told that it is done.
+  // Records that the program waited for the step from `waited_since` until `now` and receives its result.
   void told(const StreamBoard& board, TimePoint waited_since, TimePoint now) {
     if (measures()) {
       recorder_.told(board, waited_since, now);
     }
   }
-  // The step in progress is void: what is in flight ends unmeasured.
+  // Records that the step in progress is void; operations in flight end unmeasured.
   void step_void() { meter_.reset(); }
-  // What was measured so far was over another link than what comes.
+  // Discards the measurements of the link, because later steps use another one.
   void link_changed() { meter_.reset(); }
 
-  // The program's loss, where it tells any; profiles carry its running mean if a policy asks for it.
+  // Records a loss of the program; profiles carry its running mean if a policy asks for it.
   void report_loss(double loss);
 
-  // What this rank puts into the exchange of step `step`, asked for at its finish(); empty: the step carries none.
-  // `measured`: this rank's own times count; without, it has an opinion on nothing.
+  // Returns the values of this rank for the exchange of step `step`; empty: the step carries none. Call at finish() of
+  // each step. Without `measured` the times of this rank do not count.
   std::vector<std::int64_t> exchange(std::uint64_t step, bool measured);
-  // The step with that exchange is done; `reduced` is what came out. plan() may be another one from here on.
+  // Decides by `reduced`, the result of the exchange of step `step`. Call at the end of that step; plan() may change.
   void settle(std::uint64_t step, const std::vector<std::int64_t>& reduced);
-  // Takes its time (about a millisecond): to be called when the program has been told of the step.
+  // Looks for a better plan, if a profile was exchanged. Takes about a millisecond; call after the program has received
+  // the result of the step.
   void consider(std::uint64_t step);
-  // A step was given up; plan() is the first one.
+  // Returns to the first plan, because a step was given up.
   void restart();
 
   const DecisionLog& decisions() const { return decisions_; }
@@ -103,7 +105,7 @@ class PlanAgreement {
  private:
   enum class Kind : std::uint8_t { kNone, kProfile, kDigest };
 
-  // "streams.NAME.plan_version" and so on: of this stream alone, where counters add up over all.
+  // Gauges "streams.NAME.plan_version" and so on, one set for each stream; counters are shared by all streams.
   struct Gauges {
     Gauges(Stats& stats, const std::string& stream);
     Gauge& plan_version;
@@ -133,16 +135,16 @@ class PlanAgreement {
   scheduler::Replanner replanner_;
   DecisionLog decisions_;
   scheduler::LinkMeter meter_;
-  double loss_ = -1;  // running mean; below 0: none
+  double loss_ = -1;  // running mean; negative if there is none
   StepRecorder recorder_;
   Gauges gauges_;
-  Kind open_ = Kind::kNone;                       // the exchange in this step
-  bool digest_due_ = false;                       // the step after a profile tells whether all decided alike
-  std::optional<scheduler::StepProfile> agreed_;  // not considered yet
+  Kind open_ = Kind::kNone;                       // kind of the exchange in this step
+  bool digest_due_ = false;                       // the step after a profile checks that all ranks decided alike
+  std::optional<scheduler::StepProfile> agreed_;  // profile that was not considered yet
   int last_tensor_ = -1;
-  int next_last_tensor_ = -1;  // of the proposed plan
-  bool refused_ = false;       // profiles make no sense in this attempt: no other is exchanged
-  // Said once in a stream's life.
+  int next_last_tensor_ = -1;  // the same for the proposed plan
+  bool refused_ = false;       // profiles of this attempt are invalid, so none is exchanged
+  // Each warning is logged once in the life of a stream.
   bool told_refused_ = false;
   bool told_frozen_ = false;
 };

@@ -44,7 +44,7 @@ void ResidualStore::admit(int index, const scheduler::PlannedTensor& planned, co
   std::byte* const data = gradient.bytes().data();
   if (!planned.decision.format().compressed()) {
     if (has_residual(index)) {
-      // Debts are of scaled gradients, and this one will be scaled when it is sent.
+      // Residuals belong to scaled gradients, and this one will be scaled when it is sent.
       kernels::scale(DType::kF32, data, gradient.numel, prescale);
       flush_residual(index, gradient);
       kernels::scale(DType::kF32, data, gradient.numel, 1.0 / prescale);
@@ -62,7 +62,7 @@ void ResidualStore::admit(int index, const scheduler::PlannedTensor& planned, co
     sender->at_step(step);
   }
   finite_[at(index)] = 1;
-  // Where a host sums up first, what is encoded is never seen as a whole.
+  // If hosts sum first, no rank sees all the elements that are encoded.
   if (memory.coder().wants_whole() && groups_ == nullptr) {
     finite_[at(index)] = kernels::all_finite(DType::kF32, data, gradient.numel) ? 1 : 0;
     if (finite(index)) {
@@ -86,7 +86,7 @@ compression::CodecState& ResidualStore::open(int index, const scheduler::Planned
   const ReductionKind before = std::exchange(reductions_[at(index)], decision.reduction);
   if (same && restored_residuals_[at(index)].empty() && loaded_states_[at(index)].empty()) {
     if (before != decision.reduction && has_residual(index)) {
-      // What it owes as an owner would wait until it is one again.
+      // The residual of an owner would otherwise stay until the rank is an owner again.
       hand_over(index, *memory);
       flush_foreign(index, *memory, gradient);
     }
@@ -116,7 +116,7 @@ void ResidualStore::open_senders(int index, const scheduler::Decision& decision,
   senders_[at(index)].clear();
   sent_by_[at(index)].clear();
   for (Rank r = 0; r < ranks_ && !decision.keeps.empty(); ++r) {
-    // As owners of stripes, they only read what others sent.
+    // Coders of owners suffice, because these only decode payloads of other ranks.
     senders_[at(index)].push_back(codec.open_owner(decision.params_of(r), shapes_[at(index)]));
     sent_by_[at(index)].push_back(senders_[at(index)].back().get());
   }
@@ -186,7 +186,7 @@ Status ResidualStore::load_codec_state(int index, ConstBytes in) {
     SRT_TRY(compression::CodecState::check_state(in, shapes_[at(index)].numel));
   }
   if (memories_[at(index)]) {
-    // The codec goes, what is owed stays.
+    // The codec is dropped, the residual stays.
     std::vector<float> debt(has_residual(index) ? static_cast<std::size_t>(shapes_[at(index)].numel) : 0);
     if (!debt.empty()) {
       residual(index, std::as_writable_bytes(std::span(debt)).data());
@@ -217,8 +217,8 @@ void ResidualStore::flush_residual(int index, const TensorView& gradient) {
   }
 }
 
-// What another rank of the host encodes from here on goes to it with this gradient. Where steps are owed, the codec's
-// momentum m makes 1 / (1 - m) of a gradient.
+// Moves the residual of elements that another rank of the host encodes from now on into this gradient. If a residual is
+// one of steps instead of gradients, the momentum m of the codec has made 1 / (1 - m) of each gradient.
 void ResidualStore::flush_foreign(int index, compression::CodecState& memory, const TensorView& gradient) {
   if (groups_ == nullptr || !ByHost::supports(reductions_[at(index)])) {
     return;
@@ -227,9 +227,9 @@ void ResidualStore::flush_foreign(int index, compression::CodecState& memory, co
   memory.move_foreign_residual(1.0F - momentum / static_cast<float>(params::kOne), gradient.bytes().data());
 }
 
-// What is owed are steps, and from here on the optimizer's momentum multiplies what it gets: each part d of a gradient
-// is followed by m d, m^2 d ... So the debt goes with this gradient and what follows it is taken off the next one, and
-// the codec's momentum u goes on in the optimizer's as m u.
+// The residual is one of steps, but from now on the momentum m of the optimizer applies to all that it receives: each
+// part d of a gradient is followed by m d, m^2 d ... So the residual is added to this gradient, m times the residual is
+// subtracted from the next one, and the momentum u of the codec goes on in the optimizer as m u.
 void ResidualStore::flush_momentum(int index, float momentum, const TensorView& gradient) {
   std::vector<float> debt(static_cast<std::size_t>(gradient.numel));
   residual(index, std::as_writable_bytes(std::span(debt)).data());

@@ -1,8 +1,8 @@
-// ResidualStore: what this rank owes of a stream's tensors, and what their codecs remember.
+// ResidualStore: residuals and codec states of the tensors of a stream on this rank, in host memory.
 //
-// Owned by GradientStream; loop thread. Lives as long as the stream, across plans and steps given up. A tensor has a
-// CodecState from its first compressed step on; another codec or other parameters take over what is owed, and a
-// tensor that is not compressed any more gives it with its next gradient.
+// Owned by StreamResiduals; loop thread. Lives as long as the stream, across plans and steps given up. A tensor has a
+// CodecState from its first compressed step on. Another codec or other parameters take over the residual; if the tensor
+// is not compressed any more, the residual is added to its next gradient.
 #pragma once
 
 #include <cstdint>
@@ -20,34 +20,35 @@ namespace sirtaki::engine {
 
 class ResidualStore {
  public:
-  // `groups`: where hosts sum up first, else null; outlive it.
+  // `groups`: not null if hosts sum first; outlives the store.
   ResidualStore(const std::vector<StreamTensor>& tensors, Rank rank, int ranks,
                 const net::HostGroups* groups = nullptr);
 
-  // The gradient is there and is about to be sent as `planned` says: once a step, before any part of it is; `step`: of
-  // the training. Scales it if it travels compressed (a dense partition does that itself), lets the codec look at it,
-  // settles what it owes if it does not.
+  // Prepares a gradient that is about to be sent as `planned` says. A compressed one is scaled (the path of dense
+  // partitions scales the others) and shown to the codec; another one gets the residual added. Call once per step and
+  // tensor, before any part of it is sent. `step`: number of the training step.
   void admit(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient, double prescale,
              std::uint64_t step);
-  // Of a tensor that was admitted compressed.
+  // Returns the state of a tensor that was admitted compressed.
   compression::CodecState& of(int index) { return *memories_[at(index)]; }
-  // By rank, what decodes their payloads of it; empty: as of().
+  // Returns the coders that decode the payloads of each rank; empty: the coder of of() decodes all.
   std::span<const compression::Coder* const> senders(int index) const { return sent_by_[at(index)]; }
-  // False: known not to be, in this step.
+  // Returns false if the gradient of this step is known to hold NaN or infinity.
   bool finite(int index) const { return finite_[at(index)] != 0; }
 
-  // What this rank owes of the tensor: its elements, float32.
+  // Writes the residual of the tensor, one float32 for each element.
   void residual(int index, std::byte* out) const;
   bool has_residual(int index) const;
   double residual_norm(int index) const;  // Euclidean
-  // Gives up what it owes, between steps.
+  // Clears the residual. Call between steps.
   void forget(int index);
-  // Takes this as what it owes, between steps.
+  // Sets the residual. Call between steps.
   void restore(int index, const std::byte* in);
 
-  // What the tensor's codec remembers beside residuals; empty: nothing. Between steps, and so is setting it.
+  // Returns the state of the codec of the tensor without its residual; empty if there is none. Call between steps.
   std::vector<std::byte> codec_state(int index) const;
-  // kInvalidArgument: not what remembered() gave, or of another tensor. Empty: the codec begins anew.
+  // Sets that state; an empty one resets the codec. Call between steps. Returns kInvalidArgument if `in` is no codec
+  // state, or one of a tensor of another size.
   Status load_codec_state(int index, ConstBytes in);
 
  private:
@@ -57,7 +58,7 @@ class ResidualStore {
   void flush_residual(int index, const TensorView& gradient);
   void flush_foreign(int index, compression::CodecState& memory, const TensorView& gradient);
   void open_senders(int index, const scheduler::Decision& decision, const compression::PayloadCodec& codec);
-  // All that is owed becomes the residual of `to`.
+  // Copies the residual of the tensor into `to`.
   void hand_over(int index, compression::CodecState& to) const;
   void flush_momentum(int index, float momentum, const TensorView& gradient);
 
@@ -66,11 +67,11 @@ class ResidualStore {
   const int ranks_;
   const net::HostGroups* const groups_;
   std::vector<std::unique_ptr<compression::CodecState>> memories_;
-  std::vector<ReductionKind> reductions_;         // of these, the last
-  std::vector<std::vector<std::int64_t>> keeps_;  // of these, the last decision's
+  std::vector<ReductionKind> reductions_;         // the last of each tensor
+  std::vector<std::vector<std::int64_t>> keeps_;  // those of the last decision on each tensor
   std::vector<std::vector<std::unique_ptr<compression::Coder>>> senders_;
   std::vector<std::vector<const compression::Coder*>> sent_by_;
-  // Not taken over by a CodecState yet.
+  // Residuals and states that no CodecState has taken over yet.
   std::vector<std::vector<float>> restored_residuals_;
   std::vector<std::vector<std::byte>> loaded_states_;
   std::vector<std::uint8_t> finite_;

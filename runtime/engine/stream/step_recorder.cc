@@ -46,7 +46,7 @@ void StepRecorder::finished(TimePoint at) {
   current_.backward_us = us(at - first_ready_);
 }
 
-// What was not waited for by itself was needed when the program waited for all.
+// A tensor that the program did not wait for by itself was needed when it waited for all.
 void StepRecorder::told(const StreamBoard& board, TimePoint waited_since, TimePoint now) {
   const std::optional<TimePoint> before = std::exchange(last_told_, now);
   const bool whole = std::exchange(open_, false) && before;

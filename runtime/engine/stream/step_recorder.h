@@ -1,8 +1,8 @@
-// StepRecorder: when one rank's tensors were ready and needed, and how long its steps took; makes a StepProfile of it.
+// StepRecorder: records the times of one rank (tensors ready, tensors needed, steps) and makes a StepProfile of them.
 //
-// Owned by PlanAgreement; used by the loop's thread. A step lasts from the end of the one before to its own, so what
-// the program does between is part of it: ranks that wait end a step together, however far apart they begin it. Only
-// steps that were told to the program count. No clock: times are given.
+// Owned by PlanAgreement; loop thread. A step lasts from the end of the step before to its own end, so the work of the
+// program between them is part of it: ranks that wait end a step together, however far apart they begin it. Only steps
+// whose result the program has received count. It reads no clock: callers pass times.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,22 @@ namespace sirtaki::engine {
 
 class StepRecorder {
  public:
-  // Steps a profile looks back on at most.
+  // Largest number of steps in a profile.
   static constexpr std::size_t kMaxSamples = 16;
 
   explicit StepRecorder(std::size_t tensors);
 
   void ready(int index, TimePoint at);
   void finished(TimePoint at);
-  // The program waited for the step from `waited_since` until `now` and is told that it is done.
+  // Records that the program waited for the step from `waited_since` until `now` and receives its result.
   void told(const StreamBoard& board, TimePoint waited_since, TimePoint now);
-  // Another plan is in force, since the end of the step told last: what was measured says nothing of the steps to come.
+  // Discards all measurements, because another plan is in force since the end of the last step.
   void forget();
-  // Nor does the end of the last step say when the next one begins.
+  // The same, and the end of the last step is not the begin of the next one.
   void interrupted();
 
-  // Means over the steps since the last call, without those that lasted more than twice the median (the program did
-  // something else before). The link is not set.
+  // Returns means over the steps since the last call, without those that lasted more than twice the median, before
+  // which the program did other work. The link is not set.
   scheduler::StepProfile take();
 
  private:
@@ -44,7 +44,7 @@ class StepRecorder {
   TimePoint first_ready_;
   TimePoint finished_;
   bool open_ = false;                   // some tensor of the step was ready
-  std::optional<TimePoint> last_told_;  // the step before, unless that says nothing of this one
+  std::optional<TimePoint> last_told_;  // end of the step before, unless this step did not begin there
   std::deque<scheduler::StepProfile> samples_;
 };
 

@@ -1,7 +1,7 @@
 // StepState: everything that belongs to one step of a stream. Made for each step and dropped with it.
 //
-// Owned by GradientStream; loop thread. Plain values: the order of events is the business of GradientStream. Operations
-// that are still in flight when a step is given up belong to no step; GradientStream counts them.
+// Owned by GradientStream; loop thread. Plain values; GradientStream keeps the order of events. It also counts the
+// operations in flight, because those of a step that was given up outlive the step.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace sirtaki::engine {
 
 struct StepState {
   StepState() = default;
-  // The beginning of a step under `plan`: no tensor is ready.
+  // Makes the state of a step under `plan` that has not begun: no tensor is ready.
   explicit StepState(const scheduler::Plan& plan);
 
   // Returns whether nothing of the step has happened on this rank.
   bool untouched() const { return first_ready == TimePoint() && !finished; }
 
-  // Index of all vectors but `held`: tensor.
+  // All vectors but `held` have one entry for each tensor.
   std::vector<TensorView> views;
   std::vector<std::uint8_t> submitted;
   std::vector<std::uint8_t> present;
@@ -33,13 +33,14 @@ struct StepState {
   std::vector<int> held;             // absent tensors that wait for the exchange of flags
 
   bool finished = false;
-  std::uint64_t mark = 0;  // of the board; set when finished
-  bool gate_done = false;  // the partition that waits for finish() is reduced
+  std::uint64_t mark = 0;  // mark of the board for this step; set when finished
+  bool gate_done = false;  // the partition at the commit point is reduced
   bool asked_for_flags = false;
   bool flags_started = false;
   bool flags_done = false;
 
-  // Measurements that ranks exchange to agree on a plan; nullptr: none in this step. The collective holds it, too.
+  // Measurements that ranks exchange to agree on a plan; nullptr: none in this step. Shared with the collective, which
+  // may outlive the step.
   std::shared_ptr<std::vector<std::int64_t>> exchanged;
   bool exchange_done = false;
 

@@ -19,7 +19,7 @@ std::string_view codec_name(CodecId id) {
   return codec == nullptr ? "unknown" : codec->name();
 }
 
-// Of the elements; 1 where all are sent, however few bits each has.
+// Returns the part of the elements that are sent; 1 for codecs that send all of them with fewer bits.
 double density_of(const scheduler::PlannedTensor& tensor, std::int64_t rows) {
   const std::vector<std::int64_t>& p = tensor.decision.params;
   const auto numel = static_cast<double>(std::max<std::int64_t>(tensor.numel, 1));

@@ -1,7 +1,6 @@
-// How the tensors of a stream travel: from the text of options or of the program to the stream's first plan.
+// First plan of a stream, and the wire format of its tensors, from the text of options or of the program.
 //
-// For: Engine, and whoever asks how a tensor travels. Pure functions but for the catalog of codecs, which never
-// changes.
+// Used by Engine and GradientStream. Pure functions, apart from the catalog of codecs, which never changes.
 #pragma once
 
 #include <memory>
@@ -20,13 +19,13 @@
 
 namespace sirtaki::engine {
 
-// Ranks between which a byte travels: one a host where reductions go host by host.
+// Returns the number of ranks that exchange bytes over the network: one per host if hosts sum first.
 int exchanging_ranks(const net::Collectives& net);
 
-// The catalog's answers to policies.
+// Facts of the codec catalog, for policies.
 class CatalogFacts final : public scheduler::CodecFacts {
  public:
-  // `ranks` of the job; `exchanging`: those between which payloads travel (exchanging_ranks()), 0: all.
+  // `ranks`: ranks of the job. `exchanging`: those that exchange payloads (exchanging_ranks()); 0: all.
   explicit CatalogFacts(int ranks, int exchanging = 0)
       : ranks_(ranks), exchanging_(exchanging > 0 ? exchanging : ranks) {}
   explicit CatalogFacts(const net::Collectives& net) : CatalogFacts(net.size(), exchanging_ranks(net)) {}
@@ -41,28 +40,29 @@ class CatalogFacts final : public scheduler::CodecFacts {
   int exchanging_;
 };
 
-// The options' text for streams that bring none: compression.rules before compression.codec.
+// Returns the text of the options for streams without one of their own: compression.rules before compression.codec.
 std::string compression_text(const Config& config);
 
 std::vector<scheduler::TensorInfo> tensor_infos(const StreamSpec& spec);
 
-// Reads spec.codec, which is not empty, into spec.how. kInvalidArgument names the stream.
+// Parses spec.codec, which must not be empty, into spec.how. Returns kInvalidArgument, with the name of the stream, if
+// the text is malformed.
 Status read_compression(StreamSpec& spec);
 
-// The first plan of a stream whose text was read. kInvalidArgument names the stream.
+// Returns the first plan of a stream after read_compression(), or kInvalidArgument with the name of the stream.
 Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec,
                                                           const scheduler::LayoutOptions& layout,
                                                           const CatalogFacts& facts);
 
-// Of a policy that changes how tensors travel while the stream runs; nullptr: spec.how names none.
+// Returns the controller of a policy that changes wire formats while the stream runs; nullptr: spec.how names none.
 std::unique_ptr<scheduler::CodecController> controller_for(const StreamSpec& spec,
                                                            const scheduler::PlannerOptions& planner,
                                                            std::shared_ptr<const CatalogFacts> facts);
 
-// [{"name", "numel", "dtype", "codec", "reduction", "params", "density", "momentum", "held_bytes", "wire_bytes",
-// "ratio", "reason", "owed_norm"}, ...] in the order of registration. density: part of the elements of which anything
-// travels. momentum: the factor that the codec corrects. wire_bytes: those of an allreduce in which a rank sends as
-// much. `owed_norms`: by tensor; empty: the key is left out.
+// Writes [{"name", "numel", "dtype", "codec", "reduction", "params", "density", "momentum", "held_bytes", "wire_bytes",
+// "ratio", "reason", "owed_norm"}, ...] in the order of registration. density: part of the elements that are sent.
+// momentum: momentum that the codec corrects for. wire_bytes: bytes of the allreduce that costs the network as much.
+// `owed_norms`: norm of the residual of each tensor; empty: the key "owed_norm" is left out.
 void write_tensors(JsonWriter& json, const StreamSpec& spec, const scheduler::Plan& plan,
                    std::span<const double> owed_norms);
 

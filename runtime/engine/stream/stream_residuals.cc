@@ -21,7 +21,8 @@ Status StreamResiduals::admit(int index, const scheduler::PlannedTensor& planned
     return path.add_residual(gradient, admit_to);
   }
   admit_to(gradient);
-  return compressor_ && compressed ? compressor_->claim_residual(index, store_.of(index).ownership(), gradient) : Status();
+  return compressor_ && compressed ? compressor_->claim_residual(index, store_.of(index).ownership(), gradient)
+                                   : Status();
 }
 
 ReducedSlice StreamResiduals::slice(const scheduler::Slice& slice, const scheduler::PlannedTensor& planned,

@@ -29,8 +29,8 @@ class StreamResiduals {
   // Sets the compressor of gradients on a GPU; nullptr: compressed tensors are encoded on the CPU.
   void set_compressor(std::unique_ptr<DeviceCompressor> compressor) { compressor_ = std::move(compressor); }
 
-  // Takes notice of a gradient that is about to be sent as `planned` says: adds the residual of a tensor that is no
-  // longer compressed, scales one that is. Once per step and tensor. `step` counts the steps of the training.
+  // Prepares a gradient that is about to be sent as `planned` says: adds the residual of a tensor that is no longer
+  // compressed, scales one that is. Call once per step and tensor. `step`: number of the training step.
   Status admit(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient, DensePath& path,
                std::uint64_t step);
   // Returns the state that the reduction of a slice needs.

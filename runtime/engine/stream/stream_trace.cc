@@ -98,7 +98,7 @@ void StreamTrace::decoded(int position, std::int64_t bytes) {
   at(position).done = at(position).stage;
 }
 
-// From the need to the result where the program had to wait, else a moment.
+// A span of need lasts from the need to the result if the program had to wait; otherwise it is a moment.
 void StreamTrace::end_step(TimePoint waited_since, const StreamBoard& board) {
   if (!trace_.on()) {
     return;

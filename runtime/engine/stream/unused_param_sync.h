@@ -1,11 +1,12 @@
-// UnusedParamSync: a rank's part in exchanges of flags for steps of a stream that are over here.
+// UnusedParamSync: takes part in exchanges of flags for steps of a stream that are already over on this rank.
 //
-// A rank that has tensors without a gradient asks for flags; others may complete that step, and close the stream,
-// before they hear of it. The one that asked counts on them: they had every gradient, or none where they stood in. All
-// ranks have started what is in flight here, or will when they hear of it, so nobody waits for it on this rank. The
-// coordinator answers the first request of a stream and none of an attempt that is void, so what it says is of an
-// attempt in which every rank is, or of the step it completed last; what is in flight is known by attempt and step.
-// Owned by GradientStream; by Engine when the stream is closed. Loop thread.
+// A flag says whether a rank had a gradient for a tensor. A rank that has tensors without a gradient asks for flags;
+// others may complete that step, and close the stream, before they receive the request. The rank that asked needs their
+// flags all the same: they had all gradients, or none in steps to which they contributed zeros. Every rank has started
+// such an exchange or starts it when it receives the request, so this rank never waits for one. The coordinator answers
+// the first request of a stream and none of a void attempt, so its message concerns an attempt that every rank is in,
+// or the step that a rank completed last; exchanges in flight are found by attempt and step.
+// Owned by GradientStream; by Engine after the stream is closed. Loop thread.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +21,26 @@
 
 namespace sirtaki::engine {
 
-// The exchange of flags of one step; `flags`, one for each tensor, outlives it.
+// Returns the arguments of the exchange of flags of one step; `flags`, one for each tensor, must outlive it.
 net::CollectiveArgs flags_exchange(OpTag tag, std::vector<std::uint8_t>& flags);
 
 class UnusedParamSync {
  public:
-  // `net` outlives it.
+  // `net` must outlive it.
   UnusedParamSync(StreamId id, std::size_t tensors, net::Collectives& net);
 
-  // The step is over, and without flags. `none`: this rank had no gradient.
+  // Records that a step is over without an exchange of flags. `none`: this rank had no gradient.
   void completed(std::uint32_t attempt, std::uint64_t step, bool none);
-  // Starts what the message asks for of steps that are over.
+  // Starts the exchanges that the message asks for in steps that are over.
   void on_flags(const control::StreamFlags& message);
-  // Nobody asks for flags of the void step and of those after it any more, in the attempt before the message's.
+  // Cancels the exchanges of the void step and of later ones, in the attempt before the one that the message begins.
   void on_aborted(const control::StreamAborted& message);
 
   // Returns whether ranks exchange flags in this step, as some rank has asked for.
   bool wanted(std::uint32_t attempt, std::uint64_t step) const { return from_ && std::pair(attempt, step) >= *from_; }
-  // Nothing is in flight.
+  // Returns whether nothing is in flight.
   bool idle() const { return in_flight_->empty(); }
-  // Nothing is in flight, and no message can change that without another completed().
+  // Returns whether nothing is in flight and no message can start an exchange without another completed().
   bool over() const { return idle() && (asked_ || !last_); }
 
  private:
@@ -53,7 +54,7 @@ class UnusedParamSync {
   const std::size_t tensors_;
   net::Collectives& net_;
   std::optional<std::pair<std::uint32_t, std::uint64_t>> last_;  // (attempt, step) completed last
-  std::optional<std::uint64_t> none_from_;                       // from this step of that attempt on, none was there
+  std::optional<std::uint64_t> none_from_;  // first step of that attempt from which on this rank had no gradient
   bool asked_ = false;
   std::optional<std::pair<std::uint32_t, std::uint64_t>> from_;  // (attempt, step) from which ranks exchange flags
   std::shared_ptr<std::vector<Exchange>> in_flight_;             // shared with the collectives, which may outlive this
