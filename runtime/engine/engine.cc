@@ -10,9 +10,9 @@ namespace sirtaki::engine {
 namespace {
 
 constexpr Duration kReportInterval = std::chrono::milliseconds(250);
-constexpr int kStillTicks = 2;    // as long without progress, a wait is told
-constexpr int kUnseenTicks = 20;  // the same of functions that wait to be called
-constexpr int kOldTicks = 40;     // a wait this long is told although other work moves
+constexpr int kStillTicks = 2;    // a wait is reported after as many ticks without progress
+constexpr int kUnseenTicks = 20;  // the same for functions that wait to be called
+constexpr int kOldTicks = 40;     // a wait this long is reported although other work moves
 constexpr std::size_t kMaxReported = 256;
 
 control::StreamOpen opening_message(const StreamSpec& spec, const scheduler::Plan& plan) {
@@ -22,7 +22,7 @@ control::StreamOpen opening_message(const StreamSpec& spec, const scheduler::Pla
   message.reduce_op = spec.reduce_op;
   message.prescale = spec.prescale;
   message.postscale = spec.postscale;
-  // With it, ranks that would send more or less than others learn so.
+  // Part of the agreement, so that ranks with different payload sizes get an error.
   message.codec = spec.codec + (spec.first_step == 0 ? "" : " from step " + std::to_string(spec.first_step));
   for (const StreamTensor& tensor : spec.tensors) {
     message.tensors.push_back({tensor.name, tensor.dtype, tensor.device.type, tensor.dims, tensor.strides});
@@ -34,7 +34,7 @@ bool takes_part(const StreamSpec& spec, Rank rank) {
   return spec.ranks.empty() || std::ranges::binary_search(spec.ranks, rank);
 }
 
-// Two pieces are in flight, and a partition of a stream may be as large as its credit.
+// Half the credit, because two pieces are in flight while a partition of a stream may be as large as its credit.
 NamedOptions named_options(const EngineOptions& options) {
   NamedOptions named;
   named.part_bytes = std::min({named.part_bytes, options.layout.partition_bytes, options.credit_bytes / 2});
@@ -83,7 +83,7 @@ Result<std::shared_ptr<const scheduler::Plan>> Engine::make_plan(StreamSpec& spe
 
 void Engine::open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done) {
   spec.name = agreed_name(spec.name, spec.ranks);
-  // After a failure nothing is asked of the network any more.
+  // After a failure the network is not used any more.
   auto plan = failure_.ok() ? make_plan(spec) : Result<std::shared_ptr<const scheduler::Plan>>(failure_);
   Status status = plan.status();
   if (status.ok() && openings_.contains(spec.name)) {
@@ -218,7 +218,7 @@ void Engine::on_left(Rank rank) {
       {rank, ""});
   left_.update(cause);
   ops_.note_left(cause);
-  ops_.on_all_joined();  // never to come, now: uses that are known begin unasked again
+  ops_.on_all_joined();  // not all ranks can join any more, so known uses begin unasked again
   for (const auto& [id, s] : streams_) {
     if (takes_part(s->spec(), rank)) {
       s->note_left(cause);
@@ -280,7 +280,7 @@ std::uint64_t Engine::progress() const {
   return all;
 }
 
-// A step over a slow network is a long wait, too; as long as it moves, no rank tells the coordinator of it.
+// A step over a slow network is a long wait, too; no rank reports it to the coordinator while it makes progress.
 void Engine::on_tick() {
   const std::uint64_t now = progress();
   ticks_still_ = now == progress_seen_ ? ticks_still_ + 1 : 0;

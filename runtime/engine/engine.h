@@ -1,7 +1,8 @@
-// Engine: one rank's coordinator, single-threaded: operations by name, streams, and the member side of every agreement.
+// Engine: the operations by name and the streams of one rank, and its side of all agreements with other ranks.
 //
-// Everything here runs on one loop; Session adds threads, the simulator adds virtual time. Composes NamedOps, Streams
-// and a Collectives backend; speaks to the coordinator through a ControlLink.
+// Owned by Session, or by a world of the simulator. Single-threaded: all calls and callbacks run on one loop; Session
+// adds threads, the simulator virtual time. Composes NamedOps, GradientStreams and a Collectives backend; exchanges
+// messages with the coordinator through a ControlLink.
 #pragma once
 
 #include <functional>
@@ -28,32 +29,31 @@ struct EngineOptions {
   scheduler::LayoutOptions layout;
   std::int64_t credit_bytes = 16 << 20;
   bool replan = true;
-  std::string codec =
-      "none";  // how gradients of streams travel that say nothing (runtime/base/config/compression_spec.h)
-  bool finite_only = false;                           // a gradient with NaN or infinity gives the step up
+  std::string codec = "none";  // compression of streams that name none (runtime/base/config/compression_spec.h)
+  bool finite_only = false;    // a gradient with NaN or infinity gives the step up
   Duration trace_interval = std::chrono::seconds(2);  // between two parts of a trace
 };
 
 // Returns the choices of a job's options; `hosts` is the number of hosts that it runs on.
 EngineOptions engine_options(const Config& config, int hosts);
 
-// All outlive the engine.
+// Dependencies of an engine; all outlive it.
 struct EngineDeps {
   Loop& loop;
   net::Collectives& net;
   ControlLink& control;
   Stats& stats;
   Timeline& timeline;
-  Logger* log = nullptr;                // nullptr: nothing is written
-  std::function<void()> give_way = {};  // the job is stuck unless callers that can give way do so now
+  Logger* log = nullptr;                // nullptr: no log
+  std::function<void()> give_way = {};  // called if the job is stuck unless callers that can give way do so
 };
 
-// What the program's threads are doing, asked for by the engine while somebody waits.
+// State of the threads of the program; the engine asks for it while a caller waits.
 struct Callers {
-  bool waiting = false;    // some thread or function waits for a result
-  bool blocked = false;    // every thread that ever waits is waiting, or functions wait and the process rests
-  bool unseen = false;     // functions wait: told later, as a thread may be about to submit what nobody has seen coming
-  bool gives_way = false;  // a thread goes on without its result when the job is stuck otherwise
+  bool waiting = false;    // a thread or a function waits for a result
+  bool blocked = false;    // all threads that ever wait are waiting, or functions wait and the process rests
+  bool unseen = false;     // functions wait: reported later, as an unseen thread may be about to submit an operation
+  bool gives_way = false;  // a thread goes on without its result if the job is stuck otherwise
 };
 
 class Engine {
@@ -61,53 +61,54 @@ class Engine {
   Engine(EngineOptions options, EngineDeps deps, std::function<Callers()> callers);
   ~Engine();
 
-  // `done` runs exactly once, later.
+  // Starts an operation by name. Calls `done` exactly once, never inline.
   void submit(OpSpec spec, OpDone done);
   void open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done);
-  // nullptr for an unknown or closed stream.
+  // Returns nullptr for an unknown or closed stream.
   GradientStream* stream(StreamId id);
-  // {NAME: [...]} of all streams: how their tensors travel (stream_plan.h), without what is owed.
+  // Returns {NAME: [...]} of all streams: the wire format of their tensors (stream_plan.h), without residuals.
   std::string tensors_json() const;
-  // What each open stream's planner and policy decided of late, by name.
+  // Returns the recent decisions of the planner and the policy of each open stream, by name.
   std::string decisions_json() const;
-  // What is in flight on it ends with kAborted first.
+  // Closes a stream; its operations in flight end with kAborted first.
   void close_stream(StreamId id, Done done);
 
-  // This rank has no more data. It takes part in the steps of the others' streams and in their operations by name until
-  // every rank has joined; the answer is the rank that did so last. Nothing may be submitted before the answer.
-  // kInvalidArgument in the middle of a step.
+  // Joins, because this rank has no more data: it contributes zeros to the steps of streams and takes part in
+  // operations by name until every rank has joined. Calls `done` with the rank that joined last; nothing may be
+  // submitted before. The result is kInvalidArgument in the middle of a step.
   void join(MoveFunction<void(Result<Rank>)> done);
 
-  // From the coordinator; a message that makes no sense fails the job.
+  // Handles a message of the coordinator; a malformed one fails the job.
   void on_message(ConstBytes message);
-  // Another rank shut down in order. What needs nothing more of it completes; the rest fails, by the word of the data
-  // plane or of the coordinator.
+  // Records that another rank has shut down in order. Operations that need nothing more of it complete; the others fail
+  // when the data plane or the coordinator reports it.
   void on_left(Rank rank);
-  // The job is over: everything in flight and everything later ends with `cause`. The first cause is kept.
+  // Ends the job: all operations in flight and all later ones end with `cause`. The first cause is kept.
   void abort(const Status& cause);
-  // This rank leaves: what is in flight ends with `cause`, what has completed still reaches the others.
+  // Leaves the job: operations in flight end with `cause`, completed ones still reach the other ranks.
   void end(const Status& cause);
-  // After end(): frees what operations have of the network, which is closed next.
+  // Frees the parts of the network that operations hold. Call between end() and the close of the network.
   void forget_network() { ops_.forget_sets(); }
   const Status& failure() const { return failure_; }
 
-  // Nothing is in flight and all credit is back.
+  // Returns whether nothing is in flight and all credit is returned.
   bool idle() const;
-  // What is in flight and what the streams wait for, in one line; for reports of a deadlock.
+  // Describes the operations in flight and the state of the streams in one line, for reports of a deadlock.
   std::string describe() const;
 
-  // A thread of the program has waited for a moment: report what is in flight until nobody waits any more.
+  // Begins to report operations in flight to the coordinator, until no caller waits any more. Call when a thread of the
+  // program has waited for a moment.
   void note_waiting();
   // Asks the coordinator to begin or end a trace.
   void request_trace(bool start, std::string path);
-  // Sends recorded spans; with `last`, tells that these are all.
+  // Sends recorded spans; with `last` it marks the end of the trace.
   void flush_trace(bool last);
 
  private:
   struct Opening {
     StreamSpec spec;
     std::shared_ptr<const scheduler::Plan> plan;
-    net::Collectives* net = nullptr;  // of those that take part
+    net::Collectives* net = nullptr;  // collectives of the ranks that take part
     MoveFunction<void(Result<StreamId>)> done;
   };
 
@@ -151,18 +152,18 @@ class Engine {
   NamedOps ops_;
   std::map<std::string, Opening> openings_;
   std::map<std::uint16_t, std::unique_ptr<GradientStream>> streams_;
-  std::map<std::uint16_t, std::unique_ptr<UnusedParamSync>> closed_;  // what others may still ask of closed streams
-  MoveFunction<void(Result<Rank>)> join_;                             // while this rank has joined and not all have
+  std::map<std::uint16_t, std::unique_ptr<UnusedParamSync>> closed_;  // answer late requests for flags
+  MoveFunction<void(Result<Rank>)> join_;  // set while this rank has joined and others have not
   Result<Rank> join_answer_ = Rank{0};
-  int join_waits_ = 0;  // streams that are not where they go on
-  Status left_;         // of the first rank that left in order
+  int join_waits_ = 0;  // streams that have not reached the place where they continue
+  Status left_;         // cause of failures after the first rank that left in order
   Status failure_;
   TimerId tick_;
   TimerId trace_tick_;
   control::Waiting last_report_;
-  std::uint64_t progress_seen_ = 0;  // at the last tick
-  int ticks_still_ = 0;              // in a row without progress
-  int ticks_moving_ = 0;             // since held_earlier_
+  std::uint64_t progress_seen_ = 0;  // progress() at the last tick
+  int ticks_still_ = 0;              // number of ticks in a row without progress
+  int ticks_moving_ = 0;             // number of ticks since held_earlier_ was taken
   std::vector<control::WaitEntry> held_earlier_;
 };
 

@@ -1,4 +1,4 @@
-// Ranks without more data, and the news of those that have left.
+// Ranks without more data, and ranks that have left.
 #include <utility>
 
 #include "runtime/engine/engine.h"
@@ -39,7 +39,7 @@ void Engine::join(MoveFunction<void(Result<Rank>)> done) {
   join_ = std::move(done);
   ops_.when_none_held([this, message = std::move(message)]() mutable {
     if (!join_) {
-      return;  // it has failed meanwhile
+      return;  // the join has failed meanwhile
     }
     ops_.announce_in_flight();
     message.counts = ops_.submitted();
@@ -56,7 +56,7 @@ void Engine::on(const control::StandIn& /*m*/) {
   }
 }
 
-// The program goes on when every stream is where it is on the other ranks.
+// The program goes on when every stream has reached the same place as on the other ranks.
 void Engine::on(const control::AllJoined& m) {
   ops_.on_all_joined();
   begin_end_of_join(m.last);
@@ -75,7 +75,7 @@ void Engine::on(const control::RanksLeft& m) {
   }
 }
 
-// The job goes on, but not all of its ranks can join any more.
+// Ends a join that can never complete, although the job goes on.
 void Engine::fail_join(const Status& cause) {
   if (!join_ || join_waits_ != 0) {
     return;

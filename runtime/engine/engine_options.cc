@@ -9,7 +9,7 @@ EngineOptions engine_options(const Config& config, int hosts) {
   options.layout.fusion_bytes = config.schedule.fusion_bytes;
   options.layout.partition_bytes = config.schedule.partition_bytes;
   options.credit_bytes = config.schedule.credit_bytes;
-  // Inside one host the link is the processor, whose time for each partition the model does not know.
+  // Inside one host the link is the CPU, and the model does not know its cost of a partition.
   options.replan = config.schedule.replan && hosts > 1;
   options.codec = compression_text(config);
   options.finite_only = config.compression.nonfinite != "propagate";

@@ -40,7 +40,7 @@ class PlanAgreementTest : public testing::Test {
             {options, nullptr},
             {clock_, trace_, stats_}};
   }
-  // A step of the program under `keeper`; what it read of the clock.
+  // Runs a step of the program under `keeper`; returns the number of times that it read the clock.
   int measure(PlanAgreement& keeper) {
     const int before = clock_.reads();
     keeper.ready(0, at(milliseconds(1)));
@@ -51,7 +51,7 @@ class PlanAgreementTest : public testing::Test {
     return clock_.reads() - before;
   }
   static TimePoint at(Duration since) { return TimePoint(since); }
-  // Steps without an exchange pass; the first one that carries something gives it.
+  // Passes steps without an exchange; returns the values of the first one that carries them.
   std::vector<std::int64_t> next_exchange() {
     for (int tries = 0; tries < 100; ++tries) {
       std::vector<std::int64_t> mine = keeper_.exchange(++step_, true);
@@ -76,7 +76,7 @@ class PlanAgreementTest : public testing::Test {
   std::uint64_t step_ = 0;
 };
 
-// Without a link nothing is proposed here; a rank that did propose must still meet this one.
+// This rank proposes nothing without a link, but a rank that proposes needs its digest.
 TEST_F(PlanAgreementTest, EveryProfileIsFollowedByTheDigestOfWhatTheRankDecided) {
   const std::vector<std::int64_t> profile = next_exchange();
   ASSERT_GT(profile.size(), 2U);

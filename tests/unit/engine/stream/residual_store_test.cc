@@ -32,7 +32,7 @@ scheduler::PlannedTensor twobit_by(ReductionKind reduction) {
       .value();
 }
 
-// A rank owes as the owner of stripes; when the tensor travels another way, nobody owns stripes any more.
+// The residual of an owner of stripes must not stay behind when the reduction changes to one without owners.
 TEST(ResidualStore, ResidualsOfOwnersGoToRanksWhenTheReductionChanges) {
   ResidualStore memory({tensor_of()}, 0, 3);
   std::vector<float> gradient(static_cast<std::size_t>(kNumel), 0.0F);
@@ -76,7 +76,7 @@ TEST(ResidualStore, WhatIsForgottenIsNotOwedByAnybody) {
   EXPECT_EQ(left, 0.0F);
 }
 
-// Two hosts of two ranks; this is the first one's second.
+// Two hosts of two ranks; this rank is the second of the first host.
 net::HostGroups second_of_two() {
   return {.hosts = net::Hosts({{0, 1}, {2, 3}}), .host = 0, .here = nullptr, .own = {{1, nullptr}}};
 }
@@ -95,7 +95,7 @@ class ByHosts : public testing::TestWithParam<ReductionKind> {
   ResidualStore memory_{{tensor_of(), tensor_of()}, 1, 4, &groups_};
 };
 
-// Debts of a checkpoint are of all elements; only own shares are encoded here.
+// A checkpoint holds residuals of all elements; this rank encodes its own shares only.
 TEST_P(ByHosts, WhatOthersEncodeGoesToThemWithTheGradient) {
   std::vector<float> gradient(static_cast<std::size_t>(kNumel), 1.0F);
   TensorView view;
@@ -119,7 +119,7 @@ TEST_P(ByHosts, NobodySeesTheSumAsAWhole) {
   view.numel = kNumel;
   memory_.admit(1, planned(), view, 1.0, 0);
   ASSERT_TRUE(memory_.of(1).coder().wants_whole());
-  EXPECT_TRUE(memory_.finite(1));  // nobody has looked
+  EXPECT_TRUE(memory_.finite(1));  // nothing was checked
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ByHosts,
@@ -143,7 +143,7 @@ class World {
     return planned({CodecId::kGroupTopk, ReductionKind::kGather, {1, 16, keep, kF32, kHalf, 0}});
   }
 
-  // What arrives of a step with this gradient, and what SGD makes of it.
+  // Sends this gradient in a step, and applies the payload by SGD.
   void step(const scheduler::PlannedTensor& how, float gradient) {
     std::vector<float> data(kCorrected);
     for (std::size_t i = 0; i < data.size(); ++i) {
@@ -167,7 +167,8 @@ class World {
     }
   }
 
-  // Of the model, as a part of what plain SGD gives it in the end: each gradient counts 1 / (1 - 0.5) times.
+  // The smallest and the largest change of an element of the model, relative to plain SGD, in which each gradient
+  // counts 1 / (1 - 0.5) times.
   double least_part() const { return extreme(false); }
   double largest_part() const { return extreme(true); }
 
@@ -194,7 +195,8 @@ class World {
   std::vector<double> applied_ = std::vector<double>(kCorrected);
 };
 
-// Momentum of the codec and debts in steps become those of SGD and gradients; nothing is masked but what was sent.
+// The momentum of the codec becomes that of SGD, and residuals of steps become gradients; only sent elements are
+// masked.
 TEST(ResidualStore, WhatIsOwedCountsOnceWhenATensorIsDenseAgain) {
   for (const double prescale : {1.0, 0.25}) {
     World world(prescale);
@@ -206,7 +208,7 @@ TEST(ResidualStore, WhatIsOwedCountsOnceWhenATensorIsDenseAgain) {
       world.step(world.dense(), 0.0F);
     }
     EXPECT_FALSE(world.memory().has_residual(0));
-    // Masks take momentum away from what was sent, never from the rest, which counts wholly.
+    // Masks clear the momentum of sent elements only; the others count wholly.
     EXPECT_NEAR(world.largest_part(), 1.0, 1e-5) << "prescale " << prescale;
     EXPECT_GE(world.least_part(), 0.499) << "prescale " << prescale;
   }

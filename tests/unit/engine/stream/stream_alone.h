@@ -1,4 +1,4 @@
-// StreamAlone: a Stream of rank 0 of 2 whose collectives end when a test says so.
+// StreamAlone: a GradientStream of rank 0 of 2 whose collectives end when a test decides so.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class TaskQueue final : public Loop {
   TimePoint now() const override { return TimePoint(std::chrono::seconds(1)); }
   bool in_loop() const override { return true; }
   void post(Task task) override { tasks_.push_back(std::move(task)); }
-  // What is for later never comes.
+  // Timers with a delay never fire.
   TimerId after(Duration delay, Task task) override {
     if (delay == Duration(0)) {
       post(std::move(task));
@@ -47,7 +47,7 @@ class TaskQueue final : public Loop {
   std::deque<Task> tasks_;
 };
 
-// Keeps what is started until the test ends it, or the stream cancels it.
+// Keeps started operations until the test ends them or the stream cancels them.
 class HeldBack final : public net::Collectives {
  public:
   explicit HeldBack(Loop& loop) : loop_(loop) {}
@@ -136,7 +136,7 @@ class StreamAlone : public ::testing::Test {
       stream_->ready(i, {reinterpret_cast<std::byte*>(values.data()), kElements, DType::kF32, {}}, false, loop_.now());
     }
   }
-  // What the program is told of the step.
+  // Returns the status that the program receives for the step.
   Status wait() {
     Status told(Code::kTimeout, "nothing");
     stream_->wait([&](const Status& status) { told = status; });

@@ -1,4 +1,4 @@
-// What a rank cancels when a step is given up, by whomever, and when it forgets that.
+// Tags that a rank cancels when it or another rank gives a step up, and the time at which it forgets them.
 #include "runtime/engine/common/tags.h"
 #include "tests/unit/engine/stream/stream_alone.h"
 
@@ -10,12 +10,12 @@ using alone::kTensors;
 
 class StreamCancelTest : public alone::StreamAlone {
  protected:
-  // Another rank gives up `step` of the attempt before.
+  // Reports that another rank has given up `step` of the attempt before.
   void told_of(std::uint32_t attempt, std::uint64_t step, bool everywhere) {
     stream_->on_aborted({kStream, attempt, step, everywhere, Status(Code::kAborted, "enough")});
     loop_.run();
   }
-  // How many tags of the step are cancelled.
+  // Returns the number of cancelled tags of the step.
   int cancelled(std::uint32_t attempt, std::uint64_t step) const {
     int count = 0;
     for (const std::uint32_t position : kPositions) {

@@ -6,7 +6,7 @@
 namespace sirtaki::engine {
 namespace {
 
-// Says how often it was asked for zeros.
+// Counts the requests for zeros.
 class CountsZeros final : public DensePath {
  public:
   CountsZeros(net::Collectives& net, int& asked) : net_(net), asked_(asked) {}

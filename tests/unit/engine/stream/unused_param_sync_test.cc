@@ -14,7 +14,7 @@ namespace {
 
 constexpr StreamId kFlagsStream(3);
 
-// Keeps what is started until the test ends it.
+// Keeps started operations until the test ends them.
 class HeldFlags : public net::Collectives {
  public:
   net::Caps caps() const override { return {}; }
@@ -39,7 +39,7 @@ class HeldFlags : public net::Collectives {
     }
   }
   bool has(std::uint32_t attempt, std::uint64_t step) const { return done_.contains(tag(attempt, step).value); }
-  // What this rank says of each tensor.
+  // Returns the flags that this rank contributes, by tensor.
   std::vector<int> said(std::uint32_t attempt, std::uint64_t step) const {
     std::vector<int> flags;
     for (const std::byte flag : args_.at(tag(attempt, step).value).in) {
@@ -59,7 +59,7 @@ class HeldFlags : public net::Collectives {
 
 class UnusedParamSyncTest : public testing::Test {
  protected:
-  // Step `step` of `attempt` is void.
+  // Reports that step `step` of `attempt` is void.
   void abort(std::uint32_t attempt, std::uint64_t step) {
     flags_.on_aborted({kFlagsStream, attempt + 1, step, true, Status(Code::kAborted, "given up")});
   }
