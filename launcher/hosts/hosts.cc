@@ -49,7 +49,7 @@ Status check_name(std::string_view name, std::string_view entry) {
   return Status();
 }
 
-// "[fd00::2]:4" behind its opening bracket, which may follow "user@".
+// Parses "[fd00::2]:4" from its opening bracket at `open`, which may follow "user@".
 Result<Host> parse_bracketed(std::string_view entry, std::size_t open) {
   const std::size_t close = entry.find(']', open);
   if (close == std::string_view::npos) {
@@ -101,7 +101,7 @@ void add_host(std::vector<Host>& hosts, Host host) {
   }
 }
 
-// One hostfile line without its comment.
+// Parses one line of a hostfile without its comment.
 Result<Host> parse_line(std::string_view line) {
   const std::size_t space = line.find_first_of(" \t");
   SRT_ASSIGN(Host host, parse_entry(line.substr(0, space)));
@@ -179,7 +179,8 @@ Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::
   }
   if (hosts.empty()) {
     if (!np) {
-      return invalid_argument("how many ranks? Say -np N, or name the hosts with -H host:slots,... or --hostfile FILE");
+      return invalid_argument(
+          "the number of ranks is not given; write -np N, or name the hosts with -H host:slots,... or --hostfile FILE");
     }
     return std::vector<Placement>{{"localhost", true, 0, *np}};
   }

@@ -1,4 +1,4 @@
-// Hosts: what -H and the hostfile say, and which ranks go where. Pure; no name is resolved here.
+// Hosts: parses -H and hostfiles, and places ranks on hosts. Pure; no name is resolved here.
 #pragma once
 
 #include <functional>
@@ -11,15 +11,15 @@
 
 namespace sirtaki::launcher {
 
-inline constexpr int kMaxSlots = 65536;  // a host; more is a typing error
+inline constexpr int kMaxSlots = 65536;  // limit for one host; more is a typing error
 
 struct Host {
-  std::string name;  // as ssh takes it: "node1", "user@node1", "10.0.0.2", "fd00::2" (without brackets)
+  std::string name;  // name for ssh: "node1", "user@node1", "10.0.0.2", "fd00::2" (without brackets)
   int slots = 1;
   bool operator==(const Host&) const = default;
 };
 
-// A run of consecutive ranks on one host.
+// Consecutive ranks on one host.
 struct Placement {
   std::string host;
   bool local = false;
@@ -27,16 +27,17 @@ struct Placement {
   int ranks = 0;
 };
 
-// "a:2,b,[fd00::2]:4": a host without a number has one slot. The same host twice adds up.
+// Parses "a:2,b,[fd00::2]:4": a host without a number has one slot; slots of a repeated host add up.
 Result<std::vector<Host>> parse_host_list(std::string_view text);
-// Lines "name slots=N", "name:N" or "name"; '#' starts a comment; blank lines are fine. `path` is for messages.
+// Parses lines "name slots=N", "name:N" or "name"; '#' starts a comment; blank lines are ignored. `path` is for
+// messages.
 Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view path);
-// Fills hosts in order. Without np every slot gets a rank; without hosts np ranks run here. All names for which
-// `is_local` holds become one host.
+// Fills hosts in order. Without `np` every slot gets a rank; without hosts, `np` ranks run here. All names for which
+// `is_local` returns true become one host.
 Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::optional<int> np,
                                            const std::function<bool(const std::string&)>& is_local);
 
-// Where a rank is: its place among the ranks of its host; the place of its host among those that have as many ranks.
+// Place of a rank: among the ranks of its host, and of its host among those that have as many ranks.
 struct RankPlace {
   int local_rank = 0;
   int local_size = 1;
@@ -44,10 +45,10 @@ struct RankPlace {
   int cross_size = 1;
   bool operator==(const RankPlace&) const = default;
 };
-// Returns the places of ranks of which `hosts` has the host, by rank.
+// Returns the place of each rank; `hosts` holds the host of each rank.
 std::vector<RankPlace> rank_places(const std::vector<std::string>& hosts);
 
-// Threads for OpenMP in each of `ranks` processes that share `cores`; at least 1.
+// Returns the threads for OpenMP in each of `ranks` processes that share `cores`; at least 1.
 int omp_threads(int cores, int ranks);
 
 }  // namespace sirtaki::launcher

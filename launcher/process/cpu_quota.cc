@@ -11,11 +11,11 @@ namespace sirtaki::launcher {
 
 namespace {
 
-// A hierarchy of cgroups as it is mounted, and this process's place in it.
+// A mounted hierarchy of cgroups that includes this process.
 struct Hierarchy {
-  bool unified = false;  // version 2
-  std::string root;      // of the mount, in the hierarchy
-  std::string mount;     // in the file system
+  bool unified = false;  // cgroup version 2
+  std::string root;      // root of the mount within the hierarchy
+  std::string mount;     // mount point in the file system
 };
 
 std::string first_line(const std::string& path) {
@@ -30,7 +30,7 @@ bool lists(std::string_view list, std::string_view word) {
   return padded.find("," + std::string(word) + ",") != std::string::npos;
 }
 
-// "36 25 0:32 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct"
+// Reads lines such as "36 25 0:32 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct".
 std::vector<Hierarchy> hierarchies(const std::string& root) {
   std::vector<Hierarchy> found;
   std::ifstream file(root + "/proc/self/mountinfo");
@@ -55,7 +55,7 @@ std::vector<Hierarchy> hierarchies(const std::string& root) {
   return found;
 }
 
-// This process's cgroup in that hierarchy: "4:cpu,cpuacct:/docker/12ab" or "0::/user.slice".
+// Returns the cgroup of this process in that hierarchy from "4:cpu,cpuacct:/docker/12ab" or "0::/user.slice".
 std::optional<std::string> own_cgroup(const std::string& root, bool unified) {
   std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -72,7 +72,7 @@ std::optional<std::string> own_cgroup(const std::string& root, bool unified) {
   return std::nullopt;
 }
 
-// Cores of one folder; nullopt: no limit there.
+// Returns the quota of one folder in cores; nullopt: no limit there.
 std::optional<double> quota_of(const std::string& folder, bool unified) {
   double quota = -1;
   double period = 0;
@@ -95,7 +95,7 @@ std::optional<int> quota_cores(const std::string& root) {
   std::optional<double> least;
   for (const Hierarchy& one : hierarchies(root)) {
     std::string path = own_cgroup(root, one.unified).value_or("/");
-    // A container sees its own cgroup as the root of the mount, under the name that the host has for it.
+    // A container sees its own cgroup as the root of the mount, under the name that the cgroup has on the host.
     if (one.root != "/" && path.starts_with(one.root)) {
       path = path.substr(one.root.size());
     }

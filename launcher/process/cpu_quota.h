@@ -1,7 +1,8 @@
-// The part of the machine's cores that cgroups leave to this process (`docker run --cpus`, Kubernetes limits, systemd).
+// CPU quota: the part of the machine's cores that cgroups leave to this process (`docker run --cpus`, Kubernetes,
+// systemd).
 //
-// Reads /proc and /sys/fs/cgroup, both versions of cgroups. Any thread. Not for sets of cores: the affinity mask tells
-// of those.
+// Reads /proc and /sys/fs/cgroup, both versions of cgroups. Any thread. Sets of cores are not covered: see the affinity
+// mask.
 #pragma once
 
 #include <optional>

@@ -21,7 +21,7 @@ std::string limit_text() {
          "; raise it (ulimit -n, LimitNOFILE= of systemd, --ulimit nofile= of docker) or run fewer ranks on this host";
 }
 
-// A file that has lost its name, for systems that refuse memfd_create().
+// Returns an unlinked temporary file, for systems that refuse memfd_create().
 int unnamed_file() {
   for (const std::string& folder : {std::string("/dev/shm"), "/run/user/" + std::to_string(geteuid()),
                                     std::string("/tmp"), std::string("/var/tmp")}) {
@@ -36,7 +36,7 @@ int unnamed_file() {
 }
 
 int any_memory_file() {
-  // vm.memfd_noexec=2 wants the flag; kernels before 6.3 do not know it.
+  // vm.memfd_noexec=2 requires the flag; kernels before 6.3 do not know it.
   for (const unsigned more : {kNoExecSeal, 0U}) {
     const int fd = memfd_create("sirtaki", MFD_CLOEXEC | more);
     if (fd >= 0) {

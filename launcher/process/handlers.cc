@@ -41,7 +41,7 @@ bool same_program(const SessionProcess& a, const SessionProcess& b) {
   return !a.program.empty() && a.program == b.program;
 }
 
-// The only child that is no copy of its parent; nullptr when there is none, or more than one.
+// Returns the only child that is not a copy of its parent; nullptr when there is none, or more than one.
 const SessionProcess* only_child(const std::vector<SessionProcess>& processes, const SessionProcess& parent) {
   const SessionProcess* child = nullptr;
   for (const SessionProcess& one : processes) {
@@ -93,7 +93,8 @@ std::vector<SessionProcess> session_processes(const std::vector<ProcessInfo>& al
 std::optional<pid_t> find_handler(const std::vector<SessionProcess>& processes, pid_t rank, int signal_number,
                                   bool survives) {
   const SessionProcess* process = find(processes, rank);
-  // No chain is longer than the list, whatever a listing that was made while processes came and went may say.
+  // Parents may form a cycle if the listing was made while processes came and went; no real chain is longer than the
+  // list.
   for (std::size_t steps = 0; process != nullptr && steps <= processes.size(); ++steps) {
     const bool ready = survives ? process->masks.survives(signal_number) : process->masks.handles(signal_number);
     if (ready) {
@@ -104,8 +105,8 @@ std::optional<pid_t> find_handler(const std::vector<SessionProcess>& processes, 
   return std::nullopt;
 }
 
-std::vector<pid_t> told_to_end(const std::vector<SessionProcess>& processes, pid_t rank, pid_t handler) {
-  std::vector<pid_t> told;
+std::vector<pid_t> sigterm_targets(const std::vector<SessionProcess>& processes, pid_t rank, pid_t handler) {
+  std::vector<pid_t> targets;
   for (const SessionProcess& process : processes) {
     bool below = process.pid == handler;
     bool spared = false;
@@ -119,13 +120,13 @@ std::vector<pid_t> told_to_end(const std::vector<SessionProcess>& processes, pid
       below = parent->pid == handler;
       one = parent;
     }
-    // What is not below the handler is either a wrapper of it or an orphan.
+    // A process that is not below the handler is either a wrapper of it or an orphan.
     const bool wrapper = !below && (process.pid == rank || find(processes, process.parent) != nullptr);
     if (!wrapper && !(below && spared)) {
-      told.push_back(process.pid);
+      targets.push_back(process.pid);
     }
   }
-  return told;
+  return targets;
 }
 
 }  // namespace sirtaki::launcher

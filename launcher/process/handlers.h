@@ -1,8 +1,8 @@
-// Handlers: which processes of a rank a signal is for, by what /proc says of them.
+// Handlers: selects the processes of a rank that should receive a signal, from the signal masks in /proc.
 //
-// A rank is often a wrapper (`conda run`, a shell) around its program, and its program often has helpers of its own
-// (loaders of data). A signal that asks to save the model is for the program alone: a wrapper that does not handle the
-// signal would die of it, and take the program with it.
+// A rank is often a wrapper (`conda run`, a shell) around its program, and the program often has helpers (data
+// loaders). A signal that asks to save the model is for the program alone: a wrapper that does not handle the signal
+// would die of it, and take the program with it.
 // Used by the agent. Reads /proc; no thread of its own. The rules are pure functions.
 #pragma once
 
@@ -24,7 +24,7 @@ struct SignalMasks {
   std::uint64_t ignored = 0;
   std::uint64_t caught = 0;
 
-  // Returns whether the process has made arrangements for the signal: a handler, or a thread that waits for it.
+  // Returns whether the process handles the signal: it has a handler, or a thread that waits for the signal.
   bool handles(int signal_number) const;
   // Returns whether the signal cannot end the process.
   bool survives(int signal_number) const;
@@ -42,16 +42,16 @@ struct SessionProcess {
   SignalMasks masks;
 };
 
-// Reads what is needed of processes that belong to the session `session`.
+// Returns the processes of session `session` with their programs and masks.
 std::vector<SessionProcess> session_processes(const std::vector<ProcessInfo>& all, pid_t session);
 
-// Returns the process that handles (or, with `survives`, at least survives) the signal: the rank's own, or the first
-// below it in a chain of only children. Copies that a program has forked of itself do not count.
+// Returns the process that handles (or, with `survives`, at least survives) the signal: the rank itself, or the first
+// process below it in a chain of only children. Copies that a program has forked of itself do not count.
 std::optional<pid_t> find_handler(const std::vector<SessionProcess>& processes, pid_t rank, int signal_number,
                                   bool survives = false);
 
-// Returns those to which SIGTERM goes when `handler` handles it: neither the wrappers above `handler`, nor helpers that
-// run the same program as their parent below it, which are their parent's to end.
-std::vector<pid_t> told_to_end(const std::vector<SessionProcess>& processes, pid_t rank, pid_t handler);
+// Returns the processes that get SIGTERM if `handler` handles it. Left out are the wrappers above `handler`, and
+// helpers below it that run the same program as their parent, which ends them itself.
+std::vector<pid_t> sigterm_targets(const std::vector<SessionProcess>& processes, pid_t rank, pid_t handler);
 
 }  // namespace sirtaki::launcher

@@ -50,7 +50,7 @@ std::string read_proc_file(const std::string& path) {
   if (fd < 0) {
     return {};
   }
-  // The groups of a user alone may fill a page.
+  // A long list of groups may fill a page.
   std::string text;
   char buffer[4096];
   for (ssize_t size = 0; text.size() < kMostOfProc && (size = read(fd, buffer, sizeof(buffer))) > 0;) {
@@ -81,7 +81,7 @@ std::optional<ProcessInfo> parse_stat(std::string_view line) {
 std::vector<ProcessInfo> descendants(const std::set<pid_t>& spared) {
   const std::vector<ProcessInfo> all = all_processes();
   std::set<pid_t> family = {getpid()};
-  // Children may come before their parents in the listing.
+  // Children may precede their parents in the listing.
   for (bool grew = true; grew;) {
     grew = false;
     for (const ProcessInfo& info : all) {

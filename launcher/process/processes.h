@@ -1,8 +1,8 @@
-// Processes: what /proc says about the descendants of this process, and how to end them all.
+// Processes: lists the descendants of this process from /proc, and ends them all.
 //
-// Used by the agent, its warden and the launcher, each of which is a "child subreaper": whatever their children leave
-// behind becomes their own child, so that nothing a rank started can escape the sweep.
-// Reads /proc; no thread of its own. Not for processes of other users' jobs: only descendants are ever signalled.
+// Used by the agent, its supervisor and the launcher, each a "child subreaper": orphans among their descendants become
+// their own children, so that no process of a rank can escape the sweep.
+// Reads /proc; no thread of its own. Only descendants are ever signalled.
 #pragma once
 
 #include <sys/types.h>
@@ -22,32 +22,32 @@ struct ProcessInfo {
   pid_t parent = 0;
   pid_t group = 0;
   pid_t session = 0;
-  char state = '?';  // as in /proc: 'Z' is a zombie
+  char state = '?';  // state letter of /proc: 'Z' is a zombie
 };
 
-// The beginning of a small file under /proc, at most 64 KiB; empty when the process is gone.
+// Returns the first 64 KiB of a file under /proc; empty when the process is gone.
 std::string read_proc_file(const std::string& path);
-// One line of /proc/PID/stat; nullopt when it is malformed. The command name inside may hold anything.
+// Parses a line of /proc/PID/stat; nullopt when it is malformed. The command name inside may hold any bytes.
 std::optional<ProcessInfo> parse_stat(std::string_view line);
 
-// All live descendants of this process, zombies left out. Those in `spared`, and what is below them, do not count.
+// Returns all live descendants of this process without zombies, and without `spared` and their descendants.
 std::vector<ProcessInfo> descendants(const std::set<pid_t>& spared = {});
-// Those of descendants() that belong to the session `session`.
+// Returns the descendants that belong to session `session`.
 std::vector<ProcessInfo> session_members(pid_t session);
 
 // Makes orphans among the descendants children of this process.
 void become_subreaper();
-// SIGKILL to every descendant there is now; returns how many there were.
+// Sends SIGKILL to every present descendant; returns their number.
 int kill_round(const std::set<pid_t>& spared = {});
-// Sends SIGSTOP or SIGCONT to every descendant, also to those that are made meanwhile.
+// Sends SIGSTOP or SIGCONT to every descendant, including those that are created meanwhile.
 void stop_or_continue_descendants(int signal_number);
-// kill_round() until none is left or `limit` has passed, reaping every child on the way: only for the end of this
-// process. Returns how many were still there.
+// Repeats kill_round() until no descendant is left or `limit` has passed. Reaps every child, so use it only at the end
+// of this process. Returns the number of descendants left.
 int kill_descendants(Duration limit, const std::set<pid_t>& spared = {});
 
-// "exit code 3", "killed by signal 9 (Killed)".
+// Returns for example "exit code 3" or "killed by signal 9 (Killed)".
 std::string describe_wait_status(int wait_status);
-// What a shell would return: the code, or 128 + signal.
+// Returns the exit code of a shell in this case: the code, or 128 + signal.
 int exit_code_of(int wait_status);
 
 }  // namespace sirtaki::launcher

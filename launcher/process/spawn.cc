@@ -45,7 +45,7 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   std::vector<char*> out;
   out.reserve(strings.size() + 1);
   for (const std::string& text : strings) {
-    out.push_back(const_cast<char*>(text.c_str()));  // execve does not write through it
+    out.push_back(const_cast<char*>(text.c_str()));  // execve does not write through the pointer
   }
   out.push_back(nullptr);
   return out;
@@ -61,13 +61,13 @@ std::string variable(const std::vector<std::string>& env, std::string_view name)
   return value;
 }
 
-// What the child needs, prepared before the fork: behind it only async-signal-safe calls are allowed, because this
+// Arguments of the child, prepared before the fork: after it only async-signal-safe calls are allowed, because this
 // process has other threads.
 struct ChildPlan {
   const char* path;
   char* const* argv;
   char* const* env;
-  const char* cwd;  // nullptr: as it is
+  const char* cwd;  // nullptr: the directory of this process
   int in, out, err, report;
   int inherit_fd;
   int death_signal;
@@ -103,7 +103,7 @@ struct ChildPlan {
   if (dup2(plan.in, 0) < 0 || dup2(plan.out, 1) < 0 || dup2(plan.err, 2) < 0) {
     give_up(plan, Stage::kOther);
   }
-  // What this process inherited itself (a script's pipes) is not close-on-exec; before Linux 5.11 it stays open.
+  // Descriptors this process inherited itself (a script's pipes) lack close-on-exec; before Linux 5.11 they stay open.
   close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   if (plan.inherit_fd >= 0 && fcntl(plan.inherit_fd, F_SETFD, 0) != 0) {
     give_up(plan, Stage::kOther);
@@ -198,7 +198,7 @@ std::optional<ChildPipes> open_pipes(bool pipe_stdin) {
   return pipes;
 }
 
-// Signals are held back around the fork: a handler of this process must not run in the child.
+// Forks with all signals blocked: a handler of this process must not run in the child.
 pid_t fork_quietly() {
   sigset_t all;
   sigset_t before;

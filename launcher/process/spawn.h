@@ -1,7 +1,7 @@
-// Spawn: starting one process with pipes, in its own session, and saying exactly why when that fails.
+// Spawn: starts one process with pipes in a session of its own, and explains a failure exactly.
 //
-// The one place of the launcher that forks. Any thread, one at a time; blocks until the program runs or cannot.
-// Everything else this process has open stays closed in the child (close-on-exec).
+// The only place of the launcher that forks. Any thread, one at a time; blocks until the program runs or has failed to
+// start. All other descriptors of this process are closed in the child (close-on-exec).
 #pragma once
 
 #include <sys/resource.h>
@@ -15,7 +15,7 @@
 
 namespace sirtaki::launcher {
 
-// A file descriptor that closes itself; -1: none.
+// A file descriptor that closes itself; -1 means none.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
@@ -38,31 +38,31 @@ class FileDescriptor {
 struct SpawnSpec {
   std::vector<std::string> argv;  // argv[0]: looked up in PATH of `env` unless it holds a slash
   std::vector<std::string> env;   // "NAME=VALUE"
-  std::string cwd;                // empty: as it is
+  std::string cwd;                // empty: the directory of this process
   bool pipe_stdin = false;        // else /dev/null
-  int inherit_fd = -1;            // stays open in the child under its number
-  rlim_t open_files = 0;          // soft limit of the child's descriptors; 0: this process's
-  std::vector<int> ignored;       // signals that the child ignores from its beginning; all others do their default
-  int death_signal = 0;           // sent to the child when this process (its forking thread) dies; 0: none
+  int inherit_fd = -1;            // stays open in the child under the same number
+  rlim_t open_files = 0;          // soft limit of the child's descriptors; 0: the limit of this process
+  std::vector<int> ignored;       // signals that the child ignores from the start; all others get their default action
+  int death_signal = 0;           // sent to the child when the forking thread of this process dies; 0: no signal
 };
 
 struct ChildProcess {
   pid_t pid = -1;
-  FileDescriptor in;  // only with pipe_stdin
+  FileDescriptor in;  // set only with pipe_stdin
   FileDescriptor out;
   FileDescriptor err;
 };
 
 struct SpawnError {
-  int exit_code = 1;  // 127 not found, 126 found but not executable, 1 anything else
-  std::string text;   // for a person, with the fix
+  int exit_code = 1;  // 127 not found, 126 found but not executable, 1 any other cause
+  std::string text;   // message for the user, with the remedy
 };
 
-// The program runs (exec succeeded) when this returns a child. Leader of its own session.
+// Starts a program as the leader of its own session. A returned child runs the program already (exec succeeded).
 Result<ChildProcess> spawn(const SpawnSpec& spec, SpawnError* error);
 
-// Path of `command` as the kernel should get it: itself when it holds a slash, else the first executable file in
-// `path_variable`. Empty when there is none.
+// Returns the path of `command` for execve(): itself if it holds a slash, else the first executable file in
+// `path_variable`; empty if there is none.
 std::string find_program(const std::string& command, const std::string& path_variable);
 
 }  // namespace sirtaki::launcher

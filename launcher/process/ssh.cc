@@ -21,7 +21,7 @@ std::string shell_quote(const std::string& text) {
 }
 
 struct Cause {
-  std::string_view sign;  // in ssh's messages
+  std::string_view sign;  // part of a message of ssh
   std::string_view fix;
 };
 
@@ -75,7 +75,7 @@ std::string with_host(std::string_view fix, const std::string& host) {
 std::vector<std::string> ssh_command(const SshOptions& options, const std::string& host,
                                      const std::string& remote_path) {
   std::vector<std::string> argv = {options.program};
-  // ssh takes the first value it sees of each option, so the user's come first.
+  // ssh takes the first value of each option, so the user's options come first.
   argv.insert(argv.end(), options.extra.begin(), options.extra.end());
   argv.insert(argv.end(), {"-T", "-x", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o",
                            "ConnectTimeout=" + std::to_string(options.connect_timeout_s), "-o", "ServerAliveInterval=5",
@@ -123,8 +123,8 @@ Result<std::vector<std::string>> split_words(const std::string& text) {
 Status explain_ssh_failure(const std::string& host, const std::string& remote_path, int wait_status,
                            const std::string& messages, const std::string& junk) {
   const std::string where = "host " + host + ": ";
-  const std::string said = last_lines(messages, 3);
-  const std::string quoted = said.empty() ? "" : " (ssh: " + said + ")";
+  const std::string tail = last_lines(messages, 3);
+  const std::string quoted = tail.empty() ? "" : " (ssh: " + tail + ")";
   if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 127) {
     return unavailable(where + "there is no " + remote_path +
                        "; install Sirtaki there at the same path, or say where " + "it is with --remote-path" + quoted);

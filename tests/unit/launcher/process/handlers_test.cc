@@ -52,7 +52,7 @@ TEST(FindHandler, EndsOnListingsThatMakeNoSense) {
   const std::vector<SessionProcess> circle = {process(1, 2, "/a", "a"), process(2, 1, "/b", "b")};
   EXPECT_EQ(find_handler(circle, 1, SIGTERM), std::nullopt);
   EXPECT_EQ(find_handler({}, 1, SIGTERM), std::nullopt);
-  told_to_end(circle, 1, 3);
+  sigterm_targets(circle, 1, 3);
 }
 
 TEST(ToldToEnd, SparesWrappersAboveAndHelpersBelow) {
@@ -60,13 +60,13 @@ TEST(ToldToEnd, SparesWrappersAboveAndHelpersBelow) {
       process(1, 0, "/conda", "conda run"),   process(2, 1, "/python", "train.py", bit(SIGTERM)),
       process(3, 2, "/python", "train.py"),   process(4, 3, "/gzip", "gzip"),
       process(5, 2, "/prefetch", "prefetch"), process(6, 99, "/orphan", "orphan")};
-  EXPECT_EQ(told_to_end(family, 1, 2), (std::vector<pid_t>{2, 5, 6}));
+  EXPECT_EQ(sigterm_targets(family, 1, 2), (std::vector<pid_t>{2, 5, 6}));
 }
 
 TEST(ToldToEnd, ReachesWhatAShellWithATrapWaitsFor) {
   const std::vector<SessionProcess> shell = {process(1, 0, "/sh", "sh job.sh", bit(SIGTERM)),
                                              process(2, 1, "/python", "train.py")};
-  EXPECT_EQ(told_to_end(shell, 1, 1), (std::vector<pid_t>{1, 2}));
+  EXPECT_EQ(sigterm_targets(shell, 1, 1), (std::vector<pid_t>{1, 2}));
 }
 
 }  // namespace
