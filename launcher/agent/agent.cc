@@ -27,7 +27,7 @@ namespace {
 
 constexpr auto kKillRound = std::chrono::milliseconds(10);
 constexpr auto kSweepLimit = std::chrono::seconds(2);
-// Over ssh a cut line need not end stdin. The launcher sends something every 2 s.
+// A cut ssh connection need not end stdin, so silence counts as the end; the launcher sends a frame every 2 s.
 constexpr auto kSilenceLimit = std::chrono::seconds(30);
 
 class Agent {
@@ -59,8 +59,8 @@ class Agent {
   FrameChannel channel_;
   RankProcesses ranks_;
   Duration term_grace_{};
-  bool terminating_ = false;  // the ranks have got their SIGTERM
-  bool paused_ = false;       // the job is stopped, and its launcher says nothing
+  bool terminating_ = false;  // the ranks have received their SIGTERM
+  bool paused_ = false;       // the job is stopped, and its launcher is silent
   bool ending_ = false;       // the launcher is gone
 };
 
@@ -192,7 +192,7 @@ void Agent::kill_ranks(ConstBytes payload) {
   }
 }
 
-// Whoever asks, and however often: the ranks get one SIGTERM, and one time to end in.
+// Sends the ranks one SIGTERM and starts one grace period, however often the end is requested.
 void Agent::terminate() {
   if (terminating_) {
     return;
@@ -233,7 +233,7 @@ void Agent::wait_for_signal() {
     } else if (ranks_.all_exited()) {
       on_end();
     } else {
-      terminate();  // and goes on to serve the launcher, which may not know yet
+      terminate();  // continues to serve the launcher, which may not know yet
     }
     wait_for_signal();
   });
@@ -247,7 +247,7 @@ void Agent::reap() {
   if (ending_ && ranks_.all_exited()) {
     finish();
   } else if (terminating_ && !ranks_.ending_in_order()) {
-    kill_all_now();  // those that are left have made no arrangements
+    kill_all_now();  // no process that is left handles SIGTERM
   }
 }
 
@@ -261,7 +261,7 @@ void Agent::on_end() {
     return;
   }
   terminate();
-  // What cannot be killed, in the middle of a read from a dead disk, is not waited for.
+  // A process that cannot be killed (blocked on a dead disk) must not delay the end for ever.
   silence_.expires_after(term_grace_ + kSweepLimit);
   silence_.async_wait([this](const error_code& error) {
     if (!error) {
@@ -274,13 +274,13 @@ void Agent::finish() {
   io_.stop();
 }
 
-// --- The warden ---
+// --- The supervisor ---
 
-// Waits for the agent and hands signals on; returns the agent's exit code after everything below is gone.
+// Waits for the agent and passes signals on; returns the exit code of the agent once all processes below have ended.
 int guard(pid_t agent, const sigset_t& signals) {
   prctl(PR_SET_NAME, "sirtaki-warden", 0, 0, 0);
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-  dup2(null, 0);  // the agent alone must hold the pipes, else neither side would see their end
+  dup2(null, 0);  // the agent alone must hold the pipes, or neither side would see their end
   dup2(null, 1);
   int status = 0;
   while (true) {
@@ -303,7 +303,7 @@ int guard(pid_t agent, const sigset_t& signals) {
 
 int run_agent() {
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGUSR1, SIG_IGN);  // a scheduler's warning to all processes is for the ranks
+  signal(SIGUSR1, SIG_IGN);  // a scheduler's warning to all processes is meant for the ranks
   signal(SIGUSR2, SIG_IGN);
   become_subreaper();
   sigset_t handled;
@@ -313,17 +313,17 @@ int run_agent() {
     sigaddset(&handled, number);
   }
   sigprocmask(SIG_BLOCK, &handled, &before);
-  const pid_t warden = getpid();
+  const pid_t supervisor = getpid();
   const pid_t pid = fork();
   if (pid > 0) {
     return guard(pid, handled);
   }
   sigprocmask(SIG_SETMASK, &before, nullptr);
   become_subreaper();
-  // Without a warden (fork failed) the agent still does its own work.
+  // Without a supervisor (fork failed) the agent still does its own work.
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
-    if (getppid() != warden) {
+    if (getppid() != supervisor) {
       return 1;
     }
   }

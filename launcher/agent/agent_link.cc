@@ -18,7 +18,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::size_t kMaxMessages = std::size_t{8} << 10;
-// Between the end of an agent's output and the end of its process.
+// Longest wait for the end of the process after the end of its output.
 constexpr auto kExitLinger = std::chrono::seconds(2);
 
 }  // namespace
@@ -33,9 +33,9 @@ void AgentLink::start(const AgentCommand& command) {
   spec.env = command.env;
   spec.pipe_stdin = true;
   spec.open_files = command.open_files;
-  // ssh may hang on a dead line; an agent here needs no help, it sees the end of its stdin.
+  // ssh may hang on a dead line and has to be killed; a local agent sees the end of its stdin.
   spec.death_signal = placement_.local ? 0 : SIGKILL;
-  // Schedulers signal every process of a job at once; what ends ranks in order must not cut their line before.
+  // Schedulers signal every process of a job at once; the connection must outlive the orderly end of the ranks.
   spec.ignored =
       placement_.local ? std::vector{SIGUSR1, SIGUSR2} : std::vector{SIGUSR1, SIGUSR2, SIGTERM, SIGHUP, SIGINT};
   Result<ChildProcess> child = spawn(spec, nullptr);
@@ -84,7 +84,7 @@ void AgentLink::on_channel_end(const Status& status) {
   channel_end_ = status;
   channel_->close();
   if (!status.ok() && pid_ > 0) {
-    kill(pid_, placement_.local ? SIGTERM : SIGKILL);  // it no longer makes sense
+    kill(pid_, placement_.local ? SIGTERM : SIGKILL);  // its frames are no longer valid
   }
   linger_.expires_after(kExitLinger);
   linger_.async_wait([this](const error_code& error) {
@@ -137,7 +137,8 @@ void AgentLink::take_messages(std::string_view bytes) {
   }
 }
 
-// What the process wrote before it ended is in the pipe by now, whatever order the loop learns of it.
+// Reads the rest of standard error: all text the process wrote is in the pipe by now, in whatever order the loop learns
+// of the two ends.
 void AgentLink::drain_messages() {
   error_code error;
   messages_in_->non_blocking(true, error);
@@ -147,7 +148,7 @@ void AgentLink::drain_messages() {
   }
 }
 
-// The cause is known once the process has ended and all it had to say has been read.
+// Reports the cause, which is known once the process has ended and all its output has been read.
 void AgentLink::resolve() {
   if (!channel_end_ || !wait_status_ || ended()) {
     return;
@@ -167,8 +168,9 @@ Status AgentLink::why_ended() const {
   const std::string where = "host " + placement_.host + ": ";
   if (!channel_end_->ok() && channel_end_->code() == Code::kCorrupt) {
     const std::string junk = channel_->junk().substr(0, 200);
-    return corrupt(where + "what answers there is no agent of sirtakirun (" + std::string(channel_end_->text()) +
-                   (junk.empty() ? "" : "; it begins with: " + junk) + "); check --remote-path");
+    return corrupt(where + "the program that answers there is not an agent of sirtakirun (" +
+                   std::string(channel_end_->text()) + (junk.empty() ? "" : "; it begins with: " + junk) +
+                   "); check --remote-path");
   }
   if (placement_.local) {
     return unavailable(where + "the agent ended with " + describe_wait_status(*wait_status_) +
@@ -205,7 +207,7 @@ void AgentLink::cut() {
     messages_in_->close(ignored);
   }
   linger_.cancel();
-  // Behind ssh, closing the pipes is enough only while the line works.
+  // Behind ssh, closing the pipes ends the agent only while the connection works.
   if (!placement_.local && pid_ > 0 && !wait_status_) {
     kill(pid_, SIGKILL);
   }

@@ -1,6 +1,7 @@
-// AgentLink: the launcher's end of one agent, here (a child process) or on another host (behind ssh).
+// AgentLink: the launcher's end of one agent, on this host (a child process) or on another (behind ssh).
 //
-// Owned by Job; one thread, its loop's. Reports each of its changes once: ready or failed, then frames, then gone.
+// Owned by Job; one thread, the thread of its loop. Reports each change of state once: ready or failed, then frames,
+// then gone.
 #pragma once
 
 #include <array>
@@ -23,18 +24,18 @@ namespace sirtaki::launcher {
 
 struct AgentCommand {
   std::vector<std::string> argv;
-  std::vector<std::string> env;  // of the agent or of ssh
-  std::string remote_path;       // for messages
-  rlim_t open_files = 0;         // as in SpawnSpec
+  std::vector<std::string> env;  // environment of the agent or of ssh
+  std::string remote_path;       // path of the agent's program, for messages
+  rlim_t open_files = 0;         // see SpawnSpec
 };
 
 class AgentLink {
  public:
   struct Events {
-    std::function<void(AgentLink&)> on_ready;                 // the agent said hello, and its version is ours
-    std::function<void(AgentLink&, Status)> on_failed;        // it never will; the text names the fix
-    std::function<void(AgentLink&, const Frame&)> on_frame;   // after on_ready
-    std::function<void(AgentLink&, Status)> on_gone;          // after on_ready: the agent has ended, with or without us
+    std::function<void(AgentLink&)> on_ready;                // the agent sent its hello, and its version is ours
+    std::function<void(AgentLink&, Status)> on_failed;       // the agent will never be ready; the text names the remedy
+    std::function<void(AgentLink&, const Frame&)> on_frame;  // after on_ready
+    std::function<void(AgentLink&, Status)> on_gone;  // after on_ready: the agent has ended, at our request or not
     std::function<void(AgentLink&, std::string)> on_message;  // a line of its stderr, after on_ready
   };
   enum class State { kStarting, kReady, kFailed, kGone };
@@ -43,13 +44,13 @@ class AgentLink {
 
   void start(const AgentCommand& command);
   void send(FrameType type, ConstBytes payload) { channel_->send(type, payload); }
-  // The process with this pid, ssh or the agent's warden, has ended. Ignored when it is not ours.
+  // Reports the end of process `pid`, ssh or the agent's supervisor. Ignores processes of other links.
   void on_child_exit(pid_t pid, int wait_status);
-  // Asks the agent to end, which it does once its ranks are gone.
+  // Asks the agent to end; it ends after its ranks.
   void finish();
-  // Ends our side at once, without on_gone: the agent ends its ranks when it notices.
+  // Closes this end at once, without on_gone: the agent ends its ranks when it notices.
   void cut();
-  // Counts one unanswered ping and sends the next; false when too many are unanswered.
+  // Counts one unanswered ping and sends the next; returns false when too many are unanswered.
   bool ping();
 
   State state() const { return state_; }
@@ -68,7 +69,7 @@ class AgentLink {
   void fail(Status status);
   Status why_ended() const;
 
-  static constexpr int kMaxUnanswered = 12;  // pings, one every two seconds
+  static constexpr int kMaxUnanswered = 12;  // one ping every two seconds
 
   boost::asio::io_context& io_;
   const Placement placement_;
@@ -82,8 +83,8 @@ class AgentLink {
   std::optional<Status> channel_end_;
   std::unique_ptr<boost::asio::posix::stream_descriptor> messages_in_;
   std::array<char, 4096> message_buffer_{};
-  std::string messages_;      // the last of what came on stderr
-  std::string message_line_;  // its unfinished line
+  std::string messages_;      // last bytes of its standard error
+  std::string message_line_;  // unfinished line of its standard error
   boost::asio::steady_timer linger_;
   int unanswered_ = 0;
 };

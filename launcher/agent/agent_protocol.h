@@ -1,10 +1,10 @@
-// Agent protocol: what sirtakirun and its per-host agents say to each other over the agent's stdin and stdout.
+// Agent protocol: messages between sirtakirun and its agents, one on each host, over the agent's stdin and stdout.
 //
-// A frame is {u32 length of the rest, u8 type, payload}. The agent opens with kPreamble, so that what a remote login
-// shell prints before it is skipped. Output flows only against credit, so that a reader who pauses (`| less`) slows the
-// ranks down and never delays the news that one of them died.
-// Pure encoding and decoding: no I/O, no thread. Environment, command and secret travel here and so appear on no
-// command line.
+// A frame is {u32 length of the rest, u8 type, payload}. The agent opens with kPreamble, so that text which a remote
+// login shell prints before it is skipped. Output flows only against credit, so that a paused reader (`| less`) slows
+// the ranks down and never delays the report of a rank's death.
+// Pure encoding and decoding: no I/O, no thread. Environment, command and secret are payload of this protocol and so
+// appear on no command line.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 namespace sirtaki::launcher {
 
 inline constexpr std::string_view kPreamble = "\x01sirtaki agent\x02";
-inline constexpr std::size_t kMaxFrame = std::size_t{16} << 20;  // bytes; an environment fits many times over
+inline constexpr std::size_t kMaxFrame = std::size_t{16} << 20;  // bytes; a large environment is far below
 inline constexpr std::size_t kMaxJunk = std::size_t{64} << 10;   // bytes a login shell may print before the preamble
 inline constexpr std::size_t kInitialCredit = std::size_t{1} << 20;  // output bytes an agent may send unasked
 inline constexpr std::uint32_t kProtocol = 2;
@@ -32,7 +32,7 @@ enum class FrameType : std::uint8_t {
   kSpawnFailed = 4,
   kOutput = 5,
   kExited = 6,  // the rank's process ended; output may follow
-  kClosed = 7,  // the rank's output ended
+  kClosed = 7,  // the output of the rank ended
   kPong = 8,
   kSignalled = 9,  // the answer to kSignal
   // launcher to agent
@@ -51,16 +51,16 @@ struct Frame {
 
 std::vector<std::byte> encode_frame(FrameType type, ConstBytes payload);
 
-// Cuts a byte stream into frames. Never holds more than one frame and one fed chunk.
+// Cuts a byte stream into frames. Holds at most one frame and one fed chunk.
 class FrameDecoder {
  public:
-  // `expect_preamble`: skip at most kMaxJunk bytes up to and including kPreamble first.
+  // `expect_preamble`: first skip at most kMaxJunk bytes up to and including kPreamble.
   explicit FrameDecoder(bool expect_preamble) : searching_(expect_preamble) {}
 
-  // Appends the frames that are complete; kCorrupt for a length over kMaxFrame, a zero length or too much junk. After
-  // an error the decoder takes nothing more.
+  // Appends the frames that are complete to `out`. Returns kCorrupt for a length over kMaxFrame, a length of zero or
+  // too much junk; after an error the decoder accepts no more bytes.
   Status feed(ConstBytes bytes, std::vector<Frame>& out);
-  // What came before the preamble (or everything so far, while it has not come).
+  // Returns the bytes before the preamble (all bytes so far if the preamble has not come).
   const std::string& junk() const { return junk_; }
 
  private:
@@ -77,28 +77,28 @@ struct NetworkAddress {
   std::string address;  // numeric, without prefix length
 };
 
-// The agent's introduction. `protocol` and `version` stay first in every version, so that any two versions can tell
-// each other apart.
+// Introduction of an agent. `protocol` and `version` stay first in every version, so that any two versions can
+// recognize each other.
 struct Hello {
   std::uint32_t protocol = kProtocol;
   std::string version;
   std::string hostname;
-  std::string host_id;     // as ranks there would have it (runtime/base/host_info.h)
-  std::int32_t cores = 1;  // this process may use
+  std::string host_id;     // id that ranks there would have (runtime/base/host_info.h)
+  std::int32_t cores = 1;  // cores this process may use
   std::string simd;        // best vector instructions of this CPU
-  std::string ssh_client;  // address of the launcher as sshd sees it; empty when local
+  std::string ssh_client;  // address of the launcher in the view of sshd; empty when local
   std::vector<NetworkAddress> addresses;
 };
 
-// "Which of these endpoints can you reach?"
+// Asks which of these endpoints the agent can reach.
 struct Probe {
   std::vector<std::string> endpoints;  // "10.0.0.1:4242", "[fd00::1]:4242"
-  std::int32_t timeout_ms = 3000;      // for all of them together
+  std::int32_t timeout_ms = 3000;      // time for all endpoints together
 };
 
 struct Probed {
   std::int32_t reached = -1;        // index into Probe::endpoints
-  std::vector<std::string> errors;  // one for each endpoint tried in vain
+  std::vector<std::string> errors;  // one for each endpoint that failed
 };
 
 struct Spawn {
@@ -109,9 +109,10 @@ struct Spawn {
   std::string secret_hex;
   std::string cwd;
   std::vector<std::string> argv;
-  std::vector<std::pair<std::string, std::string>> env;                    // set on top of the agent's own environment
-  std::vector<std::vector<std::pair<std::string, std::string>>> rank_env;  // on top of that, for each rank its own
-  std::int32_t term_grace_ms = 0;  // from SIGTERM to SIGKILL for ranks that handle SIGTERM, whoever asks for their end
+  std::vector<std::pair<std::string, std::string>> env;                    // set on top of the environment of the agent
+  std::vector<std::vector<std::pair<std::string, std::string>>> rank_env;  // one entry per rank, set on top of `env`
+  // from SIGTERM to SIGKILL for ranks that handle SIGTERM, whatever the cause of their end
+  std::int32_t term_grace_ms = 0;
 };
 
 struct Spawned {
@@ -121,7 +122,7 @@ struct Spawned {
 
 struct SpawnFailed {
   std::int32_t rank = -1;
-  std::int32_t exit_code = 1;  // as a shell would say it: 126, 127
+  std::int32_t exit_code = 1;  // exit code of a shell in this case: 126, 127
   std::string error;
 };
 
@@ -135,7 +136,7 @@ struct Output {
 
 struct Exited {
   std::int32_t rank = -1;
-  std::int32_t wait_status = 0;  // as waitpid() gives it
+  std::int32_t wait_status = 0;  // status in the format of waitpid()
 };
 
 // Asks for the end of all ranks: SIGTERM, then SIGKILL after the grace; or SIGKILL at once.
@@ -150,7 +151,7 @@ struct Signal {
 
 struct Signalled {
   std::int32_t signal = 0;
-  std::vector<Rank> unhandled;  // ranks that did not get it, because it would have ended them
+  std::vector<Rank> unhandled;  // ranks that were left out because the signal would have ended them
 };
 
 std::vector<std::byte> encode(const Hello& message);
@@ -167,8 +168,8 @@ std::vector<std::byte> encode(const Signalled& message);
 std::vector<std::byte> encode_rank(Rank rank);              // kClosed
 std::vector<std::byte> encode_credit(std::uint64_t bytes);  // kCredit
 
-// kCorrupt when the bytes are not exactly one such message. decode_hello leaves everything behind `version` empty when
-// the protocol number is another.
+// Return kCorrupt when the bytes are not exactly one such message. decode_hello() leaves all fields after `version`
+// empty if the protocol number is another.
 Result<Hello> decode_hello(ConstBytes bytes);
 Result<Probe> decode_probe(ConstBytes bytes);
 Result<Probed> decode_probed(ConstBytes bytes);

@@ -21,7 +21,7 @@ using boost::system::error_code;
 
 namespace {
 
-// What a rank leaves behind may still write its last lines (`tee`); after this it is ended.
+// Processes that a rank leaves behind may still write its last lines (`tee`); after this time they are ended.
 constexpr auto kLingerStep = std::chrono::milliseconds(1000);
 
 }  // namespace
@@ -33,7 +33,7 @@ RankProcesses::~RankProcesses() = default;
 
 std::vector<std::string> RankProcesses::rank_environment(const Spawn& request, Rank rank, int secret_fd) const {
   Environment env = environment_;
-  // A job started from inside another must not inherit its place.
+  // A job that is started from inside another must not inherit its place in that job.
   std::erase_if(env, [](const auto& entry) { return is_place_in_job(entry.first); });
   for (const auto& [name, value] : request.env) {
     env[name] = value;
@@ -42,7 +42,7 @@ std::vector<std::string> RankProcesses::rank_environment(const Spawn& request, R
   env.try_emplace("OMP_NUM_THREADS", std::to_string(omp_threads(usable_cores(), request.ranks)));
   env["SIRTAKI_JOB_RENDEZVOUS"] = request.rendezvous;
   env["SIRTAKI_JOB_SECRET_FD"] = std::to_string(secret_fd);
-  // Not a file of any folder: it is gone with this agent, and only this user can open it.
+  // This path is no file of a folder: it vanishes with this agent, and only this user can open it.
   env["SIRTAKI_JOB_SECRET_FILE"] = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(secret_.get());
   for (const auto& [name, value] : request.rank_env.at(static_cast<std::size_t>(rank - request.first_rank))) {
     env[name] = value;
@@ -112,7 +112,7 @@ void RankProcesses::read_output(RankProcess& process, OutputPipe& pipe) {
     pipe.waiting = true;
     return;
   }
-  // Waiting first and taking the credit only when there is something to read: an idle pipe must not hold any.
+  // Waits for readability first and takes the credit only when there is data: an idle pipe must not hold any credit.
   pipe.in.async_wait(asio::posix::stream_descriptor::wait_read, [this, &process, &pipe](const error_code& error) {
     if (error == asio::error::operation_aborted) {
       return;
@@ -189,8 +189,8 @@ void RankProcesses::end_leftovers(RankProcess& process, int signal_number) {
     for (const ProcessInfo& info : left) {
       kill(info.pid, signal_number);
     }
-    // Nobody of the session is left, so what is still open was handed to somebody else; or credit is short, and then
-    // the bytes are waited for.
+    // No process of the session is left. Either another process inherited the open pipe, or credit is missing, and then
+    // the remaining bytes are waited for.
     const bool paused = process.pipes[0]->waiting || process.pipes[1]->waiting;
     if (left.empty() && !paused && signal_number == SIGKILL) {
       for (const auto& pipe : process.pipes) {
@@ -209,12 +209,12 @@ void RankProcesses::terminate() {
   for (const auto& process : ranks_) {
     const std::vector<SessionProcess> session = session_processes(all, process->pid);
     const auto handler = process->exited ? std::nullopt : find_handler(session, process->pid, SIGTERM);
-    // Behind a pipe or a subshell it is unclear which one is the program: all get the signal, and the time.
+    // Behind a pipe or a subshell the program cannot be told from its helpers: all get the signal and the grace.
     process->handles_term = handler || (!process->exited && std::ranges::any_of(session, [](const SessionProcess& one) {
                               return one.masks.handles(SIGTERM);
                             }));
     if (handler) {
-      for (const pid_t pid : told_to_end(session, process->pid, *handler)) {
+      for (const pid_t pid : sigterm_targets(session, process->pid, *handler)) {
         kill(pid, SIGTERM);
       }
     } else {
@@ -227,7 +227,7 @@ void RankProcesses::terminate() {
         }
       }
     }
-    // One that is stopped cannot handle anything.
+    // A stopped process cannot handle a signal.
     for (const SessionProcess& one : session) {
       kill(one.pid, SIGCONT);
     }
@@ -248,7 +248,8 @@ std::vector<Rank> RankProcesses::pass_on(int signal_number) {
     const std::vector<SessionProcess> session = session_processes(all, process->pid);
     auto handler = find_handler(session, process->pid, signal_number);
     if (!handler) {
-      handler = find_handler(session, process->pid, signal_number, true);  // a wrapper that ignores it is no program
+      // a wrapper that ignores the signal is not the program
+      handler = find_handler(session, process->pid, signal_number, true);
     }
     if (handler) {
       kill(*handler, signal_number);

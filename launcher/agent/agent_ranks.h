@@ -1,7 +1,7 @@
-// RankProcesses: the rank processes of one host, their output pipes and their ends.
+// RankProcesses: the rank processes of one host, with their output pipes and exit statuses.
 //
-// Owned by the agent; one thread, its loop's. Decides nothing about the job: it starts, forwards, reports and ends.
-// Output is read only against credit (agent_protocol.h).
+// Owned by the agent; one thread, the thread of its loop. Starts, forwards, reports and ends; decisions about the job
+// are made by the launcher. Output is read only against credit (agent_protocol.h).
 #pragma once
 
 #include <array>
@@ -24,20 +24,21 @@ class RankProcesses {
  public:
   using Send = std::function<void(FrameType, ConstBytes)>;
 
-  // `open_files`: the limit for each rank, as in SpawnSpec.
+  // `open_files`: limit of descriptors for each rank; see SpawnSpec.
   RankProcesses(boost::asio::io_context& io, Environment environment, rlim_t open_files, Send send);
   ~RankProcesses();
 
-  // Starts the ranks in order; the first that fails is reported with kSpawnFailed and no further one is started.
+  // Starts the ranks in order. The first failure is reported with kSpawnFailed, and no further rank is started.
   void spawn_all(const Spawn& request);
-  // A child of this process ended. Children that are no rank are ignored.
+  // Reports the end of a child of this process. Ignores children that are not ranks.
   void on_child_exit(pid_t pid, int wait_status);
   void add_credit(std::uint64_t bytes);
-  // Sends SIGTERM to every live rank: to its program where that handles it (handlers.h), else to all its processes.
+  // Sends SIGTERM to every live rank: to the program of a rank that handles it (handlers.h), else to all its processes.
   void terminate();
   // Returns whether a live rank handles the SIGTERM of terminate().
   bool ending_in_order() const;
-  // Sends SIGUSR1 or the like to the program of every live rank that handles or ignores it; returns the other ranks.
+  // Sends `signal_number` (SIGUSR1, SIGUSR2) to the program of every live rank that handles or ignores it; returns the
+  // other ranks.
   std::vector<Rank> pass_on(int signal_number);
   bool all_exited() const;
 
@@ -46,7 +47,7 @@ class RankProcesses {
     OutputPipe(boost::asio::io_context& io, FileDescriptor fd) : in(io, fd.release()) {}
     boost::asio::posix::stream_descriptor in;
     OutputStream stream = OutputStream::kStdout;
-    bool waiting = false;  // for credit
+    bool waiting = false;  // credit is missing
     std::array<std::byte, std::size_t{32} << 10> buffer{};
   };
   struct RankProcess {
@@ -55,9 +56,9 @@ class RankProcesses {
     pid_t pid = -1;
     bool exited = false;
     bool closed = false;
-    bool handles_term = false;  // found by terminate()
+    bool handles_term = false;  // set by terminate()
     std::array<std::unique_ptr<OutputPipe>, 2> pipes;
-    boost::asio::steady_timer linger;  // runs while something the rank left behind holds its output
+    boost::asio::steady_timer linger;  // runs while a process that the rank left behind holds its output
   };
 
   bool spawn_one(const Spawn& request, Rank rank);
@@ -71,7 +72,7 @@ class RankProcesses {
   const Environment environment_;
   const rlim_t open_files_;
   const Send send_;
-  FileDescriptor secret_;  // a second way to the secret for ranks whose descriptor was closed on the way
+  FileDescriptor secret_;  // the job's secret; a fallback for ranks whose inherited descriptor a wrapper closed
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::uint64_t credit_ = kInitialCredit;
 };

@@ -78,7 +78,7 @@ void FrameChannel::write_more() {
     queued_ -= queue_.front().size();
     queue_.pop_front();
     if (error) {
-      // The reading side tells how it ended, with what the other side still had to say.
+      // The reading side reports the cause, after all bytes that the other side sent before its end.
       error_code ignored;
       out_.close(ignored);
       queue_.clear();

@@ -1,7 +1,7 @@
-// FrameChannel: frames of the agent protocol over a pair of pipes, on a Boost.Asio loop.
+// FrameChannel: sends and receives frames of the agent protocol over a pair of pipes, on a Boost.Asio loop.
 //
-// Both ends use it: the launcher for each agent, the agent for its launcher. One thread, the loop's. The callbacks may
-// close() the channel but must not destroy it.
+// Used by both ends: the launcher for each agent, the agent for its launcher. One thread, the thread of the loop. The
+// callbacks may close() the channel but must not destroy it.
 #pragma once
 
 #include <array>
@@ -22,21 +22,21 @@ class FrameChannel {
  public:
   struct Handlers {
     std::function<void(const Frame&)> on_frame;
-    // The other side has closed, broke the protocol, or the pipe failed; once, then nothing more. Ok: a clean end.
+    // Called once, as the last callback, when the other side has closed (ok), broke the protocol, or the pipe failed.
     std::function<void(const Status&)> on_end;
   };
 
-  // Takes both descriptors. `expect_preamble` as in FrameDecoder.
+  // Takes both descriptors. See FrameDecoder for `expect_preamble`.
   FrameChannel(boost::asio::io_context& io, FileDescriptor in, FileDescriptor out, bool expect_preamble,
                Handlers handlers);
 
   void start();  // begins to read
   void send(FrameType type, ConstBytes payload);
-  void send_raw(std::string_view text);           // the preamble
-  std::size_t queued() const { return queued_; }  // bytes not yet taken by the pipe
-  // Ends the writing side after what is queued, so that the other side sees the end.
+  void send_raw(std::string_view text);           // sends the preamble
+  std::size_t queued() const { return queued_; }  // bytes that the pipe has not taken yet
+  // Closes the writing side after all queued bytes are written, so that the other side sees the end.
   void finish_writing();
-  void close();  // both sides, at once; on_end is not called
+  void close();  // closes both sides at once; on_end is not called
   bool writing_done() const { return !out_.is_open(); }
   const std::string& junk() const { return decoder_.junk(); }
 

@@ -59,7 +59,7 @@ bool is_loopback(const sockaddr* address) {
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
 }
 
-// Addresses of all interfaces that are up, loopback too.
+// Returns the addresses of all interfaces that are up; loopback is optional.
 std::vector<NetworkAddress> all_addresses(bool with_loopback) {
   std::vector<NetworkAddress> out;
   ifaddrs* list = nullptr;
@@ -83,7 +83,7 @@ std::string without_user(const std::string& name) {
   return at == std::string::npos ? name : name.substr(at + 1);
 }
 
-// Empty when the connection stands.
+// Connects to `target` within `left`; returns the error, empty on success.
 std::string try_connect(const addrinfo& target, std::chrono::milliseconds left) {
   const FileDescriptor fd(socket(target.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) {
@@ -158,14 +158,14 @@ std::vector<NetworkAddress> network_addresses() {
 Hello describe_host(const Environment& environment) {
   Hello hello;
   hello.version = library_version();
-  const auto told = environment.find("SIRTAKI_JOB_HOST_ID");
-  const HostInfo info = host_info(told == environment.end() ? "" : told->second);
+  const auto own_id = environment.find("SIRTAKI_JOB_HOST_ID");
+  const HostInfo info = host_info(own_id == environment.end() ? "" : own_id->second);
   hello.hostname = info.hostname;
   hello.host_id = info.host_id;
   hello.cores = usable_cores();
   hello.simd = simd_name();
   hello.addresses = network_addresses();
-  // "client-address client-port server-address server-port": sshd's word for how the launcher looks from here.
+  // "client-address client-port server-address server-port": the launcher's address in the view of sshd.
   if (const auto found = environment.find("SSH_CONNECTION"); found != environment.end()) {
     hello.ssh_client = found->second.substr(0, found->second.find(' '));
   }
@@ -191,7 +191,7 @@ bool is_this_host(const std::string& name) {
 }
 
 std::string address_towards(const std::string& host) {
-  // Connecting a datagram socket sends nothing; it only makes the kernel choose route and source address.
+  // connect() on a datagram socket sends nothing; it only makes the kernel choose route and source address.
   const AddressList list = resolve(without_user(host), "9", AI_NUMERICSERV);
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
     const FileDescriptor fd(socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -217,7 +217,7 @@ Probed probe_endpoints(const Probe& probe) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(probe.timeout_ms);
   Probed result;
   for (std::size_t i = 0; i < probe.endpoints.size(); ++i) {
-    // Each gets its share of what is left, so that a silent first address does not use up the others' time.
+    // Each address gets a share of the remaining time, so that a silent first address leaves time for the others.
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     const std::string error = probe_one(probe.endpoints[i], left / static_cast<int>(probe.endpoints.size() - i));

@@ -1,4 +1,4 @@
-// Host facts: what an agent says of its machine, and which addresses lead where.
+// Host facts: an agent's description of its machine, and routes to addresses.
 //
 // Reads the system; name resolution and probes block (probes for at most the given time). Any thread.
 #pragma once
@@ -13,17 +13,17 @@
 namespace sirtaki::launcher {
 
 std::string library_version();                    // "0.1.0"
-int usable_cores();                               // this process may use at one time; at least 1
+int usable_cores();                               // cores this process may use at one time; at least 1
 std::string simd_name();                          // "avx512", "avx2", "sse4", "neon", "baseline"
-std::vector<NetworkAddress> network_addresses();  // of interfaces that are up, loopback left out
+std::vector<NetworkAddress> network_addresses();  // addresses of interfaces that are up, without loopback
 
-// The agent's introduction, from the machine and `environment`.
+// Returns the introduction of an agent, made from the machine and `environment`.
 Hello describe_host(const Environment& environment);
 
-// Whether `name` (with or without "user@") is this machine: localhost, its host name, or an address of its own.
+// Returns whether `name` (with or without "user@") is this machine: localhost, its host name, or one of its addresses.
 bool is_this_host(const std::string& name);
 
-// Local address from which packets to `host` leave; empty when it cannot be resolved or no route leads there.
+// Returns the local address from which packets to `host` leave; empty if `host` cannot be resolved or has no route.
 std::string address_towards(const std::string& host);
 
 std::string make_endpoint(const std::string& address, std::uint16_t port);  // IPv6 in brackets

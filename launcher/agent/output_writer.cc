@@ -13,14 +13,14 @@ namespace sirtaki::launcher {
 
 namespace {
 
-// 0 or the errno of the failure.
+// Returns 0 or the errno of the failure.
 int write_fully(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = write(fd, bytes.data(), bytes.size());
     if (written >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno == EAGAIN) {
-      // Whoever shares the terminal with us has made it non-blocking.
+      // Another process that shares the terminal has made it non-blocking.
       pollfd entry{fd, POLLOUT, 0};
       poll(&entry, 1, -1);
     } else if (errno != EINTR) {

@@ -1,8 +1,8 @@
-// OutputWriter: writes to standard output and standard error from a thread of its own, so that a reader who pauses
-// never stops the launcher from watching its ranks. RankFiles: the files of --output-dir.
+// OutputWriter: writes to standard output and standard error from a thread of its own, so that a paused reader never
+// stops the launcher from watching its ranks. RankFiles: the files of --output-dir.
 //
-// OutputWriter: any thread may write; the queue is bounded by its owner, who asks backlog() before taking more.
-// Closed output (EPIPE) is reported once and the rest dropped.
+// OutputWriter: any thread may write; its owner bounds the queue by backlog(). Closed output (EPIPE) is reported once,
+// and later bytes for it are dropped.
 #pragma once
 
 #include <condition_variable>
@@ -24,24 +24,24 @@ namespace sirtaki::launcher {
 class OutputWriter {
  public:
   struct Events {
-    std::function<void()> on_drained;  // the backlog fell to zero; on the writer's thread
-    std::function<void()> on_broken;   // standard output takes no more (EPIPE); once, on the writer's thread
+    std::function<void()> on_drained;  // the backlog fell to zero; called on the writer's thread
+    std::function<void()> on_broken;   // standard output is closed (EPIPE); called once, on the writer's thread
   };
 
   explicit OutputWriter(Events events);
-  // Waits for a write in progress, if any; finish() first.
+  // Waits for a write in progress, if any; call finish() first.
   ~OutputWriter();
 
   void write(OutputStream stream, std::string bytes);
   std::size_t backlog() const;  // bytes not written yet
-  // Waits until everything is written, at most `limit` (nullopt: as long as it takes); false when bytes are left.
+  // Waits until all bytes are written, at most `limit` (nullopt: without limit); returns false when bytes are left.
   bool finish(std::optional<Duration> limit);
 
  private:
   void run();
 
   Events events_;
-  mutable std::mutex mutex_;  // between the writer's thread and everybody else
+  mutable std::mutex mutex_;  // guards the members shared with the writer's thread
   std::condition_variable changed_;
   std::deque<std::pair<OutputStream, std::string>> queue_;
   std::size_t backlog_ = 0;
@@ -52,9 +52,10 @@ class OutputWriter {
 
 class RankFiles {
  public:
-  // Makes DIR/rank.N/stdout and stderr for every rank, emptied; N has leading zeros when there are ten ranks or more.
+  // Creates empty files DIR/rank.N/stdout and stderr for every rank; N has leading zeros if there are ten ranks or
+  // more.
   static Result<RankFiles> create(const std::string& directory, int ranks);
-  // An error is returned once (disk full); later writes to that file are dropped.
+  // Appends bytes. An error is returned once (disk full); later writes to that file are dropped.
   Status write(Rank rank, OutputStream stream, std::string_view bytes);
 
  private:
@@ -62,7 +63,7 @@ class RankFiles {
     FileDescriptor fd;
     std::string path;
   };
-  std::vector<File> files_;  // by 2 * rank + stream
+  std::vector<File> files_;  // index: 2 * rank + stream
 };
 
 }  // namespace sirtaki::launcher

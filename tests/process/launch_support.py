@@ -75,7 +75,7 @@ class Run:
         return found
 
     def ranks(self) -> list[int]:
-        """Pids of processes that are neither agent nor warden."""
+        """Pids of processes that are neither agent nor supervisor."""
         return [pid for pid, command in self.marked().items() if "--agent" not in command and "ssh" not in command[0]]
 
     def stop(self) -> None:

@@ -44,7 +44,7 @@ def rank_of(pid: int) -> int:
 
 
 def agents(run: Run, name: str) -> list[int]:
-    """Pids of the agents ("sirtakirun") or wardens ("sirtaki-warden") of a run."""
+    """Pids of the agents ("sirtakirun") or supervisors ("sirtaki-warden") of a run."""
     found = []
     for pid, command in run.marked().items():
         if "--agent" in command and Path(f"/proc/{pid}/comm").read_text().strip() == name:
@@ -78,11 +78,11 @@ def test_kill_9_of_the_agent_leaves_nothing_and_names_the_host() -> None:
         assert "agent" in done.err
 
 
-def test_kill_9_of_the_warden_leaves_nothing() -> None:
+def test_kill_9_of_the_supervisor_leaves_nothing() -> None:
     with running("-np", "2", PYTHON, "-c", FAMILY) as run:
         wait_for_family(run)
-        (warden,) = agents(run, "sirtaki-warden")
-        os.kill(warden, signal.SIGKILL)
+        (supervisor,) = agents(run, "sirtaki-warden")
+        os.kill(supervisor, signal.SIGKILL)
         wait_until(lambda: not run.marked(), LIMIT, "everything ends")
         assert run.finish().code != 0
 
