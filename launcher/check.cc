@@ -54,7 +54,7 @@ std::string options_section(const Config& config) {
   return out;
 }
 
-// As the ranks will see it, unless the system refuses memory.
+// Uses the sizes that the ranks will see, unless the system refuses memory.
 std::string data_section(const std::vector<CheckedHost>& hosts, const Config& config) {
   int ranks = 0;
   int most = 0;
@@ -66,14 +66,14 @@ std::string data_section(const std::vector<CheckedHost>& hosts, const Config& co
   }
   const bool direct = config.net.backend == "direct";
   const bool shares = direct && config.net.shared_memory == "auto" && most > 1;
-  std::string way = "tcp";
+  std::string transport = "tcp";
   if (hosts.size() == 1) {
-    way = ranks == 1 ? "local" : shares ? "shared memory" : "tcp";
+    transport = ranks == 1 ? "local" : shares ? "shared memory" : "tcp";
   } else if (direct && config.net.hierarchy == "auto" && most > 1) {
-    way = shares ? "shared memory on a host, tcp between hosts" : "tcp, host by host";
+    transport = shares ? "shared memory on a host, tcp between hosts" : "tcp, host by host";
   }
   return "  " + std::to_string(ranks) + " ranks on " + std::to_string(hosts.size()) +
-         (hosts.size() == 1 ? " host" : " hosts (" + counts + ")") + ": " + way + "\n";
+         (hosts.size() == 1 ? " host" : " hosts (" + counts + ")") + ": " + transport + "\n";
 }
 
 std::string backends() {

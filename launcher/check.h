@@ -1,4 +1,4 @@
-// Check: the page that `sirtakirun --check` prints. Pure.
+// Check: formats the page that `sirtakirun --check` prints. Pure.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace sirtaki::launcher {
 struct CheckedHost {
   Placement placement;
   Hello hello;
-  std::string endpoint;  // where its ranks would find the coordinator
-  std::string error;     // empty: all is well
+  std::string endpoint;  // endpoint at which its ranks would find the coordinator
+  std::string error;     // empty: the host passed all checks
 };
 
 std::string check_page(const std::vector<CheckedHost>& hosts, const Config& config);

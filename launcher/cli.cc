@@ -50,7 +50,7 @@ struct RawOptions {
   bool no_tags = false;
   bool version = false;
   bool help = false;
-  std::map<std::string, std::string> runtime;  // option name -> text
+  std::map<std::string, std::string> runtime;  // text by option name
 };
 
 void add_job_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
@@ -144,7 +144,7 @@ void add_runtime_options(CLI::App& app, RawOptions& raw) {
   }
 }
 
-// -np is older than the rule that long names take two dashes.
+// Rewrites -np to --np: -np is older than the rule that long names take two dashes.
 std::string modern(const std::string& argument) {
   for (const std::string_view old : {"-np", "-hostfile"}) {
     if (argument == old || argument.starts_with(std::string(old) + "=")) {
@@ -154,7 +154,7 @@ std::string modern(const std::string& argument) {
   return argument;
 }
 
-// Index of the user's command: the first word that is neither an option nor an option's value.
+// Returns the index of the user's command: the first word that is neither an option nor the value of an option.
 std::size_t command_start(const CLI::App& app, const std::vector<std::string>& arguments) {
   std::size_t i = 0;
   while (i < arguments.size() && arguments[i].size() > 1 && arguments[i].front() == '-') {
@@ -188,7 +188,7 @@ Status unknown_option(const CLI::App& app, const std::string& argument) {
 }
 
 Status parse_own_options(CLI::App& app, const std::vector<std::string>& arguments) {
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11 takes the last first
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11 takes the last word first
   try {
     app.parse(reversed);
   } catch (const CLI::ExtrasError&) {
@@ -200,7 +200,7 @@ Status parse_own_options(CLI::App& app, const std::vector<std::string>& argument
   return Status();
 }
 
-// Values that need more than CLI11 checks.
+// Converts values that CLI11 cannot check.
 Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
   if (app.count("--np") > 0) {
     run.np = raw.np;
@@ -216,12 +216,12 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
     if (!text->empty()) {
       Result<Duration> value = parse_duration(*text);
       if (!value || *value < Duration::zero() || *value > kLongest) {
-        return invalid_argument("'" + *text + "' is no time of at most a week; write for example 30s or 500ms");
+        return invalid_argument("'" + *text + "' is not a time of at most a week; write for example 30s or 500ms");
       }
       *target = *value;
     }
   }
-  // Everything must be over within 5 s of a failure, and the ranks are given a second to end by themselves.
+  // A run must be over within 5 s of a failure, and the ranks get one of these seconds to end by themselves.
   run.failure_grace = std::min<Duration>(run.failure_grace, std::chrono::seconds(3));
   Result<std::vector<std::string>> extra = split_words(raw.ssh_options);
   if (!extra) {
@@ -251,7 +251,7 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& given) {
 
   std::vector<std::string> arguments = given;
   std::size_t start = 0;
-  // Only words before the command may be rewritten, and where it begins depends on the rewriting.
+  // Only words before the command may be rewritten, and the beginning of the command depends on the rewriting.
   for (std::size_t seen = 0; seen <= start && seen < arguments.size(); ++seen) {
     arguments[seen] = modern(arguments[seen]);
     start = command_start(app, arguments);

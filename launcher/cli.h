@@ -1,5 +1,5 @@
-// Command line of sirtakirun: its own options, those of the runtime's table (runtime/base/config/config.h), and where
-// the user's command begins. Parsing only; starts nothing.
+// Command line of sirtakirun: its own options, the options of the runtime's table (runtime/base/config/config.h), and
+// the beginning of the user's command. Parsing only; starts nothing.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ struct RunOptions {
   SshOptions ssh;
   std::string remote_path;         // empty: the path of this program
   std::vector<std::string> env;    // -x NAME or NAME=VALUE
-  std::string rendezvous_address;  // told to the ranks in place of the address found
+  std::string rendezvous_address;  // given to the ranks in place of the address found
   std::string output_dir;
   bool tag_output = true;
   bool timestamps = false;
@@ -30,19 +30,19 @@ struct RunOptions {
   bool horovod = false;  // Python programs find Sirtaki under Horovod's name
   bool check = false;
   std::string config_file;
-  std::string option_lines;  // TOML lines of the runtime's options given as flags
+  std::string option_lines;  // the runtime's options that were given as flags, as lines of TOML
   Duration start_timeout = std::chrono::seconds(30);
-  Duration failure_grace = std::chrono::seconds(2);  // for the survivors of a failure to say what they saw
-  Duration term_grace = std::chrono::seconds(30);    // between SIGTERM and SIGKILL where a rank handles SIGTERM
+  Duration failure_grace = std::chrono::seconds(2);  // time in which the survivors of a failure report its effects
+  Duration term_grace = std::chrono::seconds(30);    // between SIGTERM and SIGKILL for ranks that handle SIGTERM
 };
 
 struct CommandLine {
   RunOptions run;
-  // Set when there is nothing to run: text for standard output (help, version).
+  // Text for standard output (help, version); set when there is nothing to run.
   std::optional<std::string> print;
 };
 
-// kInvalidArgument says what is wrong and names the nearest valid option.
+// Returns the parsed command line; kInvalidArgument describes the mistake and names the nearest valid option.
 Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments);
 
 }  // namespace sirtaki::launcher

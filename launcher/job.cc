@@ -13,7 +13,7 @@ namespace sirtaki::launcher {
 
 namespace {
 
-// More than this waiting for the terminal, and the ranks' output waits too.
+// Bound of the terminal's backlog in bytes; above it, the ranks' output is not read.
 constexpr std::size_t kMaxBacklog = std::size_t{1} << 20;
 
 }  // namespace
@@ -26,9 +26,9 @@ Job::Job(JobPlan plan)
       output_(io_),
       started_(std::chrono::steady_clock::now()) {}
 
-// The hub's thread posts to the loop, so it ends first.
+// The coordinator's thread posts to the loop, so the coordinator is destroyed first.
 Job::~Job() {
-  hub_.reset();
+  coordinator_.reset();
 }
 
 int Job::run() {
@@ -37,7 +37,7 @@ int Job::run() {
   }
   become_subreaper();
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT}) {
-    // What the user's shell has set to be ignored (nohup) stays so.
+    // A signal that the user's shell ignores (nohup) stays ignored.
     struct sigaction present {};
     if (sigaction(number, nullptr, &present) == 0 && present.sa_handler != SIG_IGN) {
       signals_.add(number);
@@ -61,16 +61,16 @@ int Job::run() {
   start_links();
   ping_links();
   io_.run();
-  hub_.reset();
+  coordinator_.reset();
   kill_descendants(std::chrono::seconds(1), spared_);
   const auto patience = verdict_.interrupted ? std::optional<Duration>(std::chrono::seconds(1)) : std::nullopt;
   if (!output_.writer->finish(patience)) {
-    _exit(exit_code_);  // the reader of our output has stopped reading, and its thread cannot be joined
+    _exit(exit_code_);  // nobody reads standard output, so the writer's thread blocks in write() and cannot be joined
   }
   return exit_code_;
 }
 
-// Before anything starts: without descriptors, ranks would be refused one by one, with errors of other causes.
+// Runs before anything starts: without enough descriptors, ranks would fail one by one with misleading errors.
 Status Job::check_descriptors() const {
   constexpr std::size_t kOwn = 24;
   constexpr std::size_t kEachAgent = 5;
@@ -94,7 +94,7 @@ Job::RankState* Job::rank_state(const AgentLink& link, Rank rank) {
 
 void Job::protocol_error(AgentLink& link, const Status& status) {
   link.cut();
-  on_link_gone(link, corrupt("host " + link.placement().host + ": its agent sent what cannot be right (" +
+  on_link_gone(link, corrupt("host " + link.placement().host + ": its agent sent an invalid frame (" +
                              std::string(status.text()) + ")"));
 }
 
@@ -157,7 +157,7 @@ void Job::on_output(AgentLink& link, ConstBytes payload) {
 
 void Job::return_credit() {
   if (output_.writer->backlog() > kMaxBacklog) {
-    return;  // comes again when the terminal has taken it all
+    return;  // called again when the terminal has taken the whole backlog
   }
   for (std::size_t i = 0; i < links_.size(); ++i) {
     if (uncredited_[i] > 0 && !links_[i]->ended()) {
@@ -177,7 +177,7 @@ void Job::on_exited(AgentLink& link, ConstBytes payload) {
   state->ended_by_us = kill_sent_;
   state->wait_status = message->wait_status;
   const std::string what = describe_wait_status(message->wait_status);
-  hub_->report_exit(message->rank, what);
+  coordinator_->report_exit(message->rank, what);
   say_verbose("rank " + std::to_string(message->rank) + " ended: " + what);
   if (message->wait_status != 0 && phase_ == Phase::kRunning) {
     Failure failure{message->rank, link.placement().host, what, exit_code_of(message->wait_status), {}};
@@ -219,7 +219,7 @@ void Job::on_spawn_failed(AgentLink& link, ConstBytes payload) {
 void Job::on_rank_lost(Rank rank, const Status& cause) {
   if (phase_ == Phase::kRunning && !verdict_.lost_first) {
     verdict_.lost_first = {rank, std::string(cause.text())};
-    // A stopped or cut-off rank never ends by itself, and the others may not fail for it.
+    // A rank that is stopped or cut off never ends by itself, and the other ranks may not fail because of it.
     lost_timer_.expires_after(plan_.options.failure_grace);
     lost_timer_.async_wait([this, rank](const boost::system::error_code& error) {
       if (!error && phase_ == Phase::kRunning) {
@@ -256,7 +256,7 @@ void Job::on_link_gone(AgentLink& link, const Status& status) {
     RankState& state = ranks_.at(static_cast<std::size_t>(rank));
     if (!state.exited) {
       first = first.value_or(rank);
-      hub_->report_exit(rank, "lost with its host: " + why);
+      coordinator_->report_exit(rank, "lost with its host: " + why);
     }
     state.exited = true;
     state.closed = true;

@@ -1,7 +1,8 @@
-// Job: one run of sirtakirun from its plan to its exit code, a state machine over agents, hub, output and signals.
+// Job: runs one job from its plan to its exit code, as a state machine over agents, coordinator, output and signals.
 //
-// starting (agents say hello) -> probing (remote hosts try our addresses) -> running -> stopping -> finished.
-// One thread, which calls run(). The hub and the terminal have threads of their own and report back through the loop.
+// States: starting (agents send hello) -> probing (remote hosts try our addresses) -> running -> stopping -> finished.
+// Owned by main(); one thread, the caller of run(). The coordinator and the terminal have threads of their own and
+// report back through the loop.
 #pragma once
 
 #include <sys/resource.h>
@@ -27,14 +28,14 @@
 
 namespace sirtaki::launcher {
 
-// Everything that is decided before the first process starts.
+// All decisions that are made before the first process starts.
 struct JobPlan {
   RunOptions options;
   std::vector<Placement> placements;
   std::shared_ptr<const Config> config;
-  Variables variables;               // for the ranks
-  std::vector<std::string> own_env;  // "NAME=VALUE", for agents and ssh
-  std::string own_path;              // of this program
+  Variables variables;               // environment of the ranks
+  std::vector<std::string> own_env;  // "NAME=VALUE", environment of agents and ssh
+  std::string own_path;              // path of this program
   std::string cwd;
   int size = 0;
 };
@@ -44,7 +45,7 @@ class Job {
   explicit Job(JobPlan plan);
   ~Job();
 
-  // Runs to the end; the exit code of the process. Call once.
+  // Runs the job to its end and returns the exit code of the process. Call it once.
   int run();
 
  private:
@@ -54,10 +55,10 @@ class Job {
     bool spawned = false;
     bool exited = false;
     bool closed = false;
-    bool ended_by_us = false;  // we had asked for its end by then
+    bool ended_by_us = false;  // the launcher had asked for its end before it ended
     int wait_status = 0;
   };
-  // Lines of the ranks on their way out.
+  // Lines of the ranks between their pipes and the terminal or files.
   struct OutputState {
     explicit OutputState(boost::asio::io_context& io) : flush_timer(io) {}
     std::unique_ptr<OutputWriter> writer;
@@ -66,12 +67,12 @@ class Job {
     boost::asio::steady_timer flush_timer;
     bool flush_pending = false;
   };
-  // How the run ends, and who is to blame.
+  // Outcome of the run and the rank that is to blame.
   struct Verdict {
     std::optional<Failure> failure;
-    std::optional<Rank> left_first;                          // reported by the hub, in this epoch
-    std::optional<std::pair<Rank, std::string>> lost_first;  // reported by the hub before any rank ended badly
-    std::optional<int> interrupted;                          // by this signal
+    std::optional<Rank> left_first;  // first rank that left in this epoch, as the coordinator reports it
+    std::optional<std::pair<Rank, std::string>> lost_first;  // reported by the coordinator before any rank ended badly
+    std::optional<int> interrupted;                          // number of the signal that interrupted the run
   };
 
   // job_start.cc
@@ -123,7 +124,7 @@ class Job {
   void finish();
   void check_links_ended();
   void conclude();
-  void settle_blame();
+  void assign_blame();
   void ping_links();
   void flush_later();
   void say(const std::string& text);
@@ -132,25 +133,26 @@ class Job {
   JobPlan plan_;
   boost::asio::io_context io_;
   boost::asio::signal_set signals_;
-  boost::asio::steady_timer phase_timer_;      // the one deadline of the present phase
-  boost::asio::steady_timer lost_timer_{io_};  // from the loss of a rank to the end of the run
+  boost::asio::steady_timer phase_timer_;      // the only deadline of the present phase
+  boost::asio::steady_timer lost_timer_{io_};  // runs from the loss of a rank to the end of the run
   boost::asio::steady_timer ping_timer_;
   boost::asio::steady_timer suspend_timer_{io_};
   OutputState output_;
-  std::unique_ptr<hub::CoordinatorServer> hub_;
+  std::unique_ptr<hub::CoordinatorServer> coordinator_;
   rendezvous::Secret secret_;
   std::vector<std::unique_ptr<AgentLink>> links_;
-  std::vector<std::uint64_t> uncredited_;  // by link: output bytes received and not yet returned as credit
-  std::vector<std::string> endpoints_;     // by link: where its ranks find the hub
+  std::vector<std::uint64_t> uncredited_;  // output bytes received and not yet returned as credit, one entry per link
+  // endpoint of the coordinator as the ranks of a link reach it, one entry per link
+  std::vector<std::string> endpoints_;
   std::vector<RankState> ranks_;
   Phase phase_ = Phase::kStarting;
-  std::vector<std::string> start_errors_;  // by link; empty: none so far
+  std::vector<std::string> start_errors_;  // one entry per link; empty: no error so far
   Verdict verdict_;
   bool kill_sent_ = false;
-  std::set<const AgentLink*> stopping_;  // hosts that have not yet stopped their ranks, before this process stops
+  std::set<const AgentLink*> stopping_;  // hosts that have yet to stop their ranks before this process stops
   bool links_finishing_ = false;
   int exit_code_ = 0;
-  rlim_t open_files_ = 0;  // the limit this process was started with
+  rlim_t open_files_ = 0;  // limit with which this process was started
   TimePoint started_;
   std::set<pid_t> spared_;  // children this process had before it became sirtakirun (exec in a script)
 };

@@ -1,4 +1,4 @@
-// The first half of a Job: terminal, hub, agents, and whether every host can reach us.
+// First half of a Job: terminal, coordinator, agents, and the check that every host can reach this one.
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ bool same_file(int a, int b) {
          first.st_ino == second.st_ino;
 }
 
-// Local time to the millisecond: "14:03:07.250".
+// Returns the local time to the millisecond: "14:03:07.250".
 std::string time_of_day() {
   const auto now = std::chrono::system_clock::now();
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
@@ -67,7 +67,7 @@ Status Job::start_hub() {
   const Config& config = *plan_.config;
   const bool one_host = std::all_of(plan_.placements.begin(), plan_.placements.end(),
                                     [](const Placement& placement) { return placement.local; });
-  // Ranks that are told an address of ours may enter other network namespaces: loopback would not reach them.
+  // With an address from the user, ranks may run in other network namespaces, which loopback does not reach.
   const bool loopback = one_host && plan_.options.rendezvous_address.empty();
   hub::CoordinatorServerOptions options;
   options.server.bind_address = loopback ? "127.0.0.1" : "::";
@@ -91,11 +91,11 @@ Status Job::start_hub() {
     asio::post(io_, [this, rank, cause] { on_rank_lost(rank, cause); });
   };
   events.on_warning = [this](const std::string& text) { asio::post(io_, [this, text] { say(text); }); };
-  auto hub = hub::CoordinatorServer::start(std::move(options), std::move(events));
-  if (!hub) {
-    return hub.status().with_context("the coordinator cannot listen");
+  auto server = hub::CoordinatorServer::start(std::move(options), std::move(events));
+  if (!server) {
+    return server.status().with_context("the coordinator cannot listen");
   }
-  hub_ = std::move(*hub);
+  coordinator_ = std::move(*server);
   return Status();
 }
 
@@ -182,12 +182,13 @@ void Job::check_started() {
 std::vector<std::string> Job::candidates(const AgentLink& link) const {
   std::vector<std::string> addresses = {plan_.options.rendezvous_address};
   if (addresses.front().empty()) {
-    // What sshd saw is right unless a jump host or a NAT lies between; then our own routing table may know.
+    // The address that sshd saw is right unless a jump host or a NAT lies between; the routing table is the second
+    // guess.
     addresses = {link.hello().ssh_client, address_towards(link.placement().host)};
   }
   std::vector<std::string> endpoints;
   for (const std::string& address : addresses) {
-    const std::string endpoint = address.empty() ? "" : make_endpoint(address, hub_->port());
+    const std::string endpoint = address.empty() ? "" : make_endpoint(address, coordinator_->port());
     if (!endpoint.empty() && std::find(endpoints.begin(), endpoints.end(), endpoint) == endpoints.end()) {
       endpoints.push_back(endpoint);
     }
@@ -227,8 +228,8 @@ void Job::on_probed(AgentLink& link, ConstBytes payload) {
 }
 
 void Job::check_probed() {
-  const std::string& told = plan_.options.rendezvous_address;
-  std::string shared = make_endpoint(told.empty() ? "127.0.0.1" : told, hub_->port());
+  const std::string& address = plan_.options.rendezvous_address;
+  std::string shared = make_endpoint(address.empty() ? "127.0.0.1" : address, coordinator_->port());
   bool failed = false;
   for (std::size_t i = links_.size(); i-- > 0;) {
     if (links_[i]->placement().local) {
@@ -244,7 +245,7 @@ void Job::check_probed() {
     give_up_start();
     return;
   }
-  // Ranks beside the launcher use the address the others use: it tells them on which network the job lives.
+  // Ranks on the launcher's host use the same address as the others: it shows them the network of the job.
   for (std::size_t i = 0; i < links_.size(); ++i) {
     if (links_[i]->placement().local) {
       endpoints_[i] = shared;
@@ -260,10 +261,10 @@ void Job::check_probed() {
 std::vector<RankPlace> Job::places() const {
   std::vector<std::string> hosts;
   for (const auto& link : links_) {
-    // The same machine may have been named twice.
-    const std::string& told = plan_.config->job.host_id;
+    // One machine may appear under two names.
+    const std::string& host_id = plan_.config->job.host_id;
     hosts.insert(hosts.end(), static_cast<std::size_t>(link->placement().ranks),
-                 told.empty() ? link->hello().host_id : told);
+                 host_id.empty() ? link->hello().host_id : host_id);
   }
   return rank_places(hosts);
 }

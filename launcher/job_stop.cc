@@ -1,4 +1,4 @@
-// The second half of a Job: signals, failures, and a bounded end.
+// Second half of a Job: signals, failures, and a bounded end.
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -17,13 +17,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Everything is over within 5 s of a failure or Ctrl-C where no rank handles SIGTERM: failure grace (at most 3 s) and
-// kSweep. Where one does, --term-grace is added.
+// A run is over within 5 s of a failure or Ctrl-C if no rank handles SIGTERM: failure grace (at most 3 s) plus kSweep.
+// Otherwise --term-grace is added.
 constexpr auto kSweep = milliseconds(1000);
 constexpr auto kPingInterval = seconds(2);
 constexpr auto kFlushDelay = milliseconds(150);
 constexpr auto kLinksEnd = milliseconds(1500);
-constexpr auto kStopWait = milliseconds(1000);  // for all hosts to say that their ranks stand still
+constexpr auto kStopWait = milliseconds(1000);  // time in which all hosts confirm that their ranks are stopped
 
 }  // namespace
 
@@ -76,7 +76,7 @@ void Job::pass_on(int number) {
   }
 }
 
-// The ranks first: once this process stands still, nobody can stop them.
+// Stops the ranks first: once this process is stopped, nobody can stop them.
 void Job::suspend() {
   stopping_.clear();
   for (const auto& link : links_) {
@@ -97,7 +97,8 @@ void Job::suspend() {
   });
 }
 
-// A shell that waits for this process sees it stopped. SIGCONT ends the sleep, and is then a signal like others.
+// Stops this process with the default action, so that a shell that waits for it sees it stopped. SIGCONT ends the stop
+// and is then handled like any other signal.
 void Job::stop_here() {
   stopping_.clear();
   suspend_timer_.cancel();
@@ -148,7 +149,7 @@ void Job::ping_links() {
   });
 }
 
-// Prompts and dots without a line end are shown after a moment.
+// Shows text without a line end (prompts, progress dots) after a short delay.
 void Job::flush_later() {
   if (output_.flush_pending || !output_.mux->pending()) {
     return;
@@ -199,7 +200,7 @@ void Job::interrupt(int number) {
   }
   const bool again = verdict_.interrupted.has_value();
   if (again && number != SIGINT && number != SIGQUIT) {
-    return;  // `timeout` and schedulers send theirs twice; the time that was promised stays
+    return;  // `timeout` and schedulers send SIGTERM twice; the promised grace stays
   }
   verdict_.interrupted = verdict_.interrupted.value_or(number);
   exit_code_ = verdict_.failure ? exit_code_ : 128 + *verdict_.interrupted;
@@ -254,7 +255,7 @@ void Job::finish() {
   }
   links_finishing_ = true;
   for (const auto& link : links_) {
-    // One that has not even said hello has nothing to end.
+    // An agent that has not sent its hello has no ranks to end.
     link->state() == AgentLink::State::kReady ? link->finish() : link->cut();
   }
   phase_timer_.expires_after(kLinksEnd);
@@ -277,9 +278,10 @@ void Job::check_links_ended() {
   }
 }
 
-// A rank that the hub lost before anything else went wrong is the cause, whichever process ended first; so is one that
-// left the job first and then failed: an exception ends a rank in order, and the others fail for want of it.
-void Job::settle_blame() {
+// A rank that the coordinator lost before any other failure is the cause, whichever process ended first. The same holds
+// for a rank that left the job first and then failed: an exception ends its rank in order, and the other ranks fail
+// because they miss it.
+void Job::assign_blame() {
   if (verdict_.failure && !verdict_.lost_first && verdict_.left_first) {
     const RankState& left = ranks_.at(static_cast<std::size_t>(*verdict_.left_first));
     if (left.exited && left.wait_status != 0) {
@@ -312,7 +314,7 @@ void Job::conclude() {
   for (Rank rank = 0; rank < plan_.size; ++rank) {
     output_.mux->finish(rank);
   }
-  settle_blame();
+  assign_blame();
   if (verdict_.failure) {
     for (const std::string& line : failure_report(*verdict_.failure, output_.mux->tail(verdict_.failure->rank))) {
       output_.mux->own_line(line);

@@ -1,4 +1,4 @@
-// sirtakirun: starts the ranks of a job here and on other hosts, and sees them to their end (docs/launcher.md).
+// sirtakirun: starts the ranks of a job on this and other hosts and supervises them until they end (docs/launcher.md).
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ int fail(const sirtaki::Status& status) {
   return kUsageError;
 }
 
-// A pipe must not become standard output because the caller had closed it.
+// Opens descriptors 0 to 2 if the caller closed them, so that no pipe of ours becomes standard output.
 void open_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (fcntl(fd, F_GETFD) < 0) {

@@ -18,7 +18,7 @@ int digits(int value) {
 }  // namespace
 
 std::size_t utf8_prefix(std::string_view text) {
-  // Only the last three bytes can belong to a character that is not complete.
+  // Only the last three bytes can belong to an incomplete character.
   for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);
     if ((byte & 0xc0) == 0x80) {
@@ -49,7 +49,8 @@ void OutputMux::feed(Rank rank, OutputStream stream, std::string_view bytes) {
   }
   while (!bytes.empty()) {
     if (from.after_cr && bytes.front() == '\n') {
-      // The line has gone out with its '\r' already, so this only finishes it, if it still stands there.
+      // The line was shown with its '\r' already, so this '
+      // ' only finishes it, if it still stands there.
       from.after_cr = false;
       int& open_line = open_line_.at(static_cast<std::size_t>(screen_of(stream)));
       if (open_line == 2 * rank + static_cast<int>(stream)) {
@@ -78,7 +79,9 @@ void OutputMux::feed(Rank rank, OutputStream stream, std::string_view bytes) {
   }
 }
 
-// One piece of a line and what ends it: "\n", "\r", "\r\n", or "" for an unfinished line.
+// Shows one piece of a line and its end: "
+// ", "\r", "\r
+// ", or "" for an unfinished line.
 void OutputMux::show(Rank rank, OutputStream stream, std::string_view text, std::string_view line_end) {
   Source& from = source(rank, stream);
   int& open_line = open_line_.at(static_cast<std::size_t>(screen_of(stream)));
@@ -88,7 +91,7 @@ void OutputMux::show(Rank rank, OutputStream stream, std::string_view text, std:
     out += '\n';
   }
   const bool continues = from.shown && open_line == self;
-  // A lone '\r' returns to the start of a line that stands there (progress bars begin with it).
+  // A lone '\r' returns to the start of the line that stands there (progress bars begin with it).
   const bool bare_return = text.empty() && line_end == "\r";
   if (!continues && !bare_return) {
     out += tag(rank, stream);
@@ -124,7 +127,7 @@ bool OutputMux::pending() const {
 void OutputMux::flush() {
   for (std::size_t rank = 0; rank < sources_.size(); ++rank) {
     for (const OutputStream stream : {OutputStream::kStdout, OutputStream::kStderr}) {
-      // A line that is still coming in pieces would be torn apart by the next rank's.
+      // A line that still arrives in pieces would be torn apart by the next rank's line.
       if (!std::exchange(source(static_cast<Rank>(rank), stream).fresh, false)) {
         show_partial(static_cast<Rank>(rank), stream, false);
       }
@@ -174,7 +177,7 @@ std::string OutputMux::tag(Rank rank, OutputStream stream) const {
 void OutputMux::record_tail(Tail& tail, std::string_view bytes) {
   while (!bytes.empty()) {
     if (tail.after_cr) {
-      // What follows a lone '\r' overwrites the line, as it does on a screen.
+      // Text after a lone '\r' overwrites the line, as it does on a screen.
       tail.after_cr = false;
       if (bytes.front() != '\n') {
         tail.open.clear();

@@ -1,8 +1,9 @@
-// Output: from the bytes that ranks write to tagged lines on the terminal, files per rank and the last lines of each.
+// Output: turns the bytes that ranks write into tagged lines on the terminal, files per rank and a tail of each rank.
 //
 // OutputMux is a pure state machine: bytes in, bytes for standard output and standard error out through a sink. It
 // keeps every byte of the ranks, valid text or not, and only adds tags and the line ends that keep two ranks apart.
-// One thread. Files are written through RankFiles (rank_files.h), the terminal through OutputWriter (output_writer.h).
+// Owned by Job; one thread. Files are written through RankFiles, the terminal through OutputWriter
+// (agent/output_writer.h).
 #pragma once
 
 #include <array>
@@ -21,39 +22,41 @@ struct OutputOptions {
   bool tags = true;
   bool timestamps = false;
   bool colour = false;
-  bool one_terminal = false;  // both streams end on the same screen, so an unfinished line of one hinders the other
+  bool one_terminal = false;  // both streams end on the same screen, so an unfinished line of one affects the other
 };
 
 class OutputMux {
  public:
   using Sink = std::function<void(OutputStream, std::string)>;
-  using Clock = std::function<std::string()>;  // text of the present time, for OutputOptions::timestamps
+  using Clock = std::function<std::string()>;  // returns the present time as text, for OutputOptions::timestamps
 
   OutputMux(int ranks, OutputOptions options, Sink sink, Clock clock);
 
-  // Whole lines (ended by '\n', '\r' or "\r\n") go out at once; the rest waits for its end or for flush().
+  // Adds bytes of a rank. Whole lines (ended by '
+  // ', '\r' or "\r
+  // ") are shown at once; the rest waits for its end or flush().
   void feed(Rank rank, OutputStream stream, std::string_view bytes);
-  // There is an unfinished line for flush() to show, now or the next time.
+  // Returns whether an unfinished line is left for flush() to show, now or the next time.
   bool pending() const;
   // Shows unfinished lines that have not grown since the last flush(), up to their last whole UTF-8 character.
   void flush();
-  // The rank writes no more: shows what is left.
+  // Shows the rest of the rank's output; the rank writes no more.
   void finish(Rank rank);
-  // A line of the launcher's own, on standard error. The line end is added.
+  // Shows a line of the launcher itself on standard error; adds the line end.
   void own_line(std::string_view text);
-  // The last lines of the rank's standard error, oldest first, without line ends; at most kTailLines.
+  // Returns the last lines of the rank's standard error, oldest first, without line ends; at most kTailLines.
   std::vector<std::string> tail(Rank rank) const;
 
   static constexpr std::size_t kTailLines = 20;
-  static constexpr std::size_t kTailBytes = 4096;                 // a line; longer ones lose their beginning
-  static constexpr std::size_t kMaxHeld = std::size_t{64} << 10;  // an unfinished line longer than this is shown
+  static constexpr std::size_t kTailBytes = 4096;  // bytes of one line; a longer line loses its beginning
+  static constexpr std::size_t kMaxHeld = std::size_t{64} << 10;  // bytes; a longer unfinished line is shown
 
  private:
   struct Source {
-    std::string held;       // of the current line, not shown yet
+    std::string held;       // bytes of the current line that are not shown yet
     bool shown = false;     // a part of the current line has been shown
     bool fresh = false;     // `held` has grown since the last flush()
-    bool after_cr = false;  // a '\n' now belongs to the '\r' before
+    bool after_cr = false;  // a '\n' that comes next belongs to the '\r' before it
   };
   struct Tail {
     std::deque<std::string> lines;
@@ -71,13 +74,13 @@ class OutputMux {
   OutputOptions options_;
   Sink sink_;
   Clock clock_;
-  int width_;  // of the widest rank number
+  int width_;  // digits of the largest rank number
   std::vector<std::array<Source, 2>> sources_;
   std::vector<Tail> tails_;
-  std::array<int, 2> open_line_{-1, -1};  // per screen: 2 * rank + stream whose unfinished line stands there
+  std::array<int, 2> open_line_{-1, -1};  // per screen: 2 * rank + stream of the unfinished line that stands there
 };
 
-// Length of the longest prefix of `text` that does not end inside a UTF-8 character.
+// Returns the length of the longest prefix of `text` that does not end inside a UTF-8 character.
 std::size_t utf8_prefix(std::string_view text);
 
 }  // namespace sirtaki::launcher

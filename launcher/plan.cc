@@ -43,7 +43,7 @@ Result<std::vector<Host>> read_hosts(const RunOptions& options) {
   return std::vector<Host>{};
 }
 
-// The file is read once, here, so that hosts without it get the same options.
+// Reads the configuration file once, on this host, so that hosts without the file get the same options.
 Status add_configuration(const RunOptions& options, const Environment& environment, JobPlan& plan) {
   ConfigSources sources;
   sources.environment = environment;
@@ -79,7 +79,7 @@ Result<std::string> own_path() {
   return path.string();
 }
 
-// Where the Python package that was installed with `program` keeps what goes by Horovod's name.
+// Returns the folder with the package named `horovod` in the Python environment that `program` was installed into.
 Result<std::string> horovod_folder(const std::string& program) {
   namespace fs = std::filesystem;
   const fs::path lib = fs::path(program).parent_path().parent_path() / "lib";

@@ -1,4 +1,5 @@
-// From the command line and the environment to the plan of a run. Reads files and resolves host names; starts nothing.
+// Plan: makes the plan of a run from the command line and the environment. Reads files, resolves host names; starts
+// nothing.
 #pragma once
 
 #include "launcher/cli.h"

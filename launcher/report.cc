@@ -17,7 +17,8 @@ std::string without_rank(const std::string& text, Rank rank) {
 std::string signal_hint(int signal) {
   switch (signal) {
     case SIGKILL:
-      return "if nobody killed it, the kernel did, for want of memory: look at 'dmesg' and run fewer ranks on the host";
+      return "if nobody killed it, the kernel did, because memory ran out: look at 'dmesg' and run fewer ranks on the "
+             "host";
     case SIGSEGV:
     case SIGABRT:
     case SIGFPE:

@@ -1,4 +1,4 @@
-// Report: the texts a user reads when a run fails. Pure.
+// Report: builds the messages that a user reads when a run fails. Pure.
 #pragma once
 
 #include <optional>
@@ -17,14 +17,15 @@ struct Failure {
   std::optional<int> signal;
 };
 
-// "rank 2 on node1: killed by signal 9 (Killed)"
+// Returns for example "rank 2 on node1: killed by signal 9 (Killed)".
 std::string failure_line(const Failure& failure);
-// "rank 3 (host a, process 7) has been silent" without what failure_line() says already: "has been silent". Other texts
-// stay as they are.
+// Drops the words that failure_line() says already: "rank 3 (host a, process 7) has been silent" becomes "has been
+// silent". Returns other texts unchanged.
 std::string without_rank(const std::string& text, Rank rank);
-// The likely cause of a signal and what to do; empty when there is nothing helpful to say.
+// Returns the likely cause of a signal and a remedy; empty when neither is known.
 std::string signal_hint(int signal);
-// The lines at the end of a failed run: who, its last lines, a hint. `tail`: of that rank's standard error.
+// Returns the lines at the end of a failed run: the rank, its last lines, a hint. `tail` is the end of its standard
+// error.
 std::vector<std::string> failure_report(const Failure& failure, const std::vector<std::string>& tail);
 
 }  // namespace sirtaki::launcher

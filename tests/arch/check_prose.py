@@ -30,7 +30,7 @@ from source_tree import CPP, ROOTS, SKIPPED_FOLDERS, WAIVER, Problem, Source
 HELD: tuple[str, ...] = (
     *("CMakeLists.txt", "CONTRIBUTING.md", "Makefile", "README.md"),
     *("adapters/python/sirtaki_backend", "benchmarks/README.md", "benchmarks/native"),
-    *("cmake", "compression", "examples", "kernels", "scripts", "tests/arch"),
+    *("cmake", "compression", "examples", "kernels", "launcher", "scripts", "tests/arch"),
     *("docs", "tests/*", "tests/device/emulated", "tests/unit/base", "tests/unit/hub"),
 )
 FOLDERS = (*ROOTS, "scripts", "cmake", "docs")
