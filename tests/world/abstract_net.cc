@@ -78,7 +78,7 @@ void AbstractGroup::run(Ops::iterator it) {
   Op& op = it->second;
   const auto live = [](const auto& part) { return part != nullptr; };
   if (!std::ranges::all_of(op.parts, live)) {
-    return;  // somebody has cancelled: the others will
+    return;  // another rank has cancelled: the others will
   }
   ++operations_;
   move_data(op);
@@ -104,7 +104,7 @@ Duration AbstractGroup::transfer_time(std::size_t bytes) const {
   return Duration(static_cast<std::int64_t>(seconds * 1e9));
 }
 
-// A rank's part ends once: on time, cancelled, or for want of another rank.
+// Ends the part of a rank once: on time, cancelled, or because another rank is missing.
 void AbstractGroup::end(Ops::iterator it, Rank rank, const Status& status) {
   const std::unique_ptr<Part> part = std::move(it->second.parts[static_cast<std::size_t>(rank)]);
   if (part == nullptr) {
@@ -153,7 +153,7 @@ std::size_t AbstractGroup::in_flight(Rank rank) const {
       ops_, [&](const auto& op) { return op.second.parts[static_cast<std::size_t>(rank)] != nullptr; }));
 }
 
-// Every output is written from all inputs, which may be the same memory as an output: inputs are kept first.
+// Writes every output from all inputs. Outputs may alias inputs, so inputs are copied first.
 void AbstractGroup::move_data(const Op& op) const {
   const net::CollectiveArgs& any = op.parts.front()->args;
   const auto kind = any.kind;
@@ -176,7 +176,8 @@ void AbstractGroup::move_data(const Op& op) const {
       kernels::reduce(any.op, any.dtype, sources, sum.data(), count);
     }
   }
-  std::vector<std::size_t> taken(inputs.size());  // by source: what earlier ranks got of an alltoall or scatter
+  // Elements of an alltoall or scatter that earlier ranks got, by source.
+  std::vector<std::size_t> taken(inputs.size());
   std::size_t scattered = 0;
   for (Rank r = 0; r < size_; ++r) {
     Part& part = *op.parts[static_cast<std::size_t>(r)];

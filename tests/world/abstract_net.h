@@ -1,9 +1,8 @@
 // AbstractGroup: collectives that cost time by a formula instead of moving messages, for worlds of many ranks.
 //
-// An operation begins when all ranks have started it and all of them end it together: after
-// 2 ceil(log2 P) latencies and 2 (P - 1) / P of its bytes at the link's rate (in the manner of LogGP: Alexandrov et
-// al., 1995), one operation's bytes behind the other's. Results are right. One thread; each endpoint on its rank's
-// loop.
+// An operation begins when all ranks have started it, and all of them end it together: after 2 ceil(log2 P) latencies
+// plus 2 (P - 1) / P of its bytes at the link's rate (in the manner of LogGP: Alexandrov et al., 1995); the bytes of
+// operations go one after the other. Results are right. One thread; each endpoint on its rank's loop.
 #pragma once
 
 #include <map>
@@ -19,7 +18,7 @@ namespace sirtaki::world {
 struct AbstractCosts {
   Duration latency = std::chrono::microseconds(100);
   double bytes_per_second = 25e6;
-  double bytes_factor = 1;  // each byte counts as so many, so that a scenario's tensors can be tiny
+  double bytes_factor = 1;  // weight of each byte, so that tensors of a scenario can be tiny
 };
 
 class AbstractGroup : public std::enable_shared_from_this<AbstractGroup> {
@@ -27,7 +26,7 @@ class AbstractGroup : public std::enable_shared_from_this<AbstractGroup> {
   AbstractGroup(int size, AbstractCosts costs) : size_(size), costs_(costs), gone_(static_cast<std::size_t>(size)) {}
 
   std::unique_ptr<net::Collectives> endpoint(Rank rank, SimLoop& loop);
-  // What needs more of `rank` than it has started ends with kPeerLost on the others.
+  // Ends operations that still need `rank` with kPeerLost on the other ranks.
   void kill(Rank rank);
   std::size_t in_flight(Rank rank) const;
   std::uint64_t operations() const { return operations_; }

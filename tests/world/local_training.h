@@ -1,5 +1,5 @@
-// A training to try local updates on: a few tensors that are drawn towards targets, with noise that depends on rank and
-// step, by SGD with momentum. Everything is a function of its options, so runs can be compared bit by bit.
+// A training for tests of local updates: a few tensors that are drawn towards targets, with noise that depends on rank
+// and step, by SGD with momentum. A training is a function of its options, so that runs can be compared bit by bit.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ namespace sirtaki::world {
 
 struct TrainingOptions {
   std::vector<std::int64_t> sizes = {3, 40, 0, 17, 64, 1, 25};
-  bool same_data = false;  // on all ranks
+  bool same_data = false;  // all ranks use the same data
   float rate = 0.05F;
   float momentum = 0.5F;
   std::uint64_t seed = 1;
-  bool integers = false;  // steps of whole numbers: sums are exact
+  bool integers = false;  // steps of whole numbers, whose sums are exact
 };
 
 class Training {
@@ -37,7 +37,7 @@ class Training {
     }
   }
 
-  // One step of the optimizer; `averaged`: of gradients that are the same on all ranks.
+  // Takes one step of the optimizer; `averaged`: with gradients that are the same on all ranks.
   void step(bool averaged = false) {
     ++steps_;
     const int who = averaged || options_.same_data ? 0 : rank_;
@@ -116,7 +116,7 @@ inline void require(bool condition, const std::string& text) {
   }
 }
 
-// The value of a call that must succeed.
+// Returns the value of a call that must succeed.
 template <class T>
 T must(Result<T> result) {
   require(result.ok(), result.status().to_string());
@@ -126,7 +126,7 @@ inline void must(const Status& status) {
   require(status.ok(), status.to_string());
 }
 
-// Options with an interval as text.
+// Returns options with the interval given as text.
 inline local_updates::LocalOptions local_options(const std::string& interval, int fragments = 1) {
   local_updates::LocalOptions options;
   options.interval = must(local_updates::parse_interval(interval));

@@ -1,4 +1,5 @@
-// How many seeds a test tries: all of them, or a share where a sanitizer makes each one many times as long. Constants.
+// Numbers of seeds that a test tries: all, or a share under a sanitizer, which makes each one many times as long.
+// Constants.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ inline constexpr std::uint64_t kSeedShare = 10;
 inline constexpr std::uint64_t kSeedShare = 1;
 #endif
 
-// The last seed of a test that tries 1 to `all`; at least 1.
+// Returns the last seed of a test that tries 1 to `all`; at least 1.
 constexpr std::uint64_t last_seed(std::uint64_t all) {
   return (all + kSeedShare - 1) / kSeedShare;
 }

@@ -8,8 +8,9 @@
 namespace sirtaki::world {
 namespace {
 
-constexpr Duration kGoodBye = std::chrono::milliseconds(100);  // from the news of a leave to the end of its connections
-constexpr Duration kLeaveLinger = std::chrono::milliseconds(20);  // as the server's
+// from the notice of a leave to the end of its connections
+constexpr Duration kGoodBye = std::chrono::milliseconds(100);
+constexpr Duration kLeaveLinger = std::chrono::milliseconds(20);  // same as in the server
 constexpr Duration kLastWordWait = std::chrono::seconds(5);
 constexpr std::size_t kNoticeBytes = 64;
 
@@ -90,7 +91,7 @@ void SimControl::transmit(Place from, Place to, Parcel parcel, Task deliver) {
   });
 }
 
-// The process does this after what it has to do already; returns how long from now until it is done.
+// Appends work of `cost` to the queue of the process; returns the time from now until it is done.
 Duration SimControl::occupy(Process& process, const Parcel& parcel, Duration cost) {
   process.traffic.membership += parcel.membership ? 1 : 0;
   process.traffic.busy += cost;
@@ -107,7 +108,7 @@ void SimControl::send(Rank from, const control::MemberMessage& message) {
     to_coordinator(place, {std::move(said)});
     return;
   }
-  // What a rank says in one turn of its loop is one message.
+  // All messages of a rank in one turn of its loop travel as one bundle.
   Process& process = *processes_[place];
   if (process.outbox.empty()) {
     process.loop->post([this, place, &process] {
@@ -240,7 +241,7 @@ void SimControl::schedule_tick() {
 void SimControl::leave(Rank rank) {
   transmit(static_cast<Place>(rank), hub_place(), {kNoticeBytes, 1, true}, [this, rank] {
     processes_[static_cast<std::size_t>(rank)]->left = true;
-    // Its connections say good-bye behind everything it had sent.
+    // Its connections send the good-bye after all earlier messages.
     hub_loop_->after(kGoodBye, [this, rank] { left_(rank); });
     departed_.push_back(rank);
     if (departed_.size() == 1) {
@@ -273,13 +274,13 @@ void SimControl::announce(const std::vector<Rank>& ranks, bool lost) {
   act();
   for (Place place = 0; place < hub_place(); ++place) {
     Process& process = *processes_[place];
-    // A relay serves the ranks below it, also after its own rank has left in order.
+    // A relay serves the ranks below it even after its own rank has left in order.
     if (process.gone || (process.left && process.relays.empty())) {
       continue;
     }
     transmit(hub_place(), place, {kNoticeBytes, ranks.size(), true}, [this, &process, ranks, lost] {
       for (const Rank rank : ranks) {
-        if (!process.left && (lost || relays_.empty())) {  // over the tree RanksLeft tells of a leave
+        if (!process.left && (lost || relays_.empty())) {  // a tree announces a leave by RanksLeft
           process.events.gone(rank, lost);
         }
         for (const std::size_t relay : process.relays) {

@@ -1,8 +1,9 @@
 // SimControl: the control plane of a SimWorld: coordinator, relays, membership notices and the connections between
 // them.
 //
-// The real state machines of runtime/control; what takes time is modelled: each message travels, and each process (the
-// hub, every rank) handles one message at a time at a cost. Counts what every process sends and receives. One thread.
+// The state machines of runtime/control are the real ones; time is modelled: each message travels, and each process
+// (the coordinator, every rank) handles one message at a time at a cost. Counts the messages of every process. One
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -20,28 +21,28 @@ namespace sirtaki::world {
 
 struct ControlOptions {
   int size = 2;
-  int fanout = 0;  // of the tree of relays; 0: every rank speaks to the coordinator itself
+  int fanout = 0;  // fan-out of the tree of relays; 0: every rank has its own connection to the coordinator
   control::StallOptions stall;
   control::CoordinatorOptions coordinator;
   Duration death_notice = std::chrono::milliseconds(20);
-  Duration heartbeat_interval{};  // zero: none
-  // Processor time of one message, and of each further item when it is a bundle.
+  Duration heartbeat_interval{};  // zero: no heartbeats
+  // Processor time of one message, and of each further item of a bundle.
   Duration send_cost{};
   Duration receive_cost{};
   Duration item_cost{};
 };
 
-// Messages of one process.
+// Messages of one process, sent and received.
 struct Traffic {
   std::uint64_t sent = 0;
   std::uint64_t received = 0;
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
-  std::uint64_t membership = 0;  // of sent and received: heartbeats, and who left or was lost
+  std::uint64_t membership = 0;  // heartbeats and notices of ranks that left or were lost; part of sent and received
   Duration busy{};
 };
 
-// What the control plane tells a rank; on its loop.
+// Callbacks of the control plane to one rank; they run on its loop.
 struct ControlEvents {
   std::function<void(ConstBytes)> message;
   std::function<void(Rank, bool lost)> gone;
@@ -49,18 +50,19 @@ struct ControlEvents {
 
 class SimControl {
  public:
-  // `delay`: how long a message of so many bytes travels. `left`: a rank's good-bye has reached the hub.
+  // `delay` returns the travel time of a message of so many bytes. `left` is called when the good-bye of a rank has
+  // reached the coordinator.
   SimControl(SimClock& clock, ControlOptions options, std::function<Duration(std::size_t)> delay,
              std::function<void(Rank)> left);
   ~SimControl();
 
-  // Once for each rank, before anything is sent.
+  // Adds a rank. Call it once for each rank, before any message is sent.
   void attach(Rank rank, SimLoop& loop, ControlEvents events);
   void start();
 
   void send(Rank from, const control::MemberMessage& message);
   void leave(Rank rank);
-  // The process of `rank` is dead. Its loop takes nothing any more.
+  // Kills the process of `rank`: its loop accepts no more tasks.
   void die(Rank rank);
 
   const Traffic& hub() const { return processes_.back()->traffic; }
@@ -72,17 +74,17 @@ class SimControl {
   struct Process {
     SimLoop* loop = nullptr;
     ControlEvents events;
-    TimePoint free;  // handles the next message from here on
+    TimePoint free;  // earliest time at which it handles the next message
     Traffic traffic;
-    std::vector<std::size_t> relays;  // it carries
-    control::Bundle outbox;           // tree only
+    std::vector<std::size_t> relays;  // indices of the relays it carries
+    control::Bundle outbox;           // used with a tree only
     bool gone = false;
     bool left = false;
   };
   struct RelayNode {
     control::RelayPlace place;
     std::unique_ptr<control::Relay> relay;
-    std::vector<std::size_t> below;  // relays; empty: its children are ranks
+    std::vector<std::size_t> below;  // indices of relays; empty: its children are ranks
     TimerId tick;
   };
   struct Parcel {
@@ -90,7 +92,7 @@ class SimControl {
     std::size_t items = 1;
     bool membership = false;
   };
-  using Place = std::size_t;  // of a process: its rank; the hub is the last
+  using Place = std::size_t;  // place of a process: its rank; the coordinator has the last
 
   Place hub_place() const { return processes_.size() - 1; }
   void transmit(Place from, Place to, Parcel parcel, Task deliver);
@@ -115,9 +117,9 @@ class SimControl {
   control::Coordinator coordinator_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::vector<RelayNode> relays_;
-  std::map<std::pair<Place, Place>, TimePoint> last_arrival_;  // messages keep their order on a connection
+  std::map<std::pair<Place, Place>, TimePoint> last_arrival_;  // keeps messages of a connection in order
   TimerId tick_;
-  std::vector<Rank> departed_;  // left, and nobody has been told yet
+  std::vector<Rank> departed_;  // ranks that left and are not yet announced
   std::uint64_t messages_ = 0;
   std::vector<std::string> warnings_;
 };

@@ -53,7 +53,7 @@ class SimRank final : public SimExchanges::RankExchange {
     ++sends_;
     sums_[fragment] = {{kSum, fragment, uses_[{kSum, fragment}]++}, data, net_.now_};
     net_.meet(sums_[fragment].key, rank_, std::as_bytes(data), true);
-    // The memory is the exchange's now.
+    // The memory belongs to the exchange now.
     std::ranges::fill(data, -77.0F);
     return {};
   }
@@ -108,10 +108,10 @@ class SimRank final : public SimExchanges::RankExchange {
   };
 
   static Status peer_lost() { return {Code::kPeerLost, "a rank died"}; }
-  // A death is known after a while, to whoever waits.
+  // Waiting ranks learn of a death after a delay.
   bool lost(Duration timeout) const { return timeout > Duration(0) && net_.somebody_died(); }
 
-  // Whether the rank has the result, or an error, before the time is over.
+  // Returns whether the rank has the result, or an error, before the timeout.
   bool wait(const SimExchanges::Meeting& meeting, Duration timeout) {
     const TimePoint end = net_.now_ + timeout;
     const auto me = static_cast<std::size_t>(rank_);
@@ -186,7 +186,7 @@ void SimExchanges::call(Rank rank) {
   ++calls;
 }
 
-// Whoever is due first goes on; of several, the lowest.
+// Resumes the rank that is due first; of several, the lowest.
 void SimExchanges::turn_over() {
   const auto next = std::ranges::min_element(wakes_);
   if (*next == TimePoint::max()) {

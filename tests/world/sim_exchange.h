@@ -1,8 +1,8 @@
 // SimExchanges: the exchanges of local updates between simulated ranks, with a virtual clock, delays and faults.
 //
-// Each rank is a thread that runs a plain function; one of them runs at a time, the next is the one whose time has
-// come, so a seed replays. Reports and sums arrive after random delays; a sum may end with an error on some ranks, or
-// come after the others have given it up; a rank may die at any of its calls.
+// Each rank is a thread that runs a plain function. One thread runs at a time, and the next is the one whose time has
+// come, so that a seed can be replayed. Reports and sums arrive after random delays. A sum may end with an error on
+// some ranks, or arrive after other ranks have given it up; a rank may die at any of its calls.
 #pragma once
 
 #include <condition_variable>
@@ -26,17 +26,17 @@ struct SimExchangeOptions {
   std::uint64_t seed = 1;
   int size = 2;
   Duration longest_delay = std::chrono::milliseconds(50);
-  int abort_permille = 0;  // of sums that fail on some ranks
-  int late_permille = 0;   // of sums that take 20 seconds on some ranks
+  int abort_permille = 0;  // share of sums that fail on some ranks
+  int late_permille = 0;   // share of sums that take 20 seconds on some ranks
   Rank dies = -1;
-  int dies_at = -1;  // its call, counted from 0
+  int dies_at = -1;  // index of the call in which it dies, from 0
 };
 
 class SimExchanges {
  public:
   explicit SimExchanges(const SimExchangeOptions& options);
 
-  // Thrown in the thread of the rank that dies.
+  // Thrown on the thread of the rank that dies.
   struct Died {};
 
   class RankExchange : public local_updates::LocalExchange {
@@ -47,15 +47,16 @@ class SimExchanges {
       TimePoint end;
     };
 
-    // The rank works for so long.
+    // Advances the clock of the rank by `duration`.
     virtual void compute(Duration duration) = 0;
-    // What was marked, in that order.
+    // Returns the spans that the rank marked, in that order.
     virtual const std::vector<Span>& spans() const = 0;
-    // Sums that were begun.
+    // Returns the number of sums that were begun.
     virtual int sends() const = 0;
   };
 
-  // Runs the program once for each rank, to the end. Returns what went wrong, but for a death; empty: nothing.
+  // Runs the program once on each rank, to the end. Returns a description of the first failure other than a death;
+  // empty on success.
   std::string run(const std::function<void(RankExchange&)>& program);
   int calls(Rank rank) const { return calls_[static_cast<std::size_t>(rank)]; }
 
@@ -63,12 +64,12 @@ class SimExchanges {
   friend class SimRank;
   using Key = std::tuple<int, int, std::uint64_t>;  // kind, fragment, use
 
-  // Of all ranks: what each has put in, and when a rank has the result.
+  // Inputs of all ranks, and the time at which each rank has the result.
   struct Meeting {
     std::vector<std::vector<std::byte>> parts;
     std::vector<std::uint8_t> there;
-    TimePoint last;             // of those there
-    std::vector<TimePoint> at;  // by rank; set when all are there
+    TimePoint last;             // time of the latest contribution
+    std::vector<TimePoint> at;  // one entry per rank; set when all contributions are there
     std::vector<std::uint8_t> fails;
   };
 
@@ -83,10 +84,10 @@ class SimExchanges {
   const SimExchangeOptions options_;
   std::mt19937_64 random_;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<std::condition_variable>> turns_;  // by rank
+  std::vector<std::unique_ptr<std::condition_variable>> turns_;  // one entry per rank
   Rank running_ = -1;
   TimePoint now_;
-  std::vector<TimePoint> wakes_;  // by rank; max(): has ended
+  std::vector<TimePoint> wakes_;  // one entry per rank; max(): the rank has ended
   std::vector<int> calls_;
   bool died_ = false;
   std::map<Key, Meeting> meetings_;

@@ -78,7 +78,7 @@ void SimLoop::kill() {
   while (!own_timers_.empty()) {
     cancel(TimerId(own_timers_.begin()->first));
   }
-  // Destroying a task may post: into the void.
+  // The destructor of a task may post; such tasks are dropped, too.
   std::deque<Task> dropped;
   dropped.swap(ready_);
   if (!dropped.empty()) {

@@ -1,7 +1,7 @@
 // SimClock and SimLoop: many loops in one thread with one virtual clock and a seeded order.
 //
-// Each loop keeps the order of what is posted to it, as a real one does; which loop runs next is chosen by the seed.
-// Time moves only when no loop has anything to do.
+// Each loop runs its tasks in the order in which they were posted, as a real loop does; the seed chooses the loop that
+// runs next. Time moves only when no loop has a task to run.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +26,14 @@ class SimClock {
   TimePoint now() const { return now_; }
   std::mt19937_64& random() { return random_; }
 
-  // One task of one loop, or one step of time. False: nothing is left to do, ever.
+  // Runs one task of one loop, or one step of time. Returns false when no task and no timer is left.
   bool step();
 
  private:
   friend class SimLoop;
   std::mt19937_64 random_;
   TimePoint now_ = TimePoint(std::chrono::seconds(1));
-  std::vector<SimLoop*> ready_;  // have something to run
+  std::vector<SimLoop*> ready_;  // loops that have a task to run
   std::map<std::pair<TimePoint, std::uint64_t>, std::pair<SimLoop*, Task>> timers_;
   std::uint64_t next_timer_ = 1;
   SimLoop* running_ = nullptr;
@@ -45,10 +45,10 @@ class SimLoop final : public Loop {
   TimePoint now() const override { return clock_.now_; }
   bool in_loop() const override { return clock_.running_ == this; }
   void post(Task task) override;
-  TimerId after(Duration delay, Task task) override;  // also from other loops: a message on its way
+  TimerId after(Duration delay, Task task) override;  // may be called from other loops: a message in transit
   void cancel(TimerId timer) override;
 
-  // Runs `task` inline as if on this loop; for making and freeing what belongs to it.
+  // Runs `task` inline as if on this loop; for creating and freeing objects that belong to it.
   template <class F>
   void run_inline(F task) {
     SimLoop* const before = std::exchange(clock_.running_, this);
@@ -56,7 +56,7 @@ class SimLoop final : public Loop {
     clock_.running_ = before;
   }
 
-  // Drops everything and takes nothing any more: the rank's process is dead.
+  // Drops all tasks and accepts no more: the process of the rank is dead.
   void kill();
 
  private:
@@ -65,7 +65,7 @@ class SimLoop final : public Loop {
   explicit SimLoop(SimClock& clock) : clock_(clock) {}
   SimClock& clock_;
   std::deque<Task> ready_;
-  std::size_t place_ = 0;  // in the clock's list, while ready_ is not empty
+  std::size_t place_ = 0;  // index in the list of the clock, while ready_ is not empty
   std::map<std::uint64_t, TimePoint> own_timers_;
   bool dead_ = false;
 };

@@ -11,9 +11,9 @@
 namespace sirtaki::world {
 namespace {
 
-constexpr Duration kWaitNotice = std::chrono::milliseconds(250);  // as Session: a wait this long is reported
+constexpr Duration kWaitNotice = std::chrono::milliseconds(250);  // same as in Session: a longer wait is reported
 
-constexpr std::size_t kDescribed = 16;  // ranks of a failed run; of more than that, only unfinished ones
+constexpr std::size_t kDescribed = 16;  // limit of ranks described after a failed run; beyond it, only unfinished ones
 
 }  // namespace
 
@@ -52,7 +52,7 @@ struct SimWorld::Impl {
   std::shared_ptr<AbstractGroup> abstract_group;
   std::vector<std::unique_ptr<Node>> nodes;
   std::vector<std::string> rank_log;
-  // By stream, attempt and step: the plan that the first rank there runs it by.
+  // Hash of the plan that the first rank used, by stream, attempt and step.
   std::map<std::tuple<std::uint16_t, std::uint32_t, std::uint64_t>, std::uint64_t> plans;
 
   void check_plan(const engine::GradientStream& stream) {
@@ -96,7 +96,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
     loop_->kill();
     loop_->run_inline([this] {
       scenario_.reset();
-      net_.reset();  // operations in flight give their memory back to the engine's pool
+      net_.reset();  // operations in flight return their memory to the pool of the engine
       engine_.reset();
       recorded_.reset();
       link_.reset();
@@ -178,7 +178,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
     });
     return Await<Status>(cell);
   }
-  // As StreamTable does it.
+  // Follows StreamTable.
   Await<Status> wait_tensors(StreamId stream, std::vector<int> tensors) override {
     auto cell = cell_for<Status>();
     engine::GradientStream& s = *engine_->stream(stream);
@@ -214,7 +214,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
   }
 
   Status residual(StreamId stream, int index, std::span<float> out) override {
-    Status read;  // of memory of the host, at once
+    Status read;  // host memory can be read at once
     engine_->stream(stream)->residual(index, out, [&read](Status status) { read = std::move(status); });
     return read;
   }
@@ -287,7 +287,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
       world_.options.recorder->add(kind, rank_, key, bytes);
     }
   }
-  // Records the code alone: texts are for people and may change.
+  // Records the code alone: error texts may be reworded.
   void record(std::uint64_t key, const Status& status) {
     const auto code = static_cast<std::uint64_t>(status.code());
     record(Recorder::Kind::kStatus, key, std::as_bytes(std::span(&code, 1)));
@@ -311,7 +311,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
     auto cell = std::make_shared<typename Await<T>::Cell>();
     cell->on_wait = [this] {
       waiting_ = true;
-      // A wait that lasts is reported, as the session does.
+      // A long wait is reported, as the session does.
       notice_ = loop_->after(kWaitNotice, [this] { engine_->note_waiting(); });
     };
     cell->on_resume = [this] {
@@ -339,7 +339,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
   Logger log_;
   std::unique_ptr<net::InprocEndpoint> link_;
   std::unique_ptr<net::PointToPoint> recorded_;  // over link_, if the world has a recorder
-  // By stream and index: tensors given since the stream's last wait.
+  // Tensors given since the last wait of the stream, by stream and index.
   std::map<std::pair<std::uint16_t, int>, TensorView> gradients_;
   std::unique_ptr<net::Collectives> net_;
   std::function<std::size_t()> in_flight_;
@@ -419,7 +419,7 @@ std::string SimWorld::run(const ScenarioFn& scenario) {
   for (auto& node : impl_->nodes) {
     node->start(scenario);
   }
-  std::size_t finished = 0;  // all before this one are
+  std::size_t finished = 0;  // nodes before this index have finished
   const auto all_finished = [&] {
     while (finished < impl_->nodes.size() && impl_->nodes[finished]->finished()) {
       ++finished;
@@ -431,7 +431,7 @@ std::string SimWorld::run(const ScenarioFn& scenario) {
       if (!impl_->clock.step()) {
         return report("deadlock: nothing is left to do");
       }
-      // A rank that failed leaves the others waiting: its error says more than theirs.
+      // A rank that failed leaves the others waiting: its error explains theirs.
       for (const auto& node : impl_->nodes) {
         if (node->finished()) {
           node->rethrow();

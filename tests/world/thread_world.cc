@@ -16,17 +16,17 @@ namespace {
 
 constexpr Duration kOpenTimeout = std::chrono::seconds(30);
 
-// Thrown where a rank "dies": the thread ends, its session goes without a good-bye.
+// Thrown where a rank "dies": the thread ends, and its session goes without a good-bye.
 struct Died {};
 
-// A GPU as a program sees it; its session owns it.
+// A GPU in the view of a program; its session owns it.
 struct Gpu {
-  device::testing::FakeDevice* device = nullptr;  // null: tensors are in the host's memory
+  device::testing::FakeDevice* device = nullptr;  // null: tensors are in host memory
   device::Stream stream;
   std::shared_ptr<const device::testing::FakeDevice::Seen> seen;
 
   Device where() const { return {device == nullptr ? DeviceType::kCpu : DeviceType::kCuda, 0}; }
-  // The program looks at its memory.
+  // Waits until the memory of the GPU can be read.
   void synchronize() const {
     if (device != nullptr) {
       device->catch_up();
@@ -132,7 +132,7 @@ class ThreadRank final : public RankApi {
     return Await<Result<Rank>>([this] { return *session_.join(Duration(-1)); });
   }
 
-  // Time passes by itself here; a yield lets the threads mix.
+  // Real time passes by itself; a yield lets the threads mix.
   Await<Status> compute(Duration /*duration*/) override {
     return Await<Status>([] {
       std::this_thread::yield();
@@ -161,7 +161,7 @@ class ThreadRank final : public RankApi {
 };
 
 struct Job {
-  std::vector<std::shared_ptr<const Config>> configs;  // by rank
+  std::vector<std::shared_ptr<const Config>> configs;  // one entry per rank
   rendezvous::Secret secret;
   std::string address;
   const net::testing::FakeNccl* nccl;  // may be null
@@ -191,13 +191,13 @@ Gpu play_gpu(engine::JobSpec& spec, const net::testing::FakeNccl* nccl) {
   return gpu;
 }
 
-// With how the device was used.
+// Returns a description of the first failure, including misuse of the device.
 std::string what_is_wrong(const ThreadOptions& options, Rank rank, const Gpu& gpu) {
   const std::string who = "rank " + std::to_string(rank);
   if (gpu.device != nullptr && !gpu.seen->breaches.empty()) {
     return who + ": a thread that the device does not know calls " + gpu.seen->breaches.front();
   }
-  const int left = gpu.device == nullptr ? 0 : gpu.seen->left - 1;  // but for the program's stream
+  const int left = gpu.device == nullptr ? 0 : gpu.seen->left - 1;  // the stream of the program remains
   if (options.all_given_back && left != 0) {
     return who + ": the device has not got back " + std::to_string(left);
   }
@@ -215,7 +215,7 @@ std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, st
   auto session = engine::Session::open(job.configs[static_cast<std::size_t>(rank)], spec, {});
   joined.count_down();
   if (options.broken_rank >= 0) {
-    joined.wait();  // a GPU that fails earlier ends the joining of the others instead of their scenario
+    joined.wait();  // a GPU that fails earlier would end the joining of the others instead of their scenario
   }
   if (!session) {
     return "rank " + std::to_string(rank) + " cannot join: " + session.status().to_string();

@@ -1,5 +1,5 @@
-// ThreadWorld: a whole job in one process with real threads and sockets: a hub, and one session a rank, each used by a
-// thread of its own. The same scenarios as in SimWorld; meant for ThreadSanitizer.
+// ThreadWorld: a whole job in one process with real threads and sockets: a coordinator, and one session per rank, each
+// used by a thread of its own. Runs the same scenarios as SimWorld; meant for ThreadSanitizer.
 #pragma once
 
 #include <functional>
@@ -15,24 +15,24 @@ namespace sirtaki::world {
 struct ThreadOptions {
   std::uint64_t seed = 1;
   int size = 2;
-  std::string options_toml;      // as from the program, e.g. "schedule.fusion_bytes = \"4KiB\"\n"
-  int epochs = 1;                // the scenario runs so many times, with sessions made anew on the same hub
-  int ranks_per_host = 0;        // 0: all on one; of several, only the last one may have fewer
-  bool on_device = false;        // tensors are on a GPU that is played, a slow one, one a rank
-  Rank cpu_rank = -1;            // but for those of this one
-  Rank broken_rank = -1;         // whose GPU breaks down at the first work
-  bool nccl = false;             // they have NCCL, which is played
-  Rank rank_without = -1;        // but for this one
-  Rank nccl_breaks = -1;         // it says to this one that there was an error
-  std::uint64_t nccl_lasts = 3;  // after so many calls
-  bool all_given_back = false;   // in the end the GPU has back what was made of it
-  // Gets what each rank's session counts, before it closes; on the ranks' threads.
+  std::string options_toml;      // TOML as from the program, e.g. "schedule.fusion_bytes = \"4KiB\"\n"
+  int epochs = 1;                // runs of the scenario, with new sessions on the same coordinator
+  int ranks_per_host = 0;        // 0: all ranks on one host; of several hosts, only the last one may have fewer
+  bool on_device = false;        // tensors are on a fake GPU, a slow one, one per rank
+  Rank cpu_rank = -1;            // rank whose tensors are on the host nevertheless
+  Rank broken_rank = -1;         // rank whose GPU fails at the first work
+  bool nccl = false;             // ranks have a fake NCCL
+  Rank rank_without = -1;        // rank that has no NCCL nevertheless
+  Rank nccl_breaks = -1;         // rank to which NCCL reports an error
+  std::uint64_t nccl_lasts = 3;  // calls until then
+  bool all_given_back = false;   // the GPU must have all of its objects back in the end
+  // Receives the statistics of the session of each rank before it closes; on the threads of the ranks.
   std::function<void(Rank rank, const std::string& json)> stats = {};
 };
 
-// Runs one scenario a rank. Empty: all ended well; else what went wrong.
+// Runs one scenario on each rank. Returns a description of the first failure; empty on success.
 std::string run_threads(const ThreadOptions& options, const ScenarioFn& scenario);
-// The same for a program that uses its session itself.
+// Runs a program that uses its session itself.
 std::string run_sessions(const ThreadOptions& options, const std::function<void(engine::Session&)>& program);
 
 }  // namespace sirtaki::world

@@ -1,5 +1,5 @@
-// World: where a scenario runs. A scenario is one coroutine a rank; `co_await` suspends it in the simulator and blocks
-// its thread in ThreadWorld, so the same text runs in both.
+// World: an environment for scenarios. A scenario is one coroutine per rank; `co_await` suspends it in the simulator
+// and blocks its thread in ThreadWorld, so that the same text runs in both.
 #pragma once
 
 #include <coroutine>
@@ -20,15 +20,15 @@
 
 namespace sirtaki::world {
 
-// What a scenario waits for: a value that comes later (simulator) or a call that blocks (threads).
+// Awaitable of a scenario: a value that comes later (simulator) or a call that blocks (threads).
 template <class T>
 class Await {
  public:
   struct Cell {
     std::optional<T> value;
     std::coroutine_handle<> waiter;
-    std::function<void()> on_wait;    // the rank begins to wait
-    std::function<void()> on_resume;  // it goes on
+    std::function<void()> on_wait;    // called when the rank begins to wait
+    std::function<void()> on_resume;  // called when it continues
   };
 
   explicit Await(std::shared_ptr<Cell> cell) : cell_(std::move(cell)) {}
@@ -59,7 +59,7 @@ class Await {
   std::function<T()> block_;
 };
 
-// A scenario's coroutine. Starts when run; an exception that escapes it is kept for the world.
+// Coroutine of a scenario. It starts when run; the world gets an exception that escapes it.
 class Scenario {
  public:
   struct promise_type {
@@ -91,16 +91,16 @@ class Scenario {
   std::coroutine_handle<promise_type> handle_;
 };
 
-// What one rank can do. Operations of the C ABI, awaitable.
+// Operations of one rank: those of the C ABI, awaitable.
 class RankApi {
  public:
   virtual ~RankApi() = default;
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
-  virtual std::mt19937_64& random() = 0;  // this rank's own, seeded
+  virtual std::mt19937_64& random() = 0;  // generator of this rank, seeded
 
   virtual std::uint64_t submit(engine::OpSpec spec) = 0;
-  // The same with tensors in the host's memory, also in a world whose tensors are on devices.
+  // Submits tensors in host memory, even in a world whose tensors are on devices.
   virtual std::uint64_t submit_on_host(engine::OpSpec spec) { return submit(std::move(spec)); }
   virtual Await<Status> wait(std::uint64_t request) = 0;
   virtual const engine::OpResult& result(std::uint64_t request) = 0;
@@ -118,14 +118,14 @@ class RankApi {
   virtual Status set_residual(StreamId stream, int index, std::span<const float> in) = 0;
   virtual void report_loss(StreamId stream, double loss) = 0;
 
-  // No more data; answers with the rank that came last.
+  // Announces that this rank has no more data; returns the rank that joined last.
   virtual Await<Result<Rank>> join() = 0;
 
-  // The program computes: virtual time in the simulator, nothing elsewhere.
+  // Stands for computation: passes virtual time in the simulator, does nothing elsewhere.
   virtual Await<Status> compute(Duration duration) = 0;
   // Leaves the job in order.
   virtual Await<Status> leave() = 0;
-  // The process dies here: in the simulator without a trace, in ThreadWorld by cutting its connections.
+  // Kills the process: without a trace in the simulator, by cutting its connections in ThreadWorld.
   virtual void die() = 0;
 };
 
