@@ -1,4 +1,4 @@
-// What compressed streams are tried with, in virtual time and with threads.
+// Cases of compressed streams, shared by the tests in virtual time and with threads.
 #pragma once
 
 #include <cstddef>

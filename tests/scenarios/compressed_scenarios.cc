@@ -1,4 +1,4 @@
-// Streams whose tensors travel compressed: results are no sums a scenario could foretell, but the same on all ranks.
+// Streams with compressed tensors: no scenario can predict a result, but all ranks must have the same.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -15,7 +15,7 @@
 namespace sirtaki::scenarios {
 namespace {
 
-// What the ranks of a run have in common, though they may be threads: the results of the first that has them.
+// Compares results among the ranks of a run, which may be threads: keeps those of the first rank that has them.
 class Results {
  public:
   void expect_same(int step, std::uint64_t digest, const std::string& what) {
@@ -106,7 +106,7 @@ Scenario run_compressed(RankApi& api, CompressedRun run, std::shared_ptr<Results
         continue;
       }
       TensorView view = tensors[0].view();
-      view.numel += 1;  // the engine refuses it without touching it
+      view.numel += 1;  // the engine refuses the tensor without touching it
       api.ready(*stream, 0, view, false);
     }
     const Status status = co_await api.wait_stream(*stream);
@@ -118,7 +118,7 @@ Scenario run_compressed(RankApi& api, CompressedRun run, std::shared_ptr<Results
   }
 }
 
-// An allreduce of sums; exact where they are small integers.
+// Returns an allreduce of sums; exact for small integers.
 engine::OpSpec sum_of(Owned& tensor) {
   engine::OpSpec spec = allreduce("balance", tensor);
   spec.reduce_op = ReduceOp::kSum;
@@ -153,7 +153,7 @@ Scenario run_balance(RankApi& api, CompressedRun run) {
                      received[t].values.begin(), std::plus<>());
     }
     if (s == run.steps / 2) {
-      // A debt that somebody else has made is paid like any other.
+      // A residual of other origin is sent like any other.
       Owned debt = given[0];
       require_ok(api.residual(*stream, 0, debt.values), what + ", reading what is owed");
       for (std::size_t i = 0; i < debt.values.size(); ++i) {

@@ -14,8 +14,8 @@
 namespace sirtaki::scenarios {
 namespace {
 
-// As many seeds have every codec with every number of ranks, and sums and averages, which even and odd seeds have, with
-// each of both: these numbers have no factor in common.
+// Every codec runs equally many seeds with every number of ranks and, as sums have even and averages odd seeds, with
+// both reduce operations: these numbers have no factor in common.
 constexpr std::uint64_t kMostRanks = 5;
 constexpr std::uint64_t kAllPairs = kMostRanks * std::size(kCodecs);
 static_assert(std::gcd(kMostRanks, 2 * std::size(kCodecs)) == 1);
@@ -24,7 +24,7 @@ world::SimOptions options_for(std::uint64_t seed) {
   return small_limits(seed, 1 + static_cast<int>(seed % kMostRanks));
 }
 
-// Pauses, stalls, steps given up at any moment: no deadlock, all credit back, and all ranks have the same results.
+// Pauses, stalls, steps given up at any moment: no deadlock, all credit returned, and all ranks have the same results.
 TEST(Compressed, RanksHaveTheSameResultsWhateverHappens) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(kAllPairs); ++seed) {
     CompressedRun run = run_of(seed, 12);
@@ -61,7 +61,7 @@ TEST(Compressed, NonFiniteGradientsAreNanOnAllRanksOrEndTheStepOnAll) {
   }
 }
 
-// What factors leave is rounded, so nothing can be said of a balance.
+// Residuals of factors are rounded, so a balance cannot be checked.
 TEST(Compressed, RanksThatReduceFactorsHaveTheSameResultsWhateverHappens) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(20); ++seed) {
     CompressedRun run = run_of(seed, 12);
@@ -91,7 +91,7 @@ TEST(Compressed, WhateverDenseStreamsCanDo) {
   }
 }
 
-// Plans that change codecs in the middle of a run: results stay the same on all ranks, and nothing is lost.
+// Plans that change codecs in the middle of a run: results stay the same on all ranks, and no gradient is lost.
 TEST(Compressed, PoliciesChangeHowTensorsTravel) {
   const char* const policies[] = {
       "auto:min=0,ndim=0",   "importance:min=0,ndim=0", "importance:link=aimd,start=20%,min=0,ndim=0",
@@ -105,7 +105,7 @@ TEST(Compressed, PoliciesChangeHowTensorsTravel) {
     world::SimWorld world(options);
     ASSERT_EQ(world.run(compressed_steps(run)), "");
     EXPECT_EQ(world.check_quiet(), "");
-    // What follows the link may find that all is right as it is.
+    // A policy that measures the link may decide to keep the codec.
     const bool always = run.codec.starts_with("auto") || run.codec.starts_with("importance");
     EXPECT_TRUE(!always || world.counter("streams.plans_adopted") > 0);
     EXPECT_LT(world.counter("streams.wire_bytes"), world.counter("streams.raw_bytes"));

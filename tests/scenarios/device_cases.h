@@ -1,4 +1,4 @@
-// What streams on GPUs that are played are tried with, on one host and on several.
+// Cases of streams on fake GPUs, on one host and on several.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ inline Scenario three_steps(RankApi& api, const char* codec) {
   }
 }
 
-// Bytes of gradients that were encoded on each rank's GPU, after three steps of four hundred bytes.
+// Returns the bytes of gradients encoded on each rank's GPU, after three steps of four hundred bytes.
 inline std::vector<std::uint64_t> encoded_bytes(world::ThreadOptions chosen, const char* codec) {
   std::mutex mutex;
   std::vector<std::uint64_t> bytes;
@@ -63,7 +63,7 @@ inline std::vector<std::uint64_t> encoded_bytes(world::ThreadOptions chosen, con
   return bytes;
 }
 
-// Nothing is lost of what is encoded on GPUs, nor spread of what is not finite, and steps may be given up.
+// Encoding on GPUs loses no part of a gradient and does not spread non-finite elements, and steps may be given up.
 inline void expect_codes_well(const std::function<void(const ScenarioFn& scenario, std::uint64_t seed)>& expect_well) {
   std::uint64_t seed = 2;
   for (const char* codec : {kTopk, "int8:min=0,ndim=0,wire=gather", "layer0=>int8:min=0,ndim=0,wire=gather"}) {
@@ -106,7 +106,7 @@ inline Scenario lose_while_encoding(RankApi& api) {
 
 using Results = std::map<Rank, std::vector<std::vector<float>>>;
 
-// Gradients of several steps that no sum leaves exact.
+// Trains several steps with gradients whose sums are all rounded.
 inline Scenario train(RankApi& api, std::string codec, Results& results, std::mutex& mutex) {
   constexpr std::size_t kSizes[] = {3000, 64, 1, 700};
   engine::StreamSpec spec;

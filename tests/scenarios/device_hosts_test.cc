@@ -1,5 +1,4 @@
-// Streams of GPUs that are played, on several hosts: those whose GPUs sum up over NCCL before they encode, and those
-// with policies.
+// Streams of fake GPUs on several hosts: GPUs that sum up over NCCL before they encode, and GPUs with policies.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -12,7 +11,7 @@
 namespace sirtaki::scenarios {
 namespace {
 
-// Two ranks on each host; the last one is alone on its own, and exchanges both shares.
+// Two ranks on each host; the last rank is alone on its host and exchanges both shares.
 constexpr int kRanks = 5;
 
 world::ThreadOptions on_hosts(int ranks, std::uint64_t seed, const std::string& more = {}) {
@@ -61,7 +60,7 @@ TEST(DeviceHosts, WhatIsOwedIsPaid) {
   expect_codes_well([](const ScenarioFn& scenario, std::uint64_t seed) { expect_well(scenario, seed); });
 }
 
-// Every element travels, so that sums are what they are without a codec.
+// The codec keeps every element, so that sums are those of dense streams.
 TEST(DeviceHosts, WhatHappensToAStream) {
   const std::string codec = "compression.codec = \"group_topk:rate=1,group=64,min=0,ndim=0,wire=gather\"\n";
   expect_well(stream_steps(3, 8), 3, codec);
@@ -91,12 +90,12 @@ TEST(DeviceHosts, ALostGpuEndsTheJobOnAllRanks) {
   EXPECT_EQ(world::run_threads(lost, lose_while_encoding), "");
 }
 
-// ---- policies, which send some steps over NCCL and some through the host's memory ----
+// ---- policies, which send some steps over NCCL and some through host memory ----
 
 constexpr const char* kPolicies[] = {"auto:min=0,ndim=0,gain=0", "auto:min=0,ndim=0,gain=0,fp16=1",
                                      "twobit:min=1KiB,ndim=0"};
 
-// Sums over all runs, of rank 0.
+// Sums of rank 0 over all runs.
 struct Ways {
   std::uint64_t over_nccl = 0;
   std::uint64_t fetched = 0;
@@ -141,13 +140,13 @@ TEST(DevicePolicies, DenseStepsGoOverNcclAndOthersDoNot) {
   EXPECT_GT(ways.adopted, 0U);
 }
 
-// One that never finds it worth while, so that sums are what they are without. Only steps behind those that were given
-// up, and behind joins, go through the host's memory.
+// With a policy that never compresses, sums are those of dense streams. Only steps after a step that was given up, and
+// after joins, go through host memory.
 TEST(DevicePolicies, WhatHappensToAStream) {
   const std::string codec = "compression.codec = \"auto:gain=50%,min=0,ndim=0,sparse=0\"\n";
   const auto expect = [&](const ScenarioFn& scenario, std::uint64_t seed = 1) {
     world::ThreadOptions chosen = on_hosts(3, seed, codec);
-    chosen.ranks_per_host = 0;  // where no plan changes
+    chosen.ranks_per_host = 0;  // no plan changes on one host
     EXPECT_EQ(world::run_threads(chosen, scenario), "");
   };
   expect(stream_steps(3, 8), 3);

@@ -1,5 +1,5 @@
-// Tensors on a GPU that is played, by way of the host's memory and over NCCL, which is played as well: the scenarios of
-// threads, and the bits of a CPU.
+// Tensors on a fake GPU, staged through host memory and over a fake NCCL: the scenarios of threads, and equality with
+// the bits of a CPU.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -85,7 +85,7 @@ TEST_P(DeviceThreads, EncodedOnTheGpu) {
   expect_codes_well([](const ScenarioFn& scenario, std::uint64_t seed) { expect_well(scenario, seed); });
 }
 
-// A checkpoint may bring it to tensors that leave nothing behind.
+// A checkpoint may restore residuals of tensors that are never compressed.
 TEST_P(DeviceThreads, WhatIsOwedOfTensorsThatAreNotEncodedIsPaid) {
   for (const char* codec : {"none", "layer1=>int8:min=0,ndim=0,wire=gather"}) {
     CompressedRun run = run_of(2, 6);
@@ -94,7 +94,7 @@ TEST_P(DeviceThreads, WhatIsOwedOfTensorsThatAreNotEncodedIsPaid) {
   }
 }
 
-// Every element travels, so that sums are what they are without a codec.
+// The codec keeps every element, so that sums are those of dense streams.
 TEST_P(DeviceThreads, WhatHappensToAStreamThatIsEncodedOnTheGpu) {
   const std::string codec = "compression.codec = \"group_topk:rate=1,group=64,min=0,ndim=0,wire=gather\"\n";
   world::ThreadOptions chosen = options(3, codec);
@@ -114,7 +114,7 @@ TEST_P(DeviceThreads, WhatHappensToAStreamThatIsEncodedOnTheGpu) {
   }
 }
 
-// Where ranks are on one host no plan changes, and a policy stays as it begins.
+// No plan changes while all ranks are on one host, so a policy keeps its first choice.
 TEST_P(DeviceThreads, APolicyThatStaysDenseIsOverNccl) {
   if (ranks() > 1 && nccl()) {
     world::ThreadOptions chosen = options(1);
@@ -131,7 +131,8 @@ TEST_P(DeviceThreads, WhatIsEncodedOnTheGpuIsTold) {
   EXPECT_EQ(encoded_bytes(options(1), kTopk), every(1200));
   EXPECT_EQ(encoded_bytes(options(1, "device.codecs = \"host\"\n"), kTopk), every(0));
   EXPECT_EQ(encoded_bytes(options(1, "device.data = \"host\"\n"), kTopk), every(1200));
-  // A policy may choose another way, momentum is kept by the CPU, and so is what looks at gradients.
+  // A policy may choose another codec, and momentum and statistics of gradients live on the CPU: these codecs encode
+  // there.
   EXPECT_EQ(encoded_bytes(options(1), "group_topk:min=0,ndim=0"), every(0));
   EXPECT_EQ(encoded_bytes(options(1), "group_topk:min=0,ndim=0,wire=gather,momentum=0.9"), every(0));
   EXPECT_EQ(encoded_bytes(options(1, "compression.nonfinite = \"skip\"\n"), kTopk), every(0));
@@ -189,7 +190,7 @@ TEST_P(DeviceThreads, ALostGpuEndsTheJobOnAllRanks) {
 // ---- the same bits ----
 
 TEST_P(DeviceThreads, ResultsHaveTheBitsOfTheCpu) {
-  // Where NCCL is played it adds up halves as the CPU does.
+  // The fake NCCL adds halves as the CPU does.
   for (const char* codec : {"none", "fp16", "int8:min=0,ndim=0", "twobit:min=0,ndim=0", "group_topk:min=0,ndim=0",
                             "int8:min=0,ndim=0,wire=gather", "fp8_e4m3:min=0,ndim=0,wire=gather,ef=off", kTopk,
                             "group_topk:min=0,ndim=0,wire=gather,rate=5%,values=f16,warmup=3",

@@ -8,7 +8,7 @@
 namespace sirtaki::scenarios {
 namespace {
 
-// One tensor's result, before the step is over.
+// Checks the result of one tensor before the step is over.
 void check_tensor(RankApi& api, StreamId stream, const Step& step, std::uint64_t salt, int t) {
   const auto i = static_cast<std::size_t>(t);
   const std::string name = "tensor " + std::to_string(t);
@@ -193,7 +193,7 @@ Scenario run_dying(RankApi& api, int steps) {
     const Status end = co_await api.wait_stream(*stream);
     require(end.code() == status.code(), "told " + status.to_string() + ", then " + end.to_string());
     if (!status.ok()) {
-      // What the last rank sent of the step before may be lost with it.
+      // Messages of the last rank for the step before may be lost with it.
       require(s >= steps - 1, "failed too early: " + status.to_string());
       require(status.text().find("rank " + std::to_string(last)) != std::string_view::npos,
               "the error does not name the rank: " + status.to_string());

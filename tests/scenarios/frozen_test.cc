@@ -1,6 +1,6 @@
-// Digests of simulated jobs, compared with the committed ones: a change of structure alone leaves every one as it is.
+// Digests of simulated jobs, compared with the committed ones: a change of structure leaves every digest unchanged.
 //
-// `frozen_test --write FILE` writes them anew, for a change that is meant to alter messages, plans or results.
+// `frozen_test --write FILE` rewrites them, for a change that is meant to alter messages, plans or results.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -24,7 +24,7 @@ using Seed = std::uint64_t;
 struct Frozen {
   const char* name;
   Seed seeds;
-  int smallest;  // number of ranks: from here on, by seed
+  int smallest;  // smallest number of ranks; further seeds add ranks
   int spread;
   ScenarioFn (*scenario)(Seed);
 };
@@ -54,7 +54,7 @@ std::string line_of(const std::string& name, Seed seed, std::uint64_t digest) {
   return name + " " + std::to_string(seed) + " " + hex;
 }
 
-// Returns one line a seed: the scenario, the seed, the digest.
+// Returns one line for each seed: the scenario, the seed, the digest.
 std::vector<std::string> run(const Frozen& frozen) {
   std::vector<std::string> lines;
   for (Seed seed = 1; seed <= frozen.seeds; ++seed) {

@@ -21,7 +21,7 @@ engine::StreamSpec join_spec(std::uint64_t seed, const std::string& name) {
   return spec;
 }
 
-// What every rank knows about an epoch, drawn alike by all.
+// Properties of an epoch, drawn equally by all ranks.
 struct Epoch {
   std::uint64_t seed;
   std::uint64_t number;
@@ -36,7 +36,7 @@ struct Epoch {
     return most;
   }
   bool some_absent() const { return draw(1, 0) % 3 == 0; }
-  // The rank that gives `step` up; it is one of those that take it.
+  // Returns the rank that gives `step` up, one of those that take it.
   std::optional<Rank> culprit(int step) const {
     const auto place = static_cast<std::uint64_t>(step);
     if (draw(2, place) % 6 != 0) {
@@ -50,7 +50,7 @@ struct Epoch {
     }
     return active[draw(3, place) % active.size()];
   }
-  // By tensor, by rank: who contributes to a step.
+  // Returns for each rank whether it contributes `tensor` to a step.
   std::vector<bool> contributors(int step, std::size_t tensor) const {
     std::vector<bool> who;
     for (Rank r = 0; r < size; ++r) {
@@ -108,7 +108,7 @@ Scenario run_uneven(RankApi& api, std::uint64_t seed, int epochs) {
     const std::string what = "epoch " + std::to_string(e);
     for (int s = 0; s < epoch.steps(api.rank()); ++s) {
       require_ok(co_await api.compute(std::chrono::microseconds(api.random()() % 3000)), "computing");
-      // A step that was given up is taken again, so that the ranks keep their counts.
+      // A step that was given up is repeated, so that the ranks keep their counts.
       if (const auto culprit = epoch.culprit(s)) {
         std::vector<Owned> lost = submit_step(api, *stream, epoch, spec, s);
         if (*culprit == api.rank()) {
@@ -128,7 +128,7 @@ Scenario run_uneven(RankApi& api, std::uint64_t seed, int epochs) {
         active.push_back(epoch.steps(r) > s);
       }
       Owned loss = filled(api.rank(), epoch.salt(s), 5);
-      // A rank that has joined cannot take part for tensors on a device.
+      // A rank that has joined cannot contribute to tensors on a device.
       require_ok(co_await api.wait(api.submit_on_host(allreduce("loss", loss))), what + ", the loss");
       require_sum(loss, active, epoch.salt(s), what + ", the loss");
       if (s % 2 == 0) {
@@ -143,7 +143,7 @@ Scenario run_uneven(RankApi& api, std::uint64_t seed, int epochs) {
     }
     const Result<Rank> last = co_await api.join();
     require_ok(last.status(), what + ", joining");
-    // Everybody was told the same, and operations by name work again.
+    // All ranks received the same last rank, and operations by name work again.
     Owned told{{static_cast<float>(*last)}};
     require_ok(co_await api.run(allreduce("last", told)), what + ", after joining");
     require(told.values.front() == static_cast<float>(*last * api.size()), what + ": told another rank as the last");
@@ -156,7 +156,7 @@ struct JoinedOp {
   ReduceOp op = ReduceOp::kSum;
   std::string name;
   std::vector<Rank> members;
-  std::vector<bool> active;  // by rank of the job: members that submit it
+  std::vector<bool> active;  // members that submit it, indexed by rank of the job
   Rank root = 0;
   std::uint64_t salt = 0;
   std::size_t count = 0;
@@ -167,7 +167,7 @@ struct JoinedOp {
   std::size_t place(Rank rank) const {
     return static_cast<std::size_t>(std::ranges::find(members, rank) - members.begin());
   }
-  // An error while a rank has joined: nobody can stand in for it.
+  // Returns whether it ends with an error because a rank has joined that cannot contribute zeros.
   bool refused() const {
     const bool lacking = std::ranges::any_of(members, [&](Rank r) { return !active[static_cast<std::size_t>(r)]; });
     return (kind == OpKind::kBroadcast && !active[static_cast<std::size_t>(root)]) ||
@@ -177,7 +177,7 @@ struct JoinedOp {
 
 JoinedOp draw_joined_op(std::uint64_t seed, std::uint64_t n, const std::vector<bool>& has_data) {
   JoinedOp op;
-  // Most of them are the same every round, and so need no message any more when a rank joins.
+  // Most operations repeat every round, and so need no further message when a rank joins.
   const std::uint64_t pick = shared_draw(seed, n % 5, n % 7 == 6 ? 1000 + n : 72);
   op.kind = static_cast<OpKind>(pick % kOpKindCount);
   op.op = pick / 8 % 3 == 0 ? ReduceOp::kAverage : pick / 8 % 3 == 1 ? ReduceOp::kMax : ReduceOp::kSum;
@@ -277,7 +277,7 @@ void check_joined_op(RankApi& api, const JoinedOp& op, const Status& status, con
           what + ": wrong " + std::string(op_kind_name(op.kind)));
 }
 
-// Every epoch ranks have different numbers of rounds, of several operations by name each.
+// In every epoch ranks have different numbers of rounds, each of several operations by name.
 Scenario run_names(RankApi& api, std::uint64_t seed) {
   std::uint64_t number = 0;
   for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
@@ -315,7 +315,7 @@ Scenario run_names(RankApi& api, std::uint64_t seed) {
   }
 }
 
-// A name that nobody has used, submitted and not waited for before joining; and a stream that cannot be opened.
+// Joins with an operation of a new name in flight, and with a stream that cannot be opened.
 Scenario run_left_in_flight(RankApi& api, std::uint64_t seed) {
   for (int round = 0; round < 3; ++round) {
     const auto who = static_cast<Rank>(shared_draw(seed, static_cast<std::uint64_t>(round), 91) %
@@ -348,7 +348,7 @@ Scenario run_left_in_flight(RankApi& api, std::uint64_t seed) {
   require_ok((co_await api.join()).status(), "joining at the end");
 }
 
-// The others have not begun the step that one rank gives up before it joins.
+// One rank gives up a step before it joins; the others have not begun that step.
 Scenario run_given_up(RankApi& api, std::uint64_t seed) {
   const engine::StreamSpec spec = join_spec(seed, "optimizer");
   const Result<StreamId> stream = co_await api.open_stream(spec);

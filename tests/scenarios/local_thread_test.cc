@@ -29,7 +29,7 @@ constexpr auto kPatience = std::chrono::seconds(20);
 
 const std::vector<std::int64_t> kSizes = {300, 7, 0, 5000, 64, 1, 2500, 900};
 
-// By rank.
+// Final states, one entry per rank.
 struct Ends {
   explicit Ends(int size) : models(static_cast<std::size_t>(size)), anchors(models.size()), stats(models.size()) {}
   std::vector<Tensors> models;
@@ -148,7 +148,7 @@ double mean_of(const std::vector<Tensors>& models) {
   return sum / static_cast<double>(models.size());
 }
 
-// What a codec does not send stays in its rank's model: nothing is lost, nothing comes twice.
+// Residuals of a codec stay in the model of their rank: no update is lost or applied twice.
 TEST(LocalThreads, CodecsKeepTheMean) {
   std::vector<std::uint64_t> dense;
   for (const char* codec :
@@ -174,7 +174,7 @@ TEST(LocalThreads, CodecsKeepTheMean) {
       }
       EXPECT_NEAR(mean_of(ends.models), mean_of(apart), 1e-5 * std::abs(mean_of(apart))) << codec << ", " << interval;
       EXPECT_NE(ends.stats[0].find("\"merges_given_up\":0,"), std::string::npos) << ends.stats[0];
-      // Not just because nothing was compressed.
+      // The mean must not be kept just because nothing was compressed.
       if (codec == std::string()) {
         dense.push_back(ends.anchors[0].back());
       }
@@ -183,7 +183,7 @@ TEST(LocalThreads, CodecsKeepTheMean) {
   }
 }
 
-// Rank 0 tells when it waits for a sum; until then rank 1 keeps back its part of it.
+// Signals that rank 0 waits for a sum; until then rank 1 withholds its part of it.
 class Watched final : public local_updates::LocalExchange {
  public:
   Watched(SessionExchange& real, std::promise<void>& waits) : real_(real), waits_(&waits) {}
@@ -218,7 +218,8 @@ class Watched final : public local_updates::LocalExchange {
   std::promise<void>* waits_;
 };
 
-// A rank stalls between its report and its part of the sum: the other waits, and the merge is the same as without.
+// A rank stalls between its report and its part of the sum: the other waits, and the merge is the same as without a
+// stall.
 TEST(LocalThreads, AStalledRankIsWaitedFor) {
   for (const char* codec : {"", "int8:min=0,ndim=0"}) {
     Job job;
@@ -256,7 +257,7 @@ TEST(LocalThreads, AStalledRankIsWaitedFor) {
   }
 }
 
-// I7
+// Invariant I7.
 TEST(LocalThreads, BuffersAreEqualAfterADrain) {
   struct Buffers {
     std::vector<float> mean;

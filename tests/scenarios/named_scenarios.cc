@@ -25,10 +25,10 @@ std::vector<float> floats_of(const engine::OpResult& result) {
   return values;
 }
 
-// One operation of a kind chosen by `pick`, with what its result must be.
+// One operation of a kind chosen by `pick`, with its expected result.
 struct Planned {
   OpKind kind = OpKind::kAllreduce;
-  std::vector<Rank> ranks;  // that take part
+  std::vector<Rank> ranks;  // participants
   std::uint64_t salt = 0;
   std::size_t count = 0;
   Owned tensor;
@@ -110,7 +110,7 @@ void check_planned(RankApi& api, const Planned& op, std::uint64_t pick, const st
   require(floats_of(api.result(op.request)) == expected, name + ": wrong " + std::string(op_kind_name(op.kind)));
 }
 
-// The root of a broadcast needs nobody: it sends all pieces before the others have begun, several of them with one tag.
+// The root of a broadcast waits for no rank: it sends all pieces before the others have begun, several with one tag.
 Scenario run_broadcast_ahead(RankApi& api, std::uint64_t seed, int uses) {
   constexpr std::size_t kCount = 41;
   for (int use = 0; use < uses; ++use) {
@@ -130,7 +130,7 @@ Scenario run_broadcast_ahead(RankApi& api, std::uint64_t seed, int uses) {
   }
 }
 
-// The ranks that take part in operation `n`: all, or some.
+// Returns the ranks that take part in operation `n`: all, or some.
 std::vector<Rank> drawn_set(std::uint64_t seed, int n, int size, bool sets) {
   std::vector<Rank> all(static_cast<std::size_t>(size));
   std::iota(all.begin(), all.end(), 0);
@@ -147,7 +147,7 @@ Scenario run_named(RankApi& api, std::uint64_t seed, int rounds, bool sets) {
   constexpr int kNames = 8;
   for (int round = 0; round < rounds; ++round) {
     std::vector<std::optional<Planned>> ops(kNames);
-    // Mostly the same every round, so that the fast path is used; sometimes another operation under the name.
+    // Most rounds repeat the operation, so that the fast path is used; some use another one under the same name.
     const std::uint64_t era = shared_draw(seed, static_cast<std::uint64_t>(round), 5) % 4 == 0 ? 1 + round : 0;
     for (const int n : shuffled(kNames, api.random())) {
       const std::vector<Rank> ranks = drawn_set(seed, n, api.size(), sets);
@@ -168,11 +168,11 @@ Scenario run_named(RankApi& api, std::uint64_t seed, int rounds, bool sets) {
       }
     }
   }
-  // Not together: a broadcast's root may be done before the others have begun.
+  // Ranks end at different times: the root of a broadcast may be done before the others have begun.
   require_ok(co_await api.leave(), "leaving");
 }
 
-// Two of the ranks disagree in a set of theirs, which concerns nobody else; then all work on.
+// Two ranks of a set disagree, which does not affect other ranks; then all continue.
 Scenario run_set_mismatch(RankApi& api) {
   const std::vector<Rank> pair = {0, api.size() - 1};
   for (int round = 0; round < 3; ++round) {
@@ -202,7 +202,7 @@ Scenario run_set_mismatch(RankApi& api) {
   }
 }
 
-// Some names come once, some now and then, some always; the root of a broadcast does not wait for the others.
+// Some names come once, some repeatedly, some always; the root of a broadcast does not wait for the others.
 Scenario run_many_names(RankApi& api, std::uint64_t seed, int uses) {
   for (int use = 0; use < uses; ++use) {
     const auto place = static_cast<std::uint64_t>(use);
@@ -344,7 +344,7 @@ std::vector<float> adasum_of(int size, std::uint64_t salt, std::size_t count) {
   return sum;
 }
 
-// Now and then a rank means another operation; then one dies in the middle of one.
+// Sometimes a rank submits another operation; then one dies in the middle of one.
 Scenario run_adasum(RankApi& api, std::uint64_t seed, int rounds) {
   const Rank last = api.size() - 1;
   for (int round = 0; round < rounds; ++round) {

@@ -16,7 +16,7 @@ using world::SimWorld;
 using world::Traffic;
 
 constexpr Duration kPreparation = std::chrono::seconds(5);
-constexpr std::int64_t kElements = 4;  // of a tensor; the world counts each byte many times
+constexpr std::int64_t kElements = 4;  // elements of one tensor; the world counts each byte many times
 constexpr Duration kStepTime = std::chrono::milliseconds(50);
 
 Traffic difference(const Traffic& now, const Traffic& before) {
@@ -30,7 +30,7 @@ Traffic difference(const Traffic& now, const Traffic& before) {
   return t;
 }
 
-// The marks of the measured part.
+// Marks of the measured part.
 class Marks {
  public:
   Marks(const ScaleOptions& scale, ScaleResult& result) : options(scale), result_(result) {}
@@ -50,7 +50,7 @@ class Marks {
       operations_before_ = world_->data_operations();
     }
   }
-  // `since`: after the common instant.
+  // Ends the measured part; `since` is relative to the common instant.
   void end(RankApi& api, Duration since = {}) {
     result_.took[static_cast<std::size_t>(api.rank())] = world_->now() - instant_ - since;
   }
@@ -97,7 +97,7 @@ engine::StreamSpec spec_of(int tensors) {
   return spec;
 }
 
-// Every rank contributes its rank plus one; absent ones nothing.
+// Every rank contributes its rank plus one; absent ranks contribute nothing.
 class Gradients {
  public:
   explicit Gradients(int tensors) : tensors_(static_cast<std::size_t>(tensors)) {}
@@ -110,7 +110,7 @@ class Gradients {
     }
     api.finish(stream);
   }
-  // `less`: what is missing from the sum over all ranks of a tensor.
+  // `less`: the missing part of a tensor's sum over all ranks.
   void check(RankApi& api, const std::function<std::int64_t(std::size_t)>& less) const {
     const std::int64_t all = static_cast<std::int64_t>(api.size()) * (api.size() + 1) / 2;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
@@ -124,8 +124,8 @@ class Gradients {
   std::vector<Owned> tensors_;
 };
 
-// steady_state: steps after some others. plan_change: the first steps of a stream, in which ranks measure and replan.
-// unused_parameter: in the measured step every rank lacks another tensor, for the first time.
+// steady_state: steps after some warm-up steps. plan_change: the first steps of a stream, in which ranks measure and
+// replan. unused_parameter: in the measured step every rank lacks another tensor, for the first time.
 Scenario run_stream(RankApi& api, Marks& marks, int steps_before, int steps, bool unused) {
   const auto stream = co_await api.open_stream(spec_of(marks.options.tensors));
   require_ok(stream.status(), "opening the stream");
@@ -179,7 +179,7 @@ Scenario run_open(RankApi& api, Marks& marks) {
   marks.end(api);
 }
 
-// Time counts from the arrival of the last rank.
+// Measures from the arrival of the last rank.
 Scenario run_late(RankApi& api, Marks& marks) {
   require_ok(co_await api.compute(marks.until_instant(api)), "preparing");
   marks.begin();
@@ -192,7 +192,7 @@ Scenario run_late(RankApi& api, Marks& marks) {
   marks.end(api, marks.options.lateness);
 }
 
-// A rank in the middle dies, one that carries a relay where there are any, while all others wait for it.
+// A rank in the middle dies, one that carries a relay if there are any, while all others wait for it.
 Scenario run_dead(RankApi& api, Marks& marks) {
   Owned tensor;
   tensor.values.assign(kElements, 1.0F);
@@ -225,7 +225,7 @@ Scenario run_end(RankApi& api, Marks& marks) {
   marks.begin();
   require_ok(co_await api.leave(), "leaving");
   marks.end(api);
-  // The good-byes are still on their way.
+  // The good-byes are still in transit.
   require_ok(co_await api.compute(std::chrono::seconds(60)), "after the end");
 }
 

@@ -1,7 +1,7 @@
-// Scale scenarios: what a job of many ranks does again and again, with the part to be measured marked.
+// Scale scenarios: repeated work of jobs with many ranks, with marks around the measured part.
 //
-// Before that part every rank computes until one instant of virtual time, so that nothing of the preparation is in
-// flight any more; the ranks then begin within `skew` of it.
+// Before that part every rank computes until one instant of virtual time, so that no message of the preparation is in
+// flight any more; the ranks then begin within `skew` of that instant.
 #pragma once
 
 #include <string>
@@ -16,21 +16,22 @@ struct ScaleOptions {
   int names = 161;
   int steps = 10;
   Duration skew = std::chrono::microseconds(200);
-  Duration lateness = std::chrono::seconds(70);  // beyond the first warning
+  Duration lateness = std::chrono::seconds(70);  // after the first warning
 };
 
-// What the measured part cost.
+// Costs of the measured part.
 struct ScaleResult {
   std::string scenario;
-  std::string error;  // empty: it ran as it should
+  std::string error;  // empty: the run succeeded
   world::Traffic hub;
   std::vector<world::Traffic> ranks;
-  std::vector<Duration> took;  // by rank; from the common instant, or from the event the scenario is about
+  // one entry per rank; from the common instant, or from the event that the scenario measures
+  std::vector<Duration> took;
   std::uint64_t data_operations = 0;
 };
 
-// steady_state, plan_change, first_use_name, first_use_names, first_use_stream, unused_parameter, late_rank, dead_rank,
-// heartbeats (a minute without work), end.
+// Returns the names: steady_state, plan_change, first_use_name, first_use_names, first_use_stream, unused_parameter,
+// late_rank, dead_rank, heartbeats (a minute without work), end.
 const std::vector<std::string>& scale_scenarios();
 ScaleResult run_scale(const std::string& scenario, world::SimOptions world, const ScaleOptions& options);
 

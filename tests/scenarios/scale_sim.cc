@@ -1,5 +1,5 @@
-// scale_sim RANKS FANOUT SEED [SCENARIO...]: runs the scale scenarios in virtual time and prints one JSON object a
-// line. The costs of a message are those that benchmarks/README.md states.
+// scale_sim RANKS FANOUT SEED [SCENARIO...]: runs the scale scenarios in virtual time and prints one JSON object per
+// line. benchmarks/README.md states the costs of a message.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -17,7 +17,7 @@ world::SimOptions world_options(const std::string& scenario, int ranks, int fano
   options.size = ranks;
   options.min_delay = options.max_delay = std::chrono::microseconds(100);
   options.bytes_per_second = 125e6;
-  // The tensors of a stream are 161 of 16 bytes that stand for 6 MB, in about 20 partitions.
+  // A stream has 161 tensors of 16 bytes that stand for 6 MB, in about 20 partitions.
   const bool steps = scenario == "steady_state" || scenario == "plan_change" || scenario == "unused_parameter";
   options.abstract_net = world::AbstractCosts{std::chrono::microseconds(100), 125e6, steps ? 6e6 / (161 * 16) : 1.0};
   options.engine.layout.fusion_bytes = 128;

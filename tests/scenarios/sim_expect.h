@@ -1,4 +1,4 @@
-// What tests of simulated jobs share: limits that small tensors exercise, and a run that has to end well.
+// Helpers of tests of simulated jobs: limits that small tensors exercise, and a run that has to succeed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace sirtaki::scenarios {
 
-// Small tensors exercise fusion, cutting and credit.
+// Returns limits at which small tensors exercise fusion, cutting and credit.
 inline world::SimOptions small_limits(std::uint64_t seed, int size) {
   world::SimOptions options;
   options.seed = seed;
@@ -22,7 +22,7 @@ inline world::SimOptions small_limits(std::uint64_t seed, int size) {
   return options;
 }
 
-// Every rank succeeds, and nothing is left in flight. `took`: in virtual time.
+// Expects that every rank succeeds and no operation is left in flight. `took` receives the virtual time.
 inline void expect_well(const world::SimOptions& options, const ScenarioFn& scenario, Duration* took = nullptr,
                         std::vector<std::string>* warnings = nullptr) {
   world::SimWorld world(options);

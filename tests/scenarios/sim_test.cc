@@ -1,4 +1,4 @@
-// The scenarios in virtual time: many seeds, every failure replayable from the seed it prints.
+// The scenarios in virtual time: many seeds; every failure prints the seed that replays it.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -57,7 +57,7 @@ TEST(Sim, AMismatchInAProcessSetIsItsOwn) {
   }
 }
 
-// Several pieces an operation: results, mismatches, deaths and departures in the middle of one.
+// Several pieces per operation: results, mismatches, deaths and departures in the middle of one.
 TEST(Sim, OperationsByNameInPieces) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(60); ++seed) {
     world::SimOptions options = options_for(seed);
@@ -242,7 +242,7 @@ TEST(Sim, DifferentPlansAreSaidOnceAndNotUsed) {
   }
 }
 
-// Rejected in step 4; what ranks have seen of that when a step is given up differs.
+// The plans are rejected in step 4; ranks have seen different parts of that when a step is given up.
 TEST(Sim, DifferentPlansAreSaidOnceWhateverStepIsGivenUp) {
   for (int step = 3; step < 6; ++step) {
     for (int point = 0; point < kReplannedPoints; ++point) {
@@ -314,7 +314,7 @@ TEST(Sim, NamesThatNobodyUsesAreForgottenByAllRanksTogether) {
   }
 }
 
-// Forgetting and joining meet.
+// Names are forgotten while ranks join.
 TEST(Sim, NamesAreForgottenWhileRanksJoin) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(100); ++seed) {
     world::SimOptions options = options_for(seed);
@@ -362,10 +362,10 @@ TEST(Sim, SteadyStateSendsNoControlMessage) {
   world::SimWorld many(options);
   ASSERT_EQ(many.run(stream_steps(1, 50)), "");
   EXPECT_EQ(few.control_messages(), many.control_messages());
-  EXPECT_EQ(many.counter("streams.profiles"), 4U * 4U);  // after steps 3, 6, 16 and 32: nothing changed
+  EXPECT_EQ(many.counter("streams.profiles"), 4U * 4U);  // after steps 3, 6, 16 and 32: the plan did not change
 }
 
-// A step that takes seconds is a long wait, but it moves: nobody reports it.
+// A step that takes seconds is a long wait, but it progresses, so no rank reports it.
 TEST(Sim, SlowStepsSendNoControlMessageEither) {
   world::SimOptions options = options_for(4);
   options.size = 4;

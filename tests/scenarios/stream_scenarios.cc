@@ -11,7 +11,7 @@ Scenario run_steps(RankApi& api, std::uint64_t seed, int steps, bool some_absent
   const engine::StreamSpec spec = make_spec(seed);
   const Result<StreamId> stream = co_await api.open_stream(spec);
   require_ok(stream.status(), "opening the stream");
-  // Step indices of each rank drift: nothing but the stream holds them together.
+  // Step indices of the ranks drift: only the stream synchronizes them.
   for (int s = 0; s < steps; ++s) {
     const auto salt = static_cast<std::uint64_t>(s) * 10;
     const bool absent_now = some_absent && s >= 2;
@@ -31,7 +31,7 @@ Scenario run_deviations(RankApi& api, std::uint64_t seed, int steps) {
     const auto place = static_cast<std::uint64_t>(s);
     const auto salt = place * 10;
     const std::string what = "step " + std::to_string(s);
-    const std::uint64_t kind = shared_draw(seed, place, 31) % 4;  // 0: abort, 1: wrong size, else: a good step
+    const std::uint64_t kind = shared_draw(seed, place, 31) % 4;  // 0: abort, 1: wrong size, else: a complete step
     const Rank culprit = static_cast<Rank>(shared_draw(seed, place, 32) % static_cast<std::uint64_t>(api.size()));
     Step step(api, spec, salt, seed, false);
     if (kind >= 2) {
@@ -56,7 +56,7 @@ Scenario run_deviations(RankApi& api, std::uint64_t seed, int steps) {
   }
 }
 
-// Ranks of a process set: some, two at least where there are three.
+// Returns the ranks of a process set: some, at least two if the job has three.
 std::vector<Rank> drawn_ranks(std::uint64_t seed, int size) {
   const auto left_out = static_cast<Rank>(shared_draw(seed, 0, 61) % static_cast<std::uint64_t>(size));
   std::vector<Rank> ranks;
@@ -81,7 +81,7 @@ Step step_of(const RankApi& api, const engine::StreamSpec& spec, std::uint64_t s
   return step;
 }
 
-// A stream of all ranks and one of some, by one name, step side by side; what goes wrong in the second stays there.
+// A stream of all ranks and one of some, under one name, step side by side; errors of the second stay there.
 Scenario run_set_steps(RankApi& api, std::uint64_t seed, int steps) {
   const engine::StreamSpec spec = make_spec(seed);
   engine::StreamSpec some = make_spec(seed + 1);
@@ -134,7 +134,7 @@ Scenario run_set_steps(RankApi& api, std::uint64_t seed, int steps) {
   }
 }
 
-// The less there is to send, the sooner a step is over.
+// A tiny stream: the less there is to send, the sooner a step is over.
 engine::StreamSpec tiny_spec(std::uint64_t seed) {
   engine::StreamSpec spec = make_spec(seed);
   spec.tensors.resize(1 + seed % 3);
@@ -156,7 +156,7 @@ Step idle_step(const RankApi& api, const engine::StreamSpec& spec, std::uint64_t
   return step;
 }
 
-// One rank alone has no gradients, so what is settled about them reaches the others when they may be done already.
+// One rank alone has no gradients, so the decision about them may reach the others when they are done already.
 Scenario run_idle_rank(RankApi& api, std::uint64_t seed, int steps) {
   const engine::StreamSpec spec = tiny_spec(seed);
   const Result<StreamId> stream = co_await api.open_stream(spec);
@@ -172,8 +172,8 @@ Scenario run_idle_rank(RankApi& api, std::uint64_t seed, int steps) {
   }
 }
 
-// As soon as a rank has the last step's result it closes the stream; what another asked for in that step reaches it
-// behind that.
+// A rank closes the stream when it has the result of the last step; requests of another rank in that step arrive after
+// the close.
 Scenario run_closed_at_once(RankApi& api, std::uint64_t seed, int steps) {
   const engine::StreamSpec spec = tiny_spec(seed);
   const Result<StreamId> stream = co_await api.open_stream(spec);
@@ -192,7 +192,7 @@ Scenario run_closed_at_once(RankApi& api, std::uint64_t seed, int steps) {
   require_ok(co_await api.run(allreduce("metric", metric)), "the metric behind the stream");
 }
 
-// What a rank asked for in a step reaches the others when that step was given up and the next attempt is on.
+// Requests of a rank in a step reach the others when that step was given up and the next attempt has begun.
 Scenario run_asked_in_a_void_step(RankApi& api, std::uint64_t seed, int steps) {
   const engine::StreamSpec spec = tiny_spec(seed);
   const Result<StreamId> stream = co_await api.open_stream(spec);
@@ -204,7 +204,7 @@ Scenario run_asked_in_a_void_step(RankApi& api, std::uint64_t seed, int steps) {
     const auto salt = static_cast<std::uint64_t>(s) * 10;
     const std::string what = "step " + std::to_string(s);
     Step step = s < void_step ? Step(api, spec, salt, seed, false) : idle_step(api, spec, salt, idle);
-    // Behind the void step all make haste: the step is over before the message is there.
+    // After the void step no rank pauses: the step is over before the message arrives.
     const auto work = std::chrono::microseconds(s <= void_step ? api.random()() % 1000 : 0);
     require_ok(co_await api.compute(work), "computing");
     if (s == void_step && api.rank() == culprit) {

@@ -1,4 +1,4 @@
-// Helpers of the scenarios of one stream: its tensors, what a rank has of them in a step, and how a step goes wrong.
+// Helpers of scenarios of one stream: its tensors, the gradients of a rank in a step, and deviations of a step.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ inline engine::StreamSpec make_spec(std::uint64_t seed) {
   for (int i = 0; i < kTensors; ++i) {
     engine::StreamTensor tensor;
     tensor.name = "layer" + std::to_string(i);
-    // From nothing over small ones that share a partition to big ones that are cut.
+    // Sizes from zero over small tensors that share a partition to big ones that are cut.
     const std::uint64_t draw = shared_draw(seed, static_cast<std::uint64_t>(i), 21);
     const std::int64_t sizes[] = {0, 1, 7, 64, 300, 5000, 20000};
     tensor.dims = {sizes[draw % 7]};
@@ -30,13 +30,13 @@ inline engine::StreamSpec make_spec(std::uint64_t seed) {
   return spec;
 }
 
-// How a step goes, the same on all ranks: in order, without some of the gradients, or given up by a rank.
+// Kind of a step, the same on all ranks: complete, without some of the gradients, or given up by a rank.
 enum class Turn : std::uint8_t { kGood, kAbsent, kAborted, kWrongSize };
 
-// What one rank holds of the stream's tensors in one step.
+// Tensors of the stream on one rank in one step.
 struct Step {
   std::vector<Owned> tensors;
-  std::vector<std::vector<bool>> contributes;  // by tensor, by rank
+  std::vector<std::vector<bool>> contributes;  // index: tensor, rank
 
   Step(const RankApi& api, const engine::StreamSpec& spec, std::uint64_t salt, std::uint64_t seed, bool some_absent) {
     for (std::size_t t = 0; t < spec.tensors.size(); ++t) {
@@ -82,16 +82,16 @@ inline void submit_step(RankApi& api, StreamId stream, Step& step) {
   api.finish(stream);
 }
 
-// One rank gives the step up in the middle of it.
+// Gives the step up on one rank, in the middle of it.
 inline void deviate(RankApi& api, StreamId stream, Step& step, bool wrong_size) {
-  // All of them when it fails after its last gradient: even then no other rank may complete the step.
+  // abort() comes after the last gradient: even then no other rank may complete the step.
   const int until = wrong_size ? kTensors / 2 : 0;
   for (int t = kTensors - 1; t >= until; --t) {
     api.ready(stream, t, step.tensors[static_cast<std::size_t>(t)].view(), false);
   }
   if (wrong_size) {
     TensorView view = step.tensors[0].view();
-    view.numel += 1;  // the engine refuses it without touching it
+    view.numel += 1;  // the engine refuses the tensor without touching it
     api.ready(stream, 0, view, false);
   }
 }

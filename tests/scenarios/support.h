@@ -21,7 +21,7 @@ inline void require_ok(const Status& status, const std::string& text) {
   require(status.ok(), text + ": " + status.to_string());
 }
 
-// A tensor the test owns.
+// A tensor that the test owns.
 struct Owned {
   std::vector<float> values;
   TensorView view() {
@@ -29,7 +29,7 @@ struct Owned {
   }
 };
 
-// Small integers, so that sums are exact whatever the order.
+// Returns a small integer, so that sums are exact in any order.
 inline float value_of(Rank rank, std::uint64_t salt, std::size_t i) {
   return static_cast<float>((static_cast<std::uint64_t>(rank) * 7 + salt * 3 + i) % 17);
 }
@@ -66,7 +66,7 @@ inline std::vector<bool> everybody(int size) {
   return std::vector<bool>(static_cast<std::size_t>(size), true);
 }
 
-// An allreduce in place.
+// Returns the spec of an allreduce in place.
 inline engine::OpSpec allreduce(const std::string& name, Owned& tensor) {
   engine::OpSpec spec;
   spec.kind = OpKind::kAllreduce;
@@ -77,7 +77,7 @@ inline engine::OpSpec allreduce(const std::string& name, Owned& tensor) {
   return spec;
 }
 
-// Draws that are the same on all ranks: a function of seed, place and salt.
+// Returns a draw that is the same on all ranks: a function of seed, place and salt.
 inline std::uint64_t shared_draw(std::uint64_t seed, std::uint64_t place, std::uint64_t salt) {
   std::mt19937_64 random(seed * 0x9e3779b97f4a7c15ULL + place * 1000003ULL + salt);
   random.discard(2);

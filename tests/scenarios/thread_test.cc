@@ -1,4 +1,4 @@
-// The scenarios with real threads, sockets and time. Few seeds: the simulator has the many.
+// The scenarios with real threads, sockets and time. Few seeds: the simulator runs many.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -9,7 +9,7 @@
 namespace sirtaki::scenarios {
 namespace {
 
-// Small limits, so that small tensors exercise fusion, cutting, credit and both ways of the transport.
+// Small limits, so that small tensors exercise fusion, cutting, credit and every kind of transfer.
 constexpr const char* kSmall =
     "schedule.fusion_bytes = \"4KiB\"\nschedule.partition_bytes = \"8KiB\"\nschedule.credit_bytes = \"64KiB\"\n"
     "net.eager_bytes = \"2KiB\"\nnet.exchange_bytes = \"1KiB\"\nnet.fragment_bytes = \"4KiB\"\n";

@@ -1,5 +1,5 @@
 // The scenarios with real threads and sockets over a tree of relays: seven ranks, two children each, so two levels of
-// relays below the hub. What ranks see is what they see without one.
+// relays below the coordinator. Ranks must not see a difference from a job without relays.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -11,7 +11,7 @@ namespace sirtaki::scenarios {
 namespace {
 
 constexpr int kRanks = 7;
-// A relay's rank that leaves early waits for those below it as long as the grace lasts.
+// A relay whose rank leaves early serves the ranks below it until the grace ends.
 constexpr const char* kTree =
     "control.fanout = 2\ncontrol.shutdown_grace = \"700ms\"\nschedule.fusion_bytes = \"4KiB\"\n"
     "schedule.partition_bytes = \"8KiB\"\nschedule.credit_bytes = \"64KiB\"\n";

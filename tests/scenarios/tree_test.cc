@@ -1,4 +1,4 @@
-// The scenarios over a tree of relays: what ranks see is what they see without one.
+// The scenarios over a tree of relays. Ranks must not see a difference from a job without relays.
 #include <gtest/gtest.h>
 
 #include "tests/scenarios/scale_scenarios.h"
@@ -75,7 +75,7 @@ TEST(Tree, DeathIsToldToEverybodyWithTheRank) {
   }
 }
 
-// The ranks that carry relays are lost and leave like any other.
+// Ranks that carry relays are lost and leave like any other.
 TEST(Tree, ARankThatCarriesARelayMayDieOrLeave) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(30); ++seed) {
     const world::SimOptions options = options_for(seed);
@@ -162,7 +162,7 @@ TEST(Tree, TheBusiestProcessHearsNoMoreThanItsChildrenHoweverManyRanksThereAre) 
     for (Rank r = 0; r < size; ++r) {
       most = std::max(most, world.control().traffic(r).received);
     }
-    // 20 names: a bundle or two from each child, the answers, and the merged reports of who waits.
+    // 20 names: a bundle or two from each child, the answers, and the merged reports of waiters.
     EXPECT_LE(most, 4U * 32U) << size << " ranks";
   }
 }
