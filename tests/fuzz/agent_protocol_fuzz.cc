@@ -1,4 +1,4 @@
-// The agent protocol: the same frames at every piece size, and every message that is accepted encodes to itself.
+// The agent protocol: the same frames at every piece size, and every accepted message encodes to itself.
 #include <algorithm>
 
 #include "launcher/agent/agent_protocol.h"
@@ -10,7 +10,7 @@ namespace {
 
 using namespace launcher;
 
-// The frames as encoded again, and whether the stream was accepted to its end.
+// Returns the frames encoded again, and whether the stream was accepted to its end.
 std::pair<std::vector<std::byte>, bool> decode_in_pieces(ConstBytes bytes, std::size_t piece, bool expect_preamble) {
   FrameDecoder decoder(expect_preamble);
   std::vector<Frame> frames;

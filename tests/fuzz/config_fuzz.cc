@@ -1,4 +1,4 @@
-// Everything that reads a person's text: TOML, option values, launcher variables.
+// All readers of text that a person writes: TOML, option values, launcher variables.
 #include "runtime/base/check.h"
 #include "runtime/base/config/config_load.h"
 #include "runtime/base/config/config_toml.h"
@@ -20,7 +20,7 @@ void check_file(const std::string& text) {
     SRT_CHECK(is_user_error(config.status()));
     return;
   }
-  // What was accepted is given back in a form that is accepted and means the same.
+  // An accepted value is printed in a form that is accepted and means the same.
   ConfigSources again;
   for (const OptionInfo& option : option_table()) {
     again.program += option_line(option.name, get_option(option, **config));
@@ -42,7 +42,7 @@ void check_values(const std::string& text) {
   if (const auto ports = parse_port_range(text)) {
     SRT_CHECK(*parse_port_range(format_port_range(*ports)) == *ports);
   }
-  // Any text without a zero byte survives the way over a TOML line, unless TOML cannot hold it (not UTF-8).
+  // Any text without a zero byte survives a TOML line, unless TOML cannot hold it (not UTF-8).
   const auto entries = parse_toml(option_line("net.interface", text), "line");
   SRT_CHECK(!entries || (entries->size() == 1 && entries->front().value == text));
 }

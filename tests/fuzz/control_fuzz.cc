@@ -1,4 +1,4 @@
-// Control messages of both directions, and the coordinator fed with whatever decodes.
+// Control messages of both directions, and the coordinator fed with every message that decodes.
 #include <cstdint>
 
 #include "runtime/base/check.h"
@@ -58,7 +58,7 @@ std::vector<Input> seeds() {
       AskUnused{{"a", "b"}},
       Forgotten{{"a"}, {"b"}},
   };
-  // One of each: the goldens are those of the whole format.
+  // One message of each type: the goldens cover the whole format.
   SRT_CHECK(from_members.size() == std::variant_size_v<MemberMessage>);
   SRT_CHECK(from_coordinator.size() == std::variant_size_v<CoordinatorMessage>);
   std::vector<Input> inputs;

@@ -1,4 +1,4 @@
-// What ranks say to each other about their GPUs: only what an encoder makes is understood.
+// Messages of ranks about their GPUs: only the output of an encoder is accepted.
 #include <algorithm>
 
 #include "runtime/base/check.h"

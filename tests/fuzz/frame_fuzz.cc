@@ -10,7 +10,7 @@ namespace {
 
 using namespace rendezvous;
 
-// What was decoded, encoded again: equal to the input as far as it was whole and valid.
+// Returns the decoded frames encoded again: equal to the input as far as it was whole and valid.
 std::vector<std::byte> decode_in_pieces(ConstBytes bytes, std::size_t piece) {
   FrameDecoder decoder;
   std::vector<std::byte> out;

@@ -20,7 +20,7 @@ constexpr int kMutations = 20'000;
 constexpr int kRandomInputs = 5'000;
 constexpr std::uint64_t kSeed = 0x5152'4153'4B54'4952;
 
-// Every input depends on its number alone, so one that fails can be made again.
+// Every input depends on its number alone, so that a failing input can be generated again.
 std::mt19937_64 generator(int number) {
   return std::mt19937_64(kSeed + static_cast<std::uint64_t>(number));
 }
@@ -39,7 +39,7 @@ std::string hex(const Input& input) {
   return text;
 }
 
-// "control_fuzz 3 00ff...": one line for each seed.
+// Returns one line for each seed: "control_fuzz 3 00ff...".
 std::string seed_lines() {
   std::string lines;
   int number = 0;
@@ -132,7 +132,7 @@ TEST(Fuzz, RandomBytes) {
 }
 
 #ifdef FUZZ_GOLDENS
-// Old and new builds must understand each other, so a format changes on purpose alone.
+// Old and new builds must understand each other, so a format may only change on purpose.
 TEST(Fuzz, SeedsAreTheGoldensOfTheWireFormat) {
   std::ifstream file(FUZZ_GOLDENS);
   std::string goldens;

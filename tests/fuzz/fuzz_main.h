@@ -1,8 +1,8 @@
-// What a fuzz target provides; fuzz_main.cc runs it over its seeds, mutations of them and random bytes. The same
-// functions serve libFuzzer when a compiler has it.
+// Interface of a fuzz target; fuzz_main.cc runs it over its seeds, mutations of them and random bytes. The same
+// functions serve libFuzzer if the compiler has it.
 //
-// A target reports a broken property by SRT_CHECK; memory errors are the sanitizers' business. Inputs are at most
-// kMaxInput bytes, in memory of exactly their size.
+// A target reports a broken property by SRT_CHECK; the sanitizers report memory errors. Inputs have at most kMaxInput
+// bytes, in memory of exactly their size.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ using Input = std::vector<std::uint8_t>;
 
 inline constexpr std::size_t kMaxInput = 2048;
 
-// Valid inputs, from which mutations reach deeper than random bytes do. Defined by each target.
+// Returns valid inputs, from which mutations reach deeper than random bytes do. Defined by each target.
 std::vector<Input> seeds();
 
 inline Input input_from(std::string_view text) {

@@ -1,4 +1,4 @@
-// The handshake against bytes of a stranger, and against one who changes bytes of a true exchange on their way.
+// The handshake against bytes of a stranger, and against a peer that changes bytes of a true exchange in transit.
 #include <algorithm>
 
 #include "runtime/base/check.h"
@@ -19,7 +19,7 @@ const Secret& secret() {
   return kSecret;
 }
 
-// Whoever does not know the secret gets nowhere, whatever the size of the pieces.
+// A peer that does not know the secret fails, whatever the size of the pieces.
 void check_stranger(Handshake handshake, ConstBytes bytes, std::size_t piece) {
   std::size_t sent = handshake.take_output().size();
   bool failed = false;
@@ -36,7 +36,7 @@ void check_stranger(Handshake handshake, ConstBytes bytes, std::size_t piece) {
   SRT_CHECK(sent <= Handshake::kMaxBytes);
 }
 
-// `mask` is laid over all bytes that the two send: both are done only when it changes nothing.
+// XORs `mask` onto all bytes between the two ends: both succeed only if it changes nothing.
 void check_man_in_the_middle(ConstBytes mask) {
   const std::byte hello[] = {std::byte{1}, std::byte{2}, std::byte{3}};
   Handshake initiator = Handshake::initiator(secret(), Purpose::kData, hello);

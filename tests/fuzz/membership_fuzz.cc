@@ -1,4 +1,4 @@
-// The decoders of join requests, memberships and lost-rank notices: what they accept encodes to the same bytes again.
+// The decoders of join requests, memberships and lost-rank notices: accepted bytes encode to the same bytes again.
 #include <algorithm>
 
 #include "runtime/base/check.h"

@@ -1,4 +1,4 @@
-// Payloads of every codec, as any peer could send them: check(), and sum() of what passes.
+// Payloads of every codec from any peer: check(), and sum() of payloads that pass.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -21,7 +21,7 @@ struct Target {
   std::vector<std::int64_t> params;
 };
 
-// Elements of a tensor. A payload that is too short gets zeros, so that mutations of any length count.
+// Elements of a tensor. A short payload is filled with zeros, so that mutations of any length count.
 constexpr std::int64_t kNumels[] = {1, 40, 333, 600};
 
 std::vector<Target> targets() {

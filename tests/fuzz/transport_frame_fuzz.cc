@@ -1,4 +1,4 @@
-// A data connection's protocol fed by a peer that may say anything: frames, payloads, cuts at any byte.
+// The protocol of a data connection, fed by an arbitrary peer: frames, payloads, cuts at any byte.
 #include <array>
 
 #include "runtime/base/check.h"
@@ -29,7 +29,7 @@ ChannelLimits limits() {
   return limits;
 }
 
-// A channel with a few operations in flight; every callback must come exactly once.
+// A channel with a few operations in flight; every callback must run exactly once.
 class Target {
  public:
   Target() {
@@ -55,7 +55,7 @@ class Target {
     }
   }
 
-  // The first byte chooses where the input is cut and when a tag is cancelled.
+  // The first byte chooses the cut of the input and the moment at which a tag is cancelled.
   void feed(ConstBytes input) {
     const std::size_t cut = input.empty() ? 1 : 1 + std::to_integer<std::size_t>(input[0]);
     ConstBytes rest = input.empty() ? input : input.subspan(1);

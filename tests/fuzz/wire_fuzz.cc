@@ -7,7 +7,7 @@
 namespace sirtaki::fuzz {
 namespace {
 
-// One read; returns how many bytes of memory its result holds.
+// Reads one value; returns the bytes of memory that its result holds.
 std::size_t read_one(WireReader& reader, std::uint8_t operation) {
   switch (operation % 8) {
     case 0:
