@@ -1,4 +1,4 @@
-// What every codec of the catalog must keep, for every dtype.
+// Properties of every codec of the catalog, for every dtype.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ class CodecConformance : public testing::TestWithParam<Case> {
   const Codec& codec() const { return *GetParam().codec; }
   DType dtype() const { return GetParam().dtype; }
 
-  // Floating values lie within 2^-10 .. 2; other dtypes get any bits.
+  // Returns floating values within 2^-10 .. 2, or any bits for other dtypes.
   Memory random_elements(std::size_t n, std::uint64_t seed) const {
     std::mt19937_64 random(seed);
     Memory out(n * dtype_size(dtype()));
@@ -82,7 +82,7 @@ class CodecConformance : public testing::TestWithParam<Case> {
     return out;
   }
 
-  // Of a floating dtype wider than a half.
+  // Requires a floating dtype wider than a half.
   std::vector<double> values(const Memory& elements) const {
     std::vector<double> out(elements.size() / dtype_size(dtype()));
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -128,7 +128,7 @@ TEST_P(CodecConformance, FillsExactlyThePayloadItAnnounces) {
   for (const std::size_t n : kSizes) {
     const Memory elements = random_elements(n, n);
     const auto size = codec().encoded_bytes(dtype(), static_cast<std::int64_t>(n));
-    // Twice over different ground: what encode() leaves out would differ.
+    // Encodes twice over different bytes: a byte that encode() leaves unwritten would differ.
     Memory one(size + 16, std::byte{0x11});
     Memory two(size + 16, std::byte{0x22});
     codec().encode(dtype(), elements, Bytes(one).first(size));
@@ -172,7 +172,7 @@ TEST_P(CodecConformance, IsDeterministicAndDecodesAtAnyAlignment) {
   }
 }
 
-// What was decoded loses nothing when it travels again: all ranks may apply the decoded bytes.
+// Decoded values survive a second encoding unchanged: all ranks may apply the decoded bytes.
 TEST_P(CodecConformance, KeepsWhatItDecoded) {
   const Memory elements = random_elements(777, 6);
   const Memory once = decoded(encoded(elements), elements.size());

@@ -38,7 +38,7 @@ class Filler {
  public:
   explicit Filler(std::uint64_t seed) : random_(seed) {}
 
-  // Small whole numbers add up without rounding in every dtype; others show the order of additions.
+  // Whole numbers are small, so that sums are exact in every dtype; other numbers reveal the order of additions.
   Memory fill(DType dtype, std::size_t elements, bool whole) {
     Memory memory(elements * dtype_size(dtype));
     for (std::size_t i = 0; i < elements; ++i) {
@@ -97,7 +97,7 @@ Memory reduced(ReduceOp op, DType dtype, const std::vector<const std::byte*>& so
   return out;
 }
 
-// Sums of halves of a host travel divided by a power of two, which is at least the number of its ranks.
+// Sums of halves leave their host divided by a power of two, the first that is at least the number of its ranks.
 double divisor_of_a_host(DType dtype, const Hosts& hosts) {
   double divisor = 1.0;
   for (const auto& ranks : hosts.ranks()) {
@@ -108,7 +108,7 @@ double divisor_of_a_host(DType dtype, const Hosts& hosts) {
   return divisor;
 }
 
-// In rank order; with several `hosts` on each of them first, then in their order.
+// Sums in rank order; with several `hosts`, on each host first and then in order of hosts.
 Memory reference(ReduceOp op, DType dtype, const std::vector<Memory>& inputs, const Hosts& hosts = {}) {
   std::vector<const std::byte*> sources;
   for (const Memory& input : inputs) {
@@ -142,7 +142,7 @@ class CollectivesConformance : public ::testing::TestWithParam<std::tuple<std::s
     whole_ = !world_->at(0).caps().rank_order_sums;
   }
   int size() const { return world_->size(); }
-  // Those that an allreduce adds up one by one.
+  // Returns the hosts that an allreduce sums up one by one.
   Hosts hosts() { return world_->at(0).caps().sums_by_host ? placement(std::get<0>(GetParam()), size()) : Hosts(); }
   OpTag next_tag() { return OpTag(++last_tag_); }
 
@@ -174,7 +174,7 @@ class CollectivesConformance : public ::testing::TestWithParam<std::tuple<std::s
     return list;
   }
 
-  // Of reductions.
+  // Returns whether the backend refuses such a reduction.
   bool refused(DType dtype, ReduceOp op) {
     const bool narrow = dtype == DType::kU16 || dtype == DType::kI16;
     const bool over_nccl = std::get<0>(GetParam()) == "nccl" || std::get<0>(GetParam()) == "ordered";
@@ -215,7 +215,7 @@ TEST_P(CollectivesConformance, AllreduceGivesTheReferenceBitForBit) {
   }
 }
 
-// 40000 from every rank, whose sum float16 cannot hold, and the smallest number it can.
+// Every rank contributes 40000, whose sum float16 cannot hold, and the smallest number of float16.
 TEST_P(CollectivesConformance, AveragesOfHalvesFitWhereTheirSumDoesNot) {
   const bool divides_first = std::get<0>(GetParam()) == "nccl" || std::get<0>(GetParam()) == "ordered";
   for (const float value : {40000.0F, divides_first ? 1.0F : 0x1p-24F}) {
@@ -490,7 +490,7 @@ TEST_P(CollectivesConformance, AReduceScatterMayOverwriteItsOwnBlockAlone) {
   }
 }
 
-// Of two: among more, a rank that differs from none of those it hears is ended by its owner.
+// With two ranks: among more, a rank whose messages match those it receives is ended by the owner of the operation.
 class CollectivesPair : public CollectivesConformance {};
 
 TEST_P(CollectivesPair, DifferentSizesAreAMismatchAndNotAHang) {
@@ -550,7 +550,7 @@ std::vector<std::string> all_worlds() {
   return names;
 }
 
-// NCCL does not compare what ranks mean.
+// Returns the worlds that compare arguments of ranks; NCCL does not.
 std::vector<std::string> worlds_that_compare() {
   std::vector<std::string> names = all_worlds();
   std::erase(names, "nccl");

@@ -129,7 +129,7 @@ class TcpWorld final : public World {
   struct Node {
     std::unique_ptr<rendezvous::AsioLoop> loop;
     std::unique_ptr<Transport> transport;
-    std::unique_ptr<SubgroupLink> host;  // null: all ranks are on one
+    std::unique_ptr<SubgroupLink> host;  // null: all ranks are on one host
     std::shared_ptr<SharedMemory> shared;
     std::unique_ptr<Collectives> collectives;
   };

@@ -1,5 +1,5 @@
-// Worlds in which a group of Collectives runs in one process: one manual loop for all ranks, or a thread and real
-// sockets for each. A test is written once against World.
+// Worlds that run a group of Collectives in one process: one manual loop for all ranks, or a thread and real sockets
+// for each. A test is written once against World.
 #pragma once
 
 #include <deque>
@@ -21,11 +21,11 @@ namespace sirtaki::net::testing {
 
 inline constexpr std::size_t kMiB = std::size_t{1024} * 1024;
 
-// What a test waits for is looked at again after each notify(), and once in a while in any case.
+// Wakes wait_until(): conditions are checked after each notify(), and periodically in any case.
 void notify();
-bool wait_until(const std::function<bool()>& done);  // false when it does not come true in a minute
+bool wait_until(const std::function<bool()>& done);  // returns false after a minute
 
-// A loop that runs when told, with a clock of its own.
+// A loop that runs on request, with a clock of its own.
 class ManualLoop final : public Loop {
  public:
   TimePoint now() const override { return now_; }
@@ -33,7 +33,7 @@ class ManualLoop final : public Loop {
   void post(Task task) override { ready_.push_back(std::move(task)); }
   TimerId after(Duration delay, Task task) override;
   void cancel(TimerId timer) override;
-  // Runs tasks and timers until `done`, or nothing is left; returns done().
+  // Runs tasks and timers until done() is true or none is left; returns done().
   bool run(const std::function<bool()>& done);
 
  private:
@@ -49,34 +49,34 @@ class World {
   virtual int size() const = 0;
   virtual Collectives& at(Rank rank) = 0;
   virtual PointToPoint& link(Rank rank) = 0;
-  // Null without shared memory. Loop thread of the rank.
+  // Returns null without shared memory. Call it on the loop thread of the rank.
   virtual SharedMemory* shared(Rank) { return nullptr; }
-  // Runs `task` on the rank's loop, later.
+  // Posts `task` to the loop of the rank.
   virtual void on(Rank rank, Task task) = 0;
-  // Waits until `done`, which any thread may make true; false when it does not come true.
+  // Waits until done() is true, which any thread may cause; returns false if that cannot happen any more.
   virtual bool wait(const std::function<bool()>& done) = 0;
 };
 
 struct WorldOptions {
   std::string backend = "direct";
   DirectOptions direct;
-  LocalOptions local;          // make_local_world
-  TransportOptions transport;  // make_tcp_world
-  // make_tcp_world: bytes of shared memory of each rank, for those of a host; 0: everything over TCP.
+  LocalOptions local;          // used by make_local_world
+  TransportOptions transport;  // used by make_tcp_world
+  // Used by make_tcp_world: bytes of shared memory of each rank, for ranks of one host; 0: all messages over TCP.
   std::size_t shared_bytes = 0;
 };
 
 std::unique_ptr<World> make_local_world(int size, const WorldOptions& options = {});
-// The loopback address `host`: "127.0.0.1" or "::1".
+// Ranks connect over the loopback address `host`: "127.0.0.1" or "::1".
 std::unique_ptr<World> make_tcp_world(int size, const WorldOptions& options = {},
                                       const std::string& host = "127.0.0.1");
-// "local": direct over InprocEndpoint; "shared": direct over TCP and shared memory; "hosts" and "hosts_shared": the
-// same with the ranks on several hosts as placement() has them; another name: that backend over TCP.
+// Names: "local": direct over InprocEndpoint; "shared": direct over TCP and shared memory; "hosts" and "hosts_shared":
+// the same with the ranks on several hosts, see placement(); any other name: that backend over TCP.
 std::unique_ptr<World> make_world(const std::string& name, int size, const WorldOptions& options = {});
-// Hosts of the ranks of such a world: uneven ones for "hosts", equal ones, as far as they can be, for "hosts_shared".
+// Returns the hosts of the ranks of such a world: uneven ones for "hosts", nearly equal ones for "hosts_shared".
 Hosts placement(const std::string& name, int size);
 
-// Starts one operation on all ranks and waits for it: the status of each rank, or none when it did not end.
+// Runs one operation on all ranks; returns the status of each rank, or an empty list if the operation did not end.
 std::vector<Status> run_on_all(World& world, std::vector<CollectiveArgs> args);
 
 }  // namespace sirtaki::net::testing

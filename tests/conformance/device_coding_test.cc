@@ -1,5 +1,4 @@
-// Codecs that encode on a device do there what they do on the host. Kernels are played: what those of CUDA do is
-// compared in tests/device.
+// Codecs that encode on a device give the bytes of the host. Kernels are fake; tests/device compares those of CUDA.
 #include "compression/device_coding.h"
 
 #include <gtest/gtest.h>

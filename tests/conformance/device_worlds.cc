@@ -28,7 +28,7 @@ LoggerOptions silent() {
   return options;
 }
 
-// Of one loop and one device; no connections beside them.
+// A world of one loop and one device, without other connections.
 template <class Member>
 class DeviceWorld : public World {
  public:
@@ -86,7 +86,7 @@ class NcclWorld final : public DeviceWorld<nccl::NcclCollectives> {
   Logger log_{silent(), stderr_sink()};
 };
 
-// NCCL again, each rank with an order of its own.
+// NCCL again, with an order of its own on each rank.
 class OrderedWorld final : public DeviceWorld<OrderedDevice> {
  public:
   explicit OrderedWorld(int size) : links_(InprocGroup::create(size)) {

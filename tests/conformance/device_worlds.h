@@ -1,5 +1,5 @@
-// Worlds of collectives of device memory, on a device that is played: "nccl", over NCCL that is played as well,
-// "ordered", the same in an order that the ranks agree on, and "loopback". One manual loop for all ranks.
+// Worlds of collectives of device memory on a fake device: "nccl", over a fake NCCL, "ordered", the same in an order
+// that the ranks agree on, and "loopback". One manual loop for all ranks.
 #pragma once
 
 #include <memory>

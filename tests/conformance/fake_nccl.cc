@@ -22,7 +22,7 @@ using nccl::Reduction;
 
 FakeNccl* the_fake = nullptr;
 
-// Guards what communicators have in common. Never held while work is given to a device, whose work takes it.
+// Guards the shared state of communicators. Never held while work is given to a device, because the work locks it.
 std::mutex the_mutex;
 using Lock = std::lock_guard<std::mutex>;
 
@@ -68,7 +68,7 @@ ReduceOp op_of(Reduction op) {
   throw std::logic_error("unknown reduction");
 }
 
-// Elements [first, first + count) of all inputs, into `out`.
+// Adds elements [first, first + count) of all inputs into `out`.
 template <class Inputs>
 void add_up(const Inputs& inputs, std::size_t first, std::size_t count, Element element, Reduction op, void* out) {
   std::vector<const std::byte*> sources;
@@ -203,7 +203,7 @@ Outcome FakeNccl::collective(CommHandle handle, void* stream, const void* in, st
   return Outcome::kInProgress;
 }
 
-// Calls of a group run side by side: none waits for another one to end.
+// Calls of a group run side by side: none waits for the end of another.
 Outcome FakeNccl::end_group() {
   const std::vector<Step> steps = std::exchange(group(), {});
   for (const Step& step : steps) {

@@ -1,8 +1,8 @@
-// FakeNccl: functions of NCCL for several ranks of one process, which move and add memory on a FakeDevice.
+// FakeNccl: NCCL's functions for several ranks of one process, which move and add memory on a FakeDevice.
 //
-// For: conformance of what calls NCCL. Work on a stream waits until all ranks of the communicator have come to the
-// call, as on a device; an abort lets it go. One at a time. Threads: as NCCL's; a device for all ranks, or one for
-// each.
+// For conformance tests of callers of NCCL. Work on a stream waits until all ranks of the communicator have made the
+// call, as on a real device; an abort releases it. One instance at a time. Threads: the rules of NCCL; one device for
+// all ranks, or one for each.
 #pragma once
 
 #include <cstddef>
@@ -26,14 +26,14 @@ class FakeNccl {
   FakeNccl& operator=(const FakeNccl&) = delete;
 
   const nccl::Api& api() const { return api_; }
-  // From the rank's so many-th call over a communicator on, this says that there was an error.
+  // Makes NCCL report an error to `rank` from call number `calls` over a communicator on.
   void break_down(int rank, std::uint64_t calls);
-  // From now on NCCL finds that all ranks of a communicator are on one GPU, which it refuses.
+  // Makes NCCL find all ranks of a communicator on one GPU, which it refuses.
   void put_on_one_gpu();
 
  private:
   using Memory = std::vector<std::byte>;
-  // The n-th call of all ranks of a communicator.
+  // Call number n of all ranks of a communicator.
   struct Round {
     std::map<int, Memory> inputs;
   };
@@ -41,7 +41,7 @@ class FakeNccl {
     int size = 0;
     int joined = 0;
     std::map<std::uint64_t, Round> rounds;
-    std::map<std::pair<int, int>, std::deque<Memory>> mail;  // from, to
+    std::map<std::pair<int, int>, std::deque<Memory>> mail;  // messages from one rank to another
   };
   struct Comm {
     std::shared_ptr<World> world;
@@ -49,7 +49,7 @@ class FakeNccl {
     std::uint64_t calls = 0;
     std::shared_ptr<bool> aborted = std::make_shared<bool>(false);
   };
-  // What a call does on its stream: first hand in, then, when it can, take.
+  // Work of one call on its stream: hand the input in, then take the result when all inputs are there.
   struct Step {
     void* stream;
     std::function<void()> hand_in;
@@ -64,7 +64,7 @@ class FakeNccl {
   void fill_calls();
   static nccl::Outcome collective(nccl::CommHandle handle, void* stream, const void* in, std::size_t bytes, Take take);
   static nccl::Outcome leave(nccl::CommHandle handle, bool abort);
-  // Of the calling thread.
+  // Returns the calls of the group that the calling thread has open.
   static std::vector<Step>& group();
   nccl::Outcome end_group();
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kBytes = (std::size_t{1} << 31) + 4097;
 
-// Zeros that become memory only when written.
+// Zeros that use memory only once written.
 class Pages {
  public:
   explicit Pages(std::size_t size)

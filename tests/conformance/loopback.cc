@@ -14,7 +14,7 @@ std::size_t at(Rank rank) {
   return static_cast<std::size_t>(rank);
 }
 
-// Elements before block `rank` of `n` in `size` blocks.
+// Returns the number of elements before block `rank` of `n` elements in `size` blocks.
 std::int64_t share_begin(std::int64_t n, Rank rank, int size) {
   return n / size * rank + std::min<std::int64_t>(n % size, rank);
 }
@@ -27,7 +27,7 @@ std::size_t block_bytes(const CollectiveArgs& args, const std::vector<std::int64
   return static_cast<std::size_t>(counts[at(rank)]) * dtype_size(args.dtype);
 }
 
-// Whether two ranks mean the same operation.
+// Returns whether two ranks mean the same operation.
 bool agree(const CollectiveArgs& one, Rank one_rank, const CollectiveArgs& other, Rank other_rank) {
   if (one.kind != other.kind || one.dtype != other.dtype || one.op != other.op || one.divisor != other.divisor) {
     return false;
@@ -121,7 +121,7 @@ std::vector<OpTag> LoopbackGroup::leave(Rank rank, const TagGroup& tags) {
   return left;
 }
 
-// Events go back under the lock, not when the last reference to the meeting goes.
+// Returns events under the lock, not when the last reference to the meeting goes.
 void LoopbackGroup::give_back(Meeting& meeting) {
   const std::lock_guard lock(mutex_);
   if (--meeting.there == 0) {
@@ -138,7 +138,7 @@ Status LoopbackGroup::all_wait(const std::vector<device::Event>& events) {
   return {};
 }
 
-// One event on each stream, behind what it was given.
+// Records one event on each stream, after the work queued so far.
 Result<std::vector<device::Event>> LoopbackGroup::mark_all(Meeting& meeting) {
   std::vector<device::Event> marks;
   for (const device::Stream stream : streams_) {
@@ -173,7 +173,7 @@ Status LoopbackGroup::launch(Meeting& meeting, device::Event& over) {
   for (Rank rank = 0; rank < size(); ++rank) {
     SRT_TRY(move(meeting, rank));
   }
-  // Nobody goes on before all have read what is his.
+  // No stream continues before all have read its input.
   SRT_ASSIGN(const std::vector<device::Event> moved, mark_all(meeting));
   SRT_TRY(all_wait(moved));
   for (Rank rank = 0; rank < size(); ++rank) {
@@ -187,7 +187,8 @@ Status LoopbackGroup::launch(Meeting& meeting, device::Event& over) {
   return device_.record(over, streams_[0]);
 }
 
-// Block `rank` of all ranks, into its own output. Nobody else reads that block, so it may be one of the inputs.
+// Reduces block `rank` of all ranks into its own output. No other rank reads that block, so it may be one of the
+// inputs.
 Status LoopbackGroup::reduce(const Meeting& meeting, Rank rank) {
   const CollectiveArgs& args = meeting.entries[at(rank)]->args;
   std::size_t begin = 0;
@@ -225,7 +226,7 @@ Status LoopbackGroup::copy(Rank rank, Bytes to, const std::byte* from) {
   return to.empty() || to.data() == from ? Status() : device_.copy(streams_[at(rank)], to.data(), from, to.size());
 }
 
-// What `rank` gets from the others.
+// Moves the messages for `rank` from the others.
 Status LoopbackGroup::move(const Meeting& meeting, Rank rank) {
   const CollectiveArgs& mine = meeting.entries[at(rank)]->args;
   const auto item = static_cast<std::int64_t>(dtype_size(mine.dtype));

@@ -1,11 +1,11 @@
 // Loopback: collectives between ranks that are threads of one process and share one device, a stream for each.
 //
-// For: tests of what is above collectives, with several ranks on a device that a test plays: no library, no processes,
-// sums in rank order. An operation is put on all streams at once by the rank that starts it last, under the lock that
-// guards what members have in common; nobody waits for the device there.
-// What does not hold of device_collectives.h: where the device refuses a part of an operation, it ends at once, though
-// the device may still work on the rest.
-// Owned by: the group is shared by its members; a member lives on its loop, whose thread has entered the device.
+// For tests of the layers above collectives with several ranks on a fake device: no library, no processes, sums in rank
+// order. The rank that starts an operation last puts it on all streams at once, under the lock that guards the shared
+// state of the members; no thread waits for the device there.
+// One promise of device_collectives.h is not kept: if the device refuses a part of an operation, the operation ends at
+// once, though the device may still work on the rest.
+// The members share the group; a member lives on its loop, whose thread has entered the device.
 #pragma once
 
 #include <map>
@@ -22,7 +22,7 @@
 namespace sirtaki::net::testing {
 
 struct LoopbackOptions {
-  std::size_t most_in_flight = 64;  // operations on the device
+  std::size_t most_in_flight = 64;  // limit of operations on the device
   Duration poll = std::chrono::microseconds(50);
 };
 
@@ -30,13 +30,13 @@ class LoopbackCollectives;
 
 class LoopbackGroup : public std::enable_shared_from_this<LoopbackGroup> {
  public:
-  // Makes streams and events. The device outlives the group.
+  // Creates streams and events. The device must outlive the group.
   static Result<std::shared_ptr<LoopbackGroup>> create(device::DeviceApi& device, int size,
                                                        const LoopbackOptions& options = {});
   ~LoopbackGroup();
 
   int size() const { return static_cast<int>(streams_.size()); }
-  // Of `rank`, once; on `loop`, which outlives it.
+  // Creates the member of `rank`; call it once for each rank. `loop` must outlive the member.
   std::unique_ptr<LoopbackCollectives> member(Rank rank, Loop& loop);
 
  private:
@@ -46,13 +46,13 @@ class LoopbackGroup : public std::enable_shared_from_this<LoopbackGroup> {
     CollectiveArgs args;
     DeviceWork work;
   };
-  // One operation: who has started it, then what tells that it is over.
+  // One operation: the ranks that have started it, then the events of its end.
   struct Meeting {
     std::vector<std::optional<Entry>> entries;
-    int there = 0;  // ranks that have started it, then those that have not heard of its end
+    int there = 0;  // ranks that have started it, then those that have yet to learn of its end
     std::vector<device::PooledEvent> events;
   };
-  // What each rank gets to hear of it.
+  // Notification of one rank about the start of an operation.
   struct Launched {
     Status status;
     device::Event over;
@@ -61,7 +61,7 @@ class LoopbackGroup : public std::enable_shared_from_this<LoopbackGroup> {
 
   LoopbackGroup(device::DeviceApi& device, const LoopbackOptions& options) : device_(device), options_(options) {}
   void enter(Rank rank, Entry entry);
-  // Operations of these tags that not all ranks have started: this one has not, either. Which they are.
+  // Takes `rank` out of the operations of these tags that not all ranks have started; returns their tags.
   std::vector<OpTag> leave(Rank rank, const TagGroup& tags);
   void give_back(Meeting& meeting);
   Status launch(Meeting& meeting, device::Event& over);
@@ -75,9 +75,9 @@ class LoopbackGroup : public std::enable_shared_from_this<LoopbackGroup> {
   const LoopbackOptions options_;
   std::vector<device::Stream> streams_;
   std::mutex mutex_;
-  std::unique_ptr<device::EventPool> events_;                 // guarded by mutex_, like those below
-  std::map<OpTag, std::shared_ptr<Meeting>> meetings_;        // not complete
-  std::vector<std::weak_ptr<LoopbackCollectives*>> members_;  // posted to on their loops
+  std::unique_ptr<device::EventPool> events_;                 // guarded by mutex_, like the members below
+  std::map<OpTag, std::shared_ptr<Meeting>> meetings_;        // meetings that are not complete
+  std::vector<std::weak_ptr<LoopbackCollectives*>> members_;  // members; tasks are posted to their loops
   std::vector<Loop*> loops_;
 };
 
@@ -89,7 +89,7 @@ class LoopbackCollectives final : public DeviceCollectives {
   Rank rank() const override { return rank_; }
   int size() const override { return group_->size(); }
   void start_work(CollectiveArgs args, DeviceWork work, Done done) override;
-  // What the device works on by then ends with the cause as well, but when the device is done.
+  // Operations on the device end with the cause as well, but only when the device is done with them.
   void cancel(TagGroup tags, Status cause) override;
   void abort(Status cause) override;
 
@@ -98,9 +98,9 @@ class LoopbackCollectives final : public DeviceCollectives {
   struct Flight {
     Done done;
     Task queued;
-    Status status;  // that it ends with: the first error
+    Status status;  // status of its end: the first error
     device::Event over;
-    std::shared_ptr<LoopbackGroup::Meeting> meeting;  // of those that all ranks have started
+    std::shared_ptr<LoopbackGroup::Meeting> meeting;  // set once all ranks have started the operation
   };
 
   LoopbackCollectives(std::shared_ptr<LoopbackGroup> group, Rank rank, Loop& loop);

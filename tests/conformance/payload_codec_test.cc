@@ -1,5 +1,5 @@
-// What every codec with payloads must keep, whatever its parameters: nothing of a gradient is lost, and no payload
-// leads astray.
+// Properties of every codec with payloads, for all parameters: results and residuals add up to the gradient, and no
+// payload causes invalid accesses.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ const std::multimap<std::string, Values, std::less<>> kParams = {
     {"fp8_e4m3", {1, 300}},
     {"fp8_e5m2", {1, 7}},
     {"fp8_e5m2", {1, 64}},
-    // Factors 1, 3 and 1/16, of the mean of all and of each block.
+    // Factors 1, 3 and 1/16, of the mean of all elements and of each block.
     {"twobit", {1, params::kOne, 0}},
     {"twobit", {1, 3 * params::kOne, 0}},
     {"twobit", {1, params::kOne, 1}},
@@ -49,7 +49,7 @@ const std::multimap<std::string, Values, std::less<>> kParams = {
     {"group_topk", {1, 100, 1, kF16, 0, 0}},
     {"group_topk", {1, 1, 1, kBF16, 0, 0}},
     {"group_topk", {1, 3000, 40, kBF16, 0, 0}},
-    // 1 %, 25 % and 5 %; thresholds estimated now and then, always, hardly ever.
+    // 1 %, 25 % and 5 %; thresholds estimated sometimes, always, rarely.
     {"threshold_sparse", {1, 655, 32, kF32, 0, 0}},
     {"threshold_sparse", {1, 16384, 1, kF16, 0, 0}},
     {"threshold_sparse", {1, 3277, 1000, kBF16, 0, 0}},
@@ -62,7 +62,7 @@ const std::multimap<std::string, Values, std::less<>> kParams = {
     {"powersgd", {1, 4, 0}},
 };
 
-// Part of a sent number, or of what is left, by which the two may miss the element; other codecs are exact.
+// Relative error of the sum of sent and residual; other codecs are exact.
 const std::map<std::string, double, std::less<>> kRounding = {{"onebit", 0x1p-25}, {"powersgd", 0x1p-24}};
 
 struct Case {
@@ -107,7 +107,7 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
   return name;
 }
 
-// Whole rows of 8 where that is possible.
+// Whole rows of 8 if possible.
 constexpr std::int64_t kSizes[] = {1, 2, 7, 63, 256, 1000, 4097, 33000};
 
 enum class Kind { kNormal, kZeros, kDenormal, kHuge, kOutlier, kMixed };
@@ -153,7 +153,7 @@ class PayloadCodecConformance : public testing::TestWithParam<Case> {
   Values params_for(const Shape& shape, bool feedback) const {
     Values values = GetParam().params;
     values[params::kFeedback] = feedback ? 1 : 0;
-    // As many blocks as there are.
+    // Keeps as many blocks as there are.
     if (codec().id() == CodecId::kKernelSparse) {
       values[params::kFilters] = std::min(values[params::kFilters], shape.rows);
     }
@@ -183,7 +183,7 @@ class PayloadCodecConformance : public testing::TestWithParam<Case> {
     return out;
   }
 
-  // Of the whole tensor, in pieces of so many stripes, 0: one piece. The payloads, one behind the other.
+  // Encodes the whole tensor in pieces of `stripes` stripes, 0: one piece. Returns the payloads, one after the other.
   static std::vector<std::byte> encode(CodecState& memory, Floats& gradient, std::int64_t stripes = 0) {
     const std::int64_t numel = memory.shape().numel;
     const std::int64_t size = stripes == 0 ? numel : stripes * memory.ownership().stripe;
@@ -226,7 +226,7 @@ class PayloadCodecConformance : public testing::TestWithParam<Case> {
   void expect_conserved(const Floats& a, const Floats& sent, const Floats& left) const {
     const auto rounding = kRounding.find(codec().name());
     for (std::size_t i = 0; i < a.size(); ++i) {
-      // In float64, which is exact where the sum is a float32.
+      // float64 is exact if the sum is a float32.
       const double whole = static_cast<double>(sent[i]) + static_cast<double>(left[i]);
       const double miss = std::abs(whole - static_cast<double>(a[i]));
       const double allowed =
@@ -303,7 +303,7 @@ TEST_P(PayloadCodecConformance, HasStripesThatDoNotDependOnWhoAsks) {
       const std::int64_t stripe = codec().stripe(values, shape, ranks);
       EXPECT_GE(stripe, 1);
       EXPECT_EQ(stripe, codec().stripe(values, shape, ranks));
-      // Owners share a tensor.
+      // Several owners share a tensor.
       EXPECT_LE(stripe, codec().supports(ReductionKind::kScatter) ? 2 * 65536 : numel);
     }
   }
@@ -347,7 +347,7 @@ TEST_P(PayloadCodecConformance, WithoutFeedbackSendsTheSameAndHasNoResidual) {
   }
 }
 
-// A caller that may have to undo a step lets what is left go where the gradient was, or elsewhere.
+// A caller that may have to undo a step has the residual written over the gradient, or elsewhere.
 TEST_P(PayloadCodecConformance, LeavesTheSameWhereverThatGoes) {
   for (const std::int64_t numel : kSizes) {
     SCOPED_TRACE("elements " + std::to_string(numel));
@@ -404,7 +404,7 @@ TEST_P(PayloadCodecConformance, LeavesLessThanItWasGiven) {
   }
 }
 
-// Once gradients are zero, the residual is sent step by step.
+// Once gradients are zero, the residual is sent in the end.
 TEST_P(PayloadCodecConformance, SendsEverythingInTheEnd) {
   Random random(8);
   const std::int64_t numel = 4096;
@@ -418,7 +418,7 @@ TEST_P(PayloadCodecConformance, SendsEverythingInTheEnd) {
   EXPECT_LT(squares(residual(memory)), 0.01 * before);
 }
 
-// Under the address sanitizer: what passes check() can be summed, whatever it says.
+// Relies on the address sanitizer: any payload that passes check() can be summed.
 TEST_P(PayloadCodecConformance, RefusesOrSurvivesCorruptPayloads) {
   for (const std::int64_t numel : {1, 7, 63, 1000, 4097}) {
     Random random(static_cast<std::uint64_t>(numel));

@@ -22,7 +22,7 @@ void add(Floats& to, const Floats& more) {
   std::transform(to.begin(), to.end(), more.begin(), to.begin(), std::plus<>());
 }
 
-// In rank order.
+// Sums in rank order.
 Gradients sums_of_hosts(const net::Hosts& hosts, const Gradients& gradients) {
   Gradients sums;
   for (const std::vector<Rank>& ranks : hosts.ranks()) {
@@ -44,7 +44,7 @@ Floats residual_by(const Group& group, const std::vector<Rank>& ranks, std::size
   return residual;
 }
 
-// Of values of about 0.01, that may have been rounded elsewhere.
+// Values are about 0.01 and may have been rounded in another order.
 bool nearly(const Floats& a, const Floats& b) {
   return std::ranges::equal(a, b, [](float one, float other) { return std::abs(one - other) <= 1e-6F; });
 }
@@ -92,7 +92,7 @@ void expect_sums_first(const Scheme& scheme, const std::string& world, Cut cut, 
         ASSERT_TRUE(same_bits(results[t], expected[t]));
       }
       for (int host = 0; host < hosts.count(); ++host) {
-        // Of a stripe one rank of a host owes; the others add zeros, which may have another sign.
+        // One rank of a host holds the residual of a stripe; the others add zeros, which may have another sign.
         ASSERT_EQ(residual_by(group, hosts.ranks()[static_cast<std::size_t>(host)], t), reference.residual(host, t))
             << host;
       }
@@ -184,7 +184,7 @@ void expect_reference_of_hosts(const Scheme& scheme, const std::string& world, C
 void expect_nothing_lost(const Scheme& scheme, const std::string& world) {
   Group group(scheme, kCaseSizes, world);
   const Layout layout = make_layout(scheme, kCaseSizes, Cut::kCut);
-  Tensors balance;  // put in less what came out
+  Tensors balance;  // inputs minus results
   for (const std::size_t numel : kCaseSizes) {
     balance.emplace_back(numel);
   }

@@ -1,5 +1,5 @@
-// The cases of reduction tests: every codec by every reduction that runs it, of one to four ranks, with and without
-// feedback.
+// The cases of reduction tests: every codec with every reduction that supports it, on one to four ranks, with and
+// without feedback.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,19 +11,19 @@
 
 namespace sirtaki::engine::testing {
 
-// Of tensors; the largest is more than one stripe also of one rank.
+// Elements of the tensors; the largest has more than one stripe even when one rank owns all.
 inline const std::vector<std::size_t> kCaseSizes = {1, 17000, 7, 3000, 1000, 4096, 8};
 
 struct Case {
   Scheme scheme;
   bool feedback;
 
-  // What is not sent stays, to the last bit. What factors leave is rounded.
+  // Returns whether residuals are exact to the last bit; those of factors are rounded.
   bool exact() const { return feedback && scheme.codec->id() != CodecId::kPowerSgd; }
 };
 
 std::vector<Case> all_cases();
-// Those in which several hosts have several ranks.
+// Returns the cases in which several hosts have several ranks.
 std::vector<Case> host_cases();
 std::string name_of(const ::testing::TestParamInfo<Case>& info);
 
@@ -31,15 +31,15 @@ Gradients random_gradients(int ranks, std::uint64_t seed);
 bool same_bits(const Floats& a, const Floats& b);
 void expect_ok(const std::vector<Status>& outcome);
 
-// Results and residuals of some steps are the reference's, bit for bit, on all ranks.
+// Expects that results and residuals of some steps equal those of the reference, bit for bit, on all ranks.
 void expect_reference(const Scheme& scheme, const std::string& world, Cut cut, ReduceOp op);
 
-// The same where `world` has several hosts. Where these sum up first, results are the reference's among hosts, and a
-// host's ranks together owe what a rank does there. Recipes whose sums go host by host add in another order: all ranks
-// have the same results, which are nearly the reference's, as is what each owes.
+// Expects the same of a `world` with several hosts. If hosts sum up first, results equal those of a reference among
+// hosts, and the residuals of a host's ranks add up to those of one rank there. Reductions whose sums go host by host
+// add in another order: all ranks have the same results, and results and residuals nearly equal those of the reference.
 void expect_reference_of_hosts(const Scheme& scheme, const std::string& world, Cut cut, ReduceOp op);
 
-// Whole numbers are given, of which every sum is exact: what ranks get and owe is what was put in. For exact cases.
+// Expects that results and residuals add up to the inputs, which are whole numbers with exact sums. For exact cases.
 void expect_nothing_lost(const Scheme& scheme, const std::string& world);
 
 }  // namespace sirtaki::engine::testing

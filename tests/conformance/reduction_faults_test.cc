@@ -1,4 +1,4 @@
-// What goes wrong with a compressed partition: nothing of it is applied, and the next one works.
+// Faults of a compressed partition: no part of it is applied, and the next one works.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,17 +35,17 @@ Gradients ramps() {
 
 struct Damage {
   OpKind kind;
-  Rank sender;     // 0 where all have the result
-  std::size_t at;  // in the sender's block
+  Rank sender;     // 0 when all ranks have the result
+  std::size_t at;  // offset in the block of the sender
   std::byte value;
 };
 
-// Writes over bytes of what a collective has received before the reduction sees it.
+// Overwrites bytes that a collective has received before the reduction sees them.
 class Damaging final : public net::Collectives {
  public:
   Damaging(net::Collectives& inner, const std::shared_ptr<std::vector<Damage>>& damage)
       : inner_(inner), damage_(damage) {}
-  // Where hosts sum up first: of what is exchanged of one share.
+  // `share`: if hosts sum up first, damages the exchange of this share alone.
   Damaging(net::Collectives& inner, const std::shared_ptr<std::vector<Damage>>& damage, int share)
       : inner_(inner), damage_(std::make_shared<std::vector<Damage>>()), groups_(*inner.host_groups()) {
     for (net::HostGroups::Share& own : groups_->own) {
@@ -89,7 +89,7 @@ class Damaging final : public net::Collectives {
   std::unique_ptr<Damaging> owners_;
 };
 
-// What reaches rank 1 of one partition of both tensors: always something of the first one.
+// Damage to one partition of both tensors on its way to rank 1, always within the first tensor.
 struct FaultCase {
   ReductionKind reduction;
   std::string_view codec;
@@ -109,13 +109,13 @@ const FaultCase kCases[] = {
       {{OpKind::kAlltoall, 2, 0, std::byte{0x40}}},
       {{OpKind::kAllgather, 2, 2, std::byte{0x81}}}},
      2},
-    // Behind the values of a stripe's groups their offsets, which ascend.
+    // The offsets of a stripe's groups follow their values, in ascending order.
     {ReductionKind::kGather, "group_topk", {{{OpKind::kAllgather, 2, 86, std::byte{0xFF}}}}, 2},
     {ReductionKind::kScatter,
      "group_topk",
      {{{OpKind::kAlltoall, 2, 86, std::byte{0xFF}}}, {{OpKind::kAllgather, 2, 74, std::byte{0xFF}}}},
      2},
-    // The number of entries, that of the first tile, then values and at last offsets in the tile.
+    // The number of entries, the number of the first tile, then values and at last offsets in the tile.
     {ReductionKind::kGather,
      "threshold_sparse",
      {{{OpKind::kAllgather, 2, 5, std::byte{0x7F}}},
@@ -124,12 +124,13 @@ const FaultCase kCases[] = {
      2},
     // The number of a filter.
     {ReductionKind::kGather, "kernel_sparse", {{{OpKind::kAllgather, 2, 3, std::byte{0x7F}}}}, 2},
-    // Two float32 for each tensor, then norms: a count that is not one, a norm below 0. Sums come from nobody.
+    // Two float32 for each tensor, then norms: a count that is not one, a norm below 0. Sums have no sender.
     {ReductionKind::kShared,
      "block_topk",
      {{{OpKind::kAllreduce, 0, 3, std::byte{0x7F}}}, {{OpKind::kAllreduce, 0, 19, std::byte{0xC0}}}},
      -1},
-    // A byte for each tensor, then exponents, from nobody; codes up and down at once; counts of more than three ranks.
+    // A byte for each tensor, then exponents, without a sender; codes up and down at once; counts of more than three
+    // ranks.
     {ReductionKind::kCounts,
      "twobit",
      {{{OpKind::kAllreduce, 0, 0, std::byte{3}}}, {{OpKind::kAllreduce, 0, 2, std::byte{0x80}}}},
@@ -141,8 +142,8 @@ const FaultCase kCases[] = {
        {OpKind::kAllgather, 2, 113, std::byte{0xFF}},
        {OpKind::kAllgather, 2, 226, std::byte{0xFF}}}},
      2},
-    // Two bytes of header, then 32 bits for each cell: more than there are. The first cell of rank 0's that rank
-    // 1 sends on, or gets at the end: a number of entries, above the room there is.
+    // Two bytes of header, then 32 bits for each cell: a number beyond the number of cells. The first cell of rank 0
+    // that rank 1 forwards, or receives at the end: a number of entries beyond its capacity.
     {ReductionKind::kRing, "group_topk", {{{OpKind::kAllgather, 2, 5, std::byte{0x7F}}}}, 2},
     {ReductionKind::kRing, "threshold_sparse", {{{OpKind::kAlltoall, 0, 3, std::byte{0x7F}}}}, 0},
     {ReductionKind::kLowRank, "powersgd", {{{OpKind::kAllreduce, 0, 3, std::byte{0x7F}}}}, -1},
@@ -234,7 +235,7 @@ TEST_P(ReductionFaults, CancelledPartitionsEndOnceWithTheCauseAndOweWhatTheyDid)
   EXPECT_EQ(gradients[0], gradients[2]);
 }
 
-// Of stripes that are a share's, in the order of tensors.
+// Returns the elements of the stripes of one share, in the order of tensors.
 Floats of_share(const Scheme& scheme, const net::HostGroups& groups, int share, const Tensors& tensors) {
   Floats values;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
@@ -253,7 +254,7 @@ Tensors residuals_of(const Group& group, Rank rank) {
   return {group.residual(rank, 0), group.residual(rank, 1)};
 }
 
-// Rank 1 is a host, and exchanges the first share with rank 0 and the second with rank 2, the ranks of the other host.
+// Rank 1 is a host and exchanges the first share with rank 0 and the second with rank 2, the ranks of the other host.
 TEST(ReductionFaultsByHost, ACorruptShareMovesNothingOfItAndTheOtherMovesWhollyOrNotAtAll) {
   const compression::PayloadCodec& codec = *compression::find_payload_codec("group_topk");
   const Scheme scheme{&codec, ReductionKind::kGather, example_params(codec, true), kFaultRanks};
@@ -276,7 +277,7 @@ TEST(ReductionFaultsByHost, ACorruptShareMovesNothingOfItAndTheOtherMovesWhollyO
   Gradients gradients = ramps();
   sound.run(layout, gradients);
   const Tensors moved = residuals_of(sound, 1);
-  // Of the two that exchange it rank 2 is the first.
+  // Rank 2 is the first of the two ranks that exchange it.
   *damage = {{OpKind::kAllgather, 0, 74, std::byte{0xFF}}};
   gradients = ramps();
   const Status outcome = group.run(layout, gradients)[1];

@@ -1,4 +1,4 @@
-// Recipes in process where several hosts have several ranks: hosts sum up, and are what ranks are elsewhere; or sums
+// Reductions in process with several ranks on several hosts: hosts sum up and then act as ranks do elsewhere, or sums
 // go host by host.
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ TEST_P(ReductionHosts, WhatNoRankHasIsZeroAndOwesWhatItDid) {
   expect_ok(group.run(layout, gradients, {.absent = absent}));
   EXPECT_TRUE(same_bits(gradients.back()[1], zeros));
   EXPECT_TRUE(same_bits(group.residual(0, 1), before));
-  // Another rank of the host has one: then there is something to send.
+  // With a gradient on another rank of the host there is data to send.
   absent.back() = false;
   gradients = random_gradients(scheme().ranks, 2);
   for (std::size_t r = 0; r + 1 < gradients.size(); ++r) {
@@ -79,7 +79,7 @@ TEST_P(ReductionHosts, WhatNoRankHasIsZeroAndOwesWhatItDid) {
   EXPECT_TRUE(same_bits(gradients.front()[1], gradients.back()[1]));
 }
 
-// In every stage, by a rank of the larger host and by the one that is its host.
+// Cancels in every stage, by a rank of the larger host and by the rank that is alone on its host.
 TEST_P(ReductionHosts, CancelledPartitionsEndOnceAndTheNextStepWorks) {
   const Layout layout = make_layout(scheme(), kCaseSizes, Cut::kCut);
   const Status cause(Code::kAborted, "out of memory");
@@ -110,7 +110,7 @@ TEST_P(ReductionHosts, CancelledPartitionsEndOnceAndTheNextStepWorks) {
 
 INSTANTIATE_TEST_SUITE_P(All, ReductionHosts, ::testing::ValuesIn(host_cases()), name_of);
 
-// Three ranks on one host and one on the other: each host sends what it would as a rank.
+// Three ranks on one host and one on the other: each host sends as much as one rank would.
 TEST(ByHost, APayloadLeavesAHostOnce) {
   constexpr std::size_t kNumel = std::size_t{1} << 18;
   constexpr int kRanks = 4;

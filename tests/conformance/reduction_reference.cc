@@ -1,4 +1,4 @@
-// The reference of reductions: every step with plain arrays of whole tensors.
+// The reference of reductions: every step computed with plain arrays of whole tensors.
 #include <algorithm>
 #include <functional>
 #include <span>
@@ -17,7 +17,7 @@ std::int64_t length(const Floats& values) {
   return static_cast<std::int64_t>(values.size());
 }
 
-// Sums in rank order, of vectors of the same length.
+// Sums vectors of the same length in rank order.
 Floats sum_of(const std::vector<Floats>& parts) {
   Floats sum = parts.front();
   for (std::size_t r = 1; r < parts.size(); ++r) {
@@ -32,7 +32,7 @@ struct Reference::Memory {
   std::unique_ptr<compression::Coder> coder;
   std::unique_ptr<compression::Coder> owner_coder;
   Floats residual;
-  Floats owner_residual;  // zero where the stripe is another rank's
+  Floats owner_residual;  // zero if another rank owns the stripe
 };
 
 Reference::Reference(Scheme scheme, const std::vector<std::size_t>& sizes)
@@ -94,7 +94,7 @@ void Reference::run_unused(const Gradients& zeros) {
   }
 }
 
-// Nobody sees what hosts have summed up as a whole.
+// No rank sees the sums of hosts as a whole.
 void Reference::begin(compression::Coder& coder, const kernels::Feedback& whole) const {
   if (scheme_.job_ranks == 0) {
     coder.begin(whole);
@@ -129,7 +129,7 @@ Floats Reference::reduce_shared(std::size_t tensor, const Gradients& gradients) 
   return result;
 }
 
-// Codes are added as numbers, not counted.
+// Adds codes as numbers instead of counting them.
 Floats Reference::reduce_counts(std::size_t tensor, const Gradients& gradients) {
   using compression::CountedCodes;
   Gradients own = gradients;
@@ -161,7 +161,7 @@ Floats Reference::reduce_counts(std::size_t tensor, const Gradients& gradients) 
   return result;
 }
 
-// What each rank sends, as numbers, from the one behind the owner on.
+// Payloads of all ranks as numbers, starting with the rank after the owner.
 Floats Reference::reduce_ring(std::size_t tensor, const Gradients& gradients) {
   Gradients own = gradients;
   Floats result(own.front()[tensor].size());

@@ -1,4 +1,4 @@
-// How long messages of a ring are, and where they become dense.
+// Lengths of messages in a ring, and the hop at which they become dense.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,8 @@ Scheme scheme_of(std::int64_t keep) {
   return {&codec, ReductionKind::kRing, {1, 256, keep, static_cast<std::int64_t>(DType::kF32), 0, 0}, kRingRanks};
 }
 
-// Of a cell that so many ranks have added to, each with `entries`: a number of entries, that of the only tile, entries.
+// Returns the bytes of a cell that `ranks` ranks have added to, each with `entries`: number of entries, number of the
+// only tile, entries.
 std::int64_t cell_bytes(std::int64_t ranks, std::int64_t entries) {
   return std::min<std::int64_t>(4 + 2 + 6 * ranks * entries, 4 * kCell);
 }
@@ -36,7 +37,7 @@ Gradients random_gradients(std::uint64_t seed) {
 }
 
 TEST(ReductionRing, IsSparseUntilThatIsNoShorter) {
-  // Sparse to the end; dense from the second hop on; dense from the first.
+  // Sparse to the end; dense from the second hop on; dense from the first hop on.
   for (const std::int64_t keep : {3, 100, 200}) {
     SCOPED_TRACE("keeps " + std::to_string(keep));
     const Scheme scheme = scheme_of(keep);

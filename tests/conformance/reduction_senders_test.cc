@@ -42,7 +42,7 @@ TEST_P(ReductionSenders, SendAsMuchAsTheyKeep) {
 
 INSTANTIATE_TEST_SUITE_P(All, ReductionSenders, ::testing::Values(2, 3, 4));
 
-// Owners of a share stand for their hosts.
+// Owners of a share act for their hosts.
 TEST(ReductionSendersOfHosts, LoseNothing) {
   expect_nothing_lost(unequal(4), "hosts");
 }

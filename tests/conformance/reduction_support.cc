@@ -61,7 +61,7 @@ struct Group::Node {
   BufferPool buffers{1 << 20, stats.gauge("staging")};
   std::vector<std::unique_ptr<compression::CodecState>> memories;
   std::vector<std::unique_ptr<compression::Coder>> decoders;
-  std::vector<const compression::Coder*> senders;  // by tensor and rank, where they differ
+  std::vector<const compression::Coder*> senders;  // index: tensor and rank; set if they differ
   std::vector<std::string> names;
   std::unique_ptr<net::Collectives> wrapped;
   net::Collectives* net = nullptr;
@@ -184,7 +184,7 @@ void Group::later(Rank rank, int turns, const std::function<void()>& task) {
   world_->on(rank, [this, rank, turns, task] { later(rank, turns - 1, task); });
 }
 
-// As a stream's deviation: all ranks end the step.
+// Acts like a deviation of a stream: all ranks end the step.
 void Group::give_up(const Status& cause) {
   for (Rank rank = 0; rank < scheme_.ranks; ++rank) {
     world_->on(rank, [this, rank, cause, step = step_.load()] {

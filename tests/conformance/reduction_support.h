@@ -1,5 +1,5 @@
-// What tests of reductions share: a group of ranks that reduce tensors, and the same worked out one element behind the
-// other.
+// Helpers of tests of reductions: a group of ranks that reduce tensors, and a reference that computes the same with
+// plain arrays.
 #pragma once
 
 #include <atomic>
@@ -18,25 +18,25 @@
 namespace sirtaki::engine::testing {
 
 using Floats = std::vector<float>;
-using Tensors = std::vector<Floats>;     // by tensor
-using Gradients = std::vector<Tensors>;  // by rank
+using Tensors = std::vector<Floats>;     // index: tensor
+using Gradients = std::vector<Tensors>;  // index: rank
 
 inline std::byte* bytes(Floats& values, std::int64_t at = 0) {
   return std::as_writable_bytes(std::span(values)).data() + static_cast<std::size_t>(at) * sizeof(float);
 }
 
-// A tensor's own numbers of rows; tests give tensors of a multiple of 8 elements 8 of them.
+// Returns the shape of a tensor, with its own number of rows; tensors with a multiple of 8 elements have 8 rows.
 compression::Shape shape_of(std::size_t numel);
 
-// How a set of tensors is compressed.
+// Compression of a set of tensors.
 struct Scheme {
   const compression::PayloadCodec* codec;
   ReductionKind reduction;
   std::vector<std::int64_t> params;
   int ranks;
-  // Of a Reference whose ranks stand for hosts, which have summed up: how many the job has. 0: every rank is one.
+  // Ranks of the job, for a Reference whose ranks stand for hosts that have summed up. 0: every rank stands for itself.
   int job_ranks = 0;
-  // By rank, params::kKeep in place of that of `params`; empty: equal ones.
+  // index: rank; overrides params::kKeep of `params`; empty: all ranks use `params`.
   std::vector<std::int64_t> keeps = {};
 
   std::vector<std::int64_t> params_of(Rank rank) const {
@@ -51,10 +51,10 @@ struct Scheme {
   }
 };
 
-// Parameters of every codec that tests of reductions use; params[0] is `feedback`. Empty: none that passes.
+// Returns parameters for a codec in tests of reductions; params[0] is `feedback`. Empty: the codec has none that pass.
 std::vector<std::int64_t> example_params(const compression::PayloadCodec& codec, bool feedback);
 
-// A partition: parts of tensors, in stripes from `first` to before `end`.
+// A partition: parts of tensors, as stripes from `first` to before `end`.
 struct Part {
   std::size_t tensor;
   std::int64_t first;
@@ -66,10 +66,10 @@ using Layout = std::vector<Partition>;
 enum class Cut : std::uint8_t { kWhole, kCut, kFused };
 Layout make_layout(const Scheme& scheme, const std::vector<std::size_t>& sizes, Cut cut);
 
-// All ranks of a job, each with what it owes.
+// All ranks of a job, each with its residuals.
 class Group {
  public:
-  // `world`, `options`: as net::testing::make_world.
+  // See net::testing::make_world for `world` and `options`.
   Group(Scheme scheme, std::vector<std::size_t> sizes, const std::string& world,
         const net::testing::WorldOptions& options = {});
   ~Group();
@@ -77,19 +77,19 @@ class Group {
   struct Step {
     ReduceOp op = ReduceOp::kSum;
     double postscale = 1.0;
-    std::vector<bool> absent = {};                    // by rank; empty: nobody
-    std::function<void(Rank, Reduction&)> then = {};  // once it is started, on the rank's loop
-    int turns = 0;                                    // of the loop, that pass before `then`
+    std::vector<bool> absent = {};                    // index: rank; empty: no rank is absent
+    std::function<void(Rank, Reduction&)> then = {};  // called on the rank's loop once the reduction is started
+    int turns = 0;                                    // turns of the loop that pass before `then`
   };
-  // One step; gradients become results. What each rank's partitions ended with, the first error of each; an error of
-  // one ends the step on all.
+  // Runs one step and replaces gradients by results. Returns the first error of each rank's partitions; an error of one
+  // partition ends the step on all ranks.
   std::vector<Status> run(const Layout& layout, Gradients& gradients, const Step& step);
   std::vector<Status> run(const Layout& layout, Gradients& gradients) { return run(layout, gradients, Step()); }
 
   Floats residual(Rank rank, std::size_t tensor) const;
-  // Of the last step, by rank.
+  // Returns the bytes that each rank sent in the last step.
   const std::vector<std::int64_t>& sent_bytes() const { return sent_bytes_; }
-  // Puts something between reductions and network.
+  // Wraps the collectives between reductions and network.
   using Wrap = std::function<std::unique_ptr<net::Collectives>(Rank, net::Collectives&)>;
   void wrap(const Wrap& wrap);
 
@@ -109,15 +109,15 @@ class Group {
   std::atomic<int> missing_{0};
 };
 
-// The same with plain arrays, stripe by stripe: what a reduction means.
+// The definition of a reduction, computed with plain arrays, stripe by stripe.
 class Reference {
  public:
   Reference(Scheme scheme, const std::vector<std::size_t>& sizes);
   ~Reference();
 
-  // One step of tensors that all have; the result is for all ranks.
+  // Runs one step of tensors that all ranks have; returns the result of all ranks.
   Tensors run(const Gradients& gradients, ReduceOp op);
-  // One step of tensors that no rank has: coders see it, and nothing is given or taken.
+  // Runs one step of tensors that no rank has: coders see it, and no values are exchanged.
   void run_unused(const Gradients& zeros);
   Floats residual(Rank rank, std::size_t tensor) const;
 
@@ -132,7 +132,7 @@ class Reference {
   kernels::Feedback arrays_of(std::size_t rank, std::size_t tensor, Floats& gradient) const;
 
   const Scheme scheme_;
-  std::vector<std::vector<std::unique_ptr<Memory>>> memories_;  // by rank, by tensor
+  std::vector<std::vector<std::unique_ptr<Memory>>> memories_;  // index: rank, tensor
 };
 
 }  // namespace sirtaki::engine::testing

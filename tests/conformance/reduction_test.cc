@@ -1,4 +1,5 @@
-// Every codec with payloads by every reduction that runs it: what ranks get and owe is what the codec means.
+// Every codec with payloads by every reduction that supports it: results and residuals follow the definition of the
+// codec.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,7 +29,8 @@ void for_each_stripe(const Scheme& scheme, const Layout& layout, Body body) {
   }
 }
 
-// Bytes that all ranks together send, but for headers; of a sum over ranks, before it is divided among them.
+// Returns the bytes that all ranks send together, without headers; of a sum over ranks, before it is divided among
+// them.
 std::int64_t sent_in_all(const Scheme& scheme, const Layout& layout) {
   using compression::CountedCodes;
   const auto ranks = static_cast<std::size_t>(scheme.ranks);
@@ -36,7 +38,7 @@ std::int64_t sent_in_all(const Scheme& scheme, const Layout& layout) {
   for_each_stripe(scheme, layout, [&](const compression::Shape& shape, std::int64_t numel) {
     const std::size_t payload = scheme.codec->payload_bytes(scheme.params, shape, numel);
     switch (scheme.reduction) {
-      case ReductionKind::kGather:  // to all others
+      case ReductionKind::kGather:  // to all other ranks
         bytes += ranks * payload;
         break;
       case ReductionKind::kShared: {
@@ -48,17 +50,17 @@ std::int64_t sent_in_all(const Scheme& scheme, const Layout& layout) {
         bytes += 2 * CountedCodes::exponent_bytes(numel) + CountedCodes::code_bytes(numel) +
                  CountedCodes::count_bytes(numel, scheme.ranks);
         break;
-      case ReductionKind::kRing:  // dense, there and back: at most; recipe_ring_test.cc has the formula
+      case ReductionKind::kRing:  // dense, there and back: an upper bound; reduction_ring_test.cc has the formula
         bytes += 2 * static_cast<std::size_t>(numel) * sizeof(float);
         break;
-      default:  // to the owner, who sends as much to all; or sums of it
+      default:  // to the owner, which sends as much to all; or sums
         bytes += 2 * payload;
     }
   });
   return static_cast<std::int64_t>(bytes) * (scheme.ranks - 1);
 }
 
-// Of a ring: stripes, or the ranks' shares of a whole tensor.
+// Returns the cells of a ring: stripes, or the ranks' shares of a whole tensor.
 std::int64_t cells_of(const Scheme& scheme, const Layout& layout) {
   std::int64_t cells = 0;
   for_each_stripe(scheme, layout, [&](const compression::Shape& shape, std::int64_t numel) {
@@ -118,7 +120,7 @@ TEST_P(ReductionConformance, SendsWhatItsFormulaSays) {
         EXPECT_LE(all, expected + scheme().ranks * others * (headers + 4 * cells_of(scheme(), layout)));
         break;
       default:
-        // Sums, which each rank rounds down; in front of the first one two numbers for each slice, or a byte.
+        // Each rank rounds sums down; the first sum is preceded by two numbers for each slice, or a byte.
         EXPECT_NEAR(static_cast<double>(all),
                     static_cast<double>(expected +
                                         2 * others * (scheme().reduction == ReductionKind::kCounts ? 1 : 8) * headers),
@@ -171,7 +173,7 @@ TEST_P(ReductionConformance, WhatNoRankHasIsZeroAndOwesWhatItDid) {
   expect_ok(group.run(layout, nobody, {.absent = all}));
   EXPECT_TRUE(same_bits(nobody.back()[1], zeros.back()[1]));
   EXPECT_TRUE(same_bits(group.residual(0, 1), before));
-  // Where one rank has a gradient, the others send what they owe.
+  // One rank has a gradient; the others send their residuals.
   std::vector<bool> but_one = all;
   but_one.back() = false;
   Reference reference(scheme(), kCaseSizes);

@@ -1,4 +1,4 @@
-// Recipes over sockets, each rank with a thread of its own.
+// Reductions over sockets, each rank with a thread of its own.
 #include "tests/conformance/reduction_cases.h"
 
 namespace sirtaki::engine::testing {
