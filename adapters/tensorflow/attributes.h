@@ -1,4 +1,4 @@
-// Attributes: reads what an operation was made with. The first failure stays, and is told to TensorFlow once.
+// Attributes: reads the attributes of an operation. Keeps the first failure and reports it to TensorFlow once.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ class Attributes {
 
   std::string text(const char* name);
   std::int64_t integer(const char* name);
-  // A text that is a number: TensorFlow's own attributes know float32 only.
+  // Reads a number from a text: TensorFlow's own attributes know float32 only.
   double number(const char* name);
-  // Integers with commas between them.
+  // Reads integers separated by commas.
   std::vector<std::int32_t> integers(const char* name);
-  // False: construction has failed, and TensorFlow knows.
+  // Returns false if construction has failed; the failure has been reported to TensorFlow.
   bool ok();
 
  private:

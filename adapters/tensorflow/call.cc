@@ -94,7 +94,7 @@ Failure Call::in_place(int index, bool copy, Tensor& out) const {
     return failure;
   }
   const std::vector<std::int64_t> dims = source.dims();
-  source.reset();  // memory with a second reference would not be given away
+  source.reset();  // TensorFlow gives away only memory without a second reference
   const ScopedStatus status;
   int forwarded = -1;
   TfTensor* const target = tf().TF_ForwardInputOrAllocateOutput(
@@ -134,7 +134,7 @@ Failure Call::set_output(int index, const Tensor& tensor) const {
 void Call::end(std::unique_ptr<Call> call, const Failure& failure) {
   if (!failure.ok()) {
     const ScopedStatus status;
-    failure.tell(status.get());
+    failure.write_to(status.get());
     tf().TF_OpKernelContext_Failure(call->context_, status.get());
   }
   Done done = std::move(call->done_);

@@ -1,7 +1,7 @@
-// Tensor, Call: what a kernel was called with, and how it ends.
+// Tensor, Call: inputs and outputs of one call of a kernel, and its end.
 //
-// A Call is owned by whoever works on it, moves from TensorFlow's thread to the completing one, and is used by one
-// thread at a time. TensorFlow keeps the context until the call has ended.
+// The thread that works on a Call owns it; a Call moves from TensorFlow's thread to the completing one, one thread at a
+// time. TensorFlow keeps the context until the call has ended.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace sirtaki_tensorflow {
 
-// A reference to a tensor's memory, row-major as all of TensorFlow's.
+// A reference to the memory of a tensor, row-major like all tensors of TensorFlow.
 class Tensor {
  public:
   Tensor() = default;
@@ -32,8 +32,8 @@ class Tensor {
   const std::vector<std::int64_t>& dims() const { return dims_; }
   void* data() const { return tf().TF_TensorData(tensor_); }
   std::size_t bytes() const { return tf().TF_TensorByteSize(tensor_); }
-  std::size_t item_bytes() const;  // 0 for a type that cannot be sent
-  // Borrows this tensor's memory and dimensions. Fails for a type that cannot be sent.
+  std::size_t item_bytes() const;  // 0 for a type that has no dtype of the runtime
+  // Borrows memory and dimensions of this tensor. Fails for a type that has no dtype of the runtime.
   Failure describe(sirtaki_tensor& out) const;
 
  private:
@@ -48,12 +48,12 @@ class Call {
 
   int inputs() const { return tf().TF_NumInputs(context_); }
   Failure input(int index, Tensor& out) const;
-  // Input `index` as output `index`: its own memory where nobody else uses that, else other memory with the same values
-  // (`copy`) or any.
+  // Returns a tensor for output `index` with the shape of input `index`: the memory of the input if it has no other
+  // user, else other memory with the same values (`copy`) or any values.
   Failure in_place(int index, bool copy, Tensor& out) const;
   Failure allocate(int index, TfType type, const std::vector<std::int64_t>& dims, std::size_t bytes, Tensor& out) const;
   Failure set_output(int index, const Tensor& tensor) const;
-  // Ends it; the last thing done with a call, with no tensor of it left.
+  // Ends the call. It must be the last use of the call, after all of its tensors are gone.
   static void end(std::unique_ptr<Call> call, const Failure& failure);
 
  private:

@@ -1,7 +1,7 @@
 // Completions: the thread on which kernels end, so that neither the runtime's loop nor TensorFlow's threads wait.
 //
-// One a process, started by the first use. Never destroyed: the runtime may tell of an end when static objects die, and
-// a forked child has the object but not its thread. Idle it sleeps.
+// One object per process, created by the first use. It is never destroyed: the runtime may report an end while static
+// objects are being destroyed, and a forked child has the object but not its thread. The idle thread sleeps.
 #pragma once
 
 #include <condition_variable>
@@ -15,7 +15,7 @@ namespace sirtaki_tensorflow {
 class Completions {
  public:
   static Completions& instance();
-  // Runs `work` on the thread. Any thread, does not block.
+  // Runs `work` on the thread. Any thread; does not block.
   void post(std::function<void()> work);
 
  private:

@@ -7,7 +7,7 @@
 namespace sirtaki_tensorflow {
 namespace {
 
-constexpr std::size_t kFunctionBytes = 32;  // of libstdc++'s on 64-bit machines
+constexpr std::size_t kFunctionBytes = 32;  // size of a std::function of libstdc++ on 64-bit machines
 
 TfDone* as_raw(std::function<void()>& function) {
   return reinterpret_cast<TfDone*>(&function);

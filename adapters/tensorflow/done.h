@@ -1,7 +1,8 @@
-// Done: how an asynchronous kernel tells TensorFlow that it is over.
+// Done: the callback by which an asynchronous kernel reports its end to TensorFlow.
 //
-// TensorFlow hands out the address of a std::function that lies on its own stack and dies when the kernel's function
-// returns, so the function is moved out first. That leans on libstdc++'s layout; asynchronous() looks for it at load.
+// TensorFlow passes the address of a std::function that lies on its own stack and dies when the function of the kernel
+// returns, so the std::function is moved out first. That relies on the layout of libstdc++; asynchronous() checks it at
+// load.
 // Threads: any, one at a time.
 #pragma once
 
@@ -13,19 +14,19 @@ namespace sirtaki_tensorflow {
 
 class Done {
  public:
-  // Takes over TensorFlow's function.
+  // Moves TensorFlow's function out of `raw`.
   explicit Done(TfDone* raw);
-  // For kernels that block: runs `over` instead.
+  // Runs `over` instead, for kernels that block.
   explicit Done(std::function<void()> over) : over_(std::move(over)) {}
-  // Once, as the last thing done with the context, without a lock held.
+  // Reports the end. Call it once, as the last use of the context, without a lock held.
   void run();
 
  private:
   std::function<void()> over_;
 };
 
-// Whether Done(TfDone*) can be trusted with this TensorFlow: its callbacks are std::functions of the same library, and
-// it runs one of ours.
+// Returns whether Done(TfDone*) works with this TensorFlow: its callbacks are std::functions of the same library, and
+// it can run one of ours.
 bool asynchronous();
 
 }  // namespace sirtaki_tensorflow

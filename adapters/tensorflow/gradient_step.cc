@@ -117,7 +117,7 @@ Failure ReadyOp::join(Step& step, std::int64_t number) const {
     return invalid("a step of gradients begins before the one before it has ended; " + std::string(kLoops));
   }
   if (step.number != number && holds_any(step)) {
-    // Returns when the runtime has let go of the memory.
+    // The abort returns when the runtime no longer uses the memory.
     Failure failure =
         of_call(sirtaki_stream_abort(stream_,
                                      "its program left a step before all gradients were computed, by an error of its "
@@ -156,7 +156,7 @@ struct FinishOp::Running {
     Call::end(std::move(call), failure);
   }
 
-  static void told(void* context) {
+  static void on_done(void* context) {
     auto* const running = static_cast<Running*>(context);
     Completions::instance().post([running] { std::unique_ptr<Running>(running)->over(); });
   }
@@ -180,8 +180,8 @@ void FinishOp::start(std::unique_ptr<Call> call) const {
     return;
   }
   Running* const owned = running.release();
-  if (sirtaki_stream_on_done(stream_, Running::told, owned) != SIRTAKI_OK) {
-    Running::told(owned);  // the session has ended meanwhile, which the wait then tells
+  if (sirtaki_stream_on_done(stream_, Running::on_done, owned) != SIRTAKI_OK) {
+    Running::on_done(owned);  // the session has ended meanwhile; the wait then reports it
   }
 }
 

@@ -1,9 +1,9 @@
 // StepTable, NumberOp, ReadyOp, FinishOp: one step of a stream in TensorFlow's graph.
 //
-// A gradient is given to the stream by an operation of its own as soon as TensorFlow has computed it, which does not
-// wait; one operation behind all of them ends the step and waits. The table holds the memory that the runtime works on
-// between the two. A number, which every execution gets anew, says that they belong together: a step that the program
-// leaves half-way is given up on all ranks when the next begins.
+// One operation for each gradient gives it to the stream as soon as TensorFlow has computed it, and does not wait; one
+// operation after all of them ends the step and waits. Between the two, the table holds the tensors that the runtime
+// works on. A number that is new for every execution connects them: a step that the program abandons is given up on all
+// ranks when the next begins.
 // Threads: any; operations of one stream take turns.
 #pragma once
 
@@ -21,8 +21,8 @@ namespace sirtaki_tensorflow {
 // The gradients of a stream's current step.
 struct Step {
   std::mutex mutex;
-  std::vector<Tensor> held;  // by place in the stream; empty: not ready yet
-  std::int64_t number = 0;   // of the execution that `held` is of
+  std::vector<Tensor> held;  // index: place in the stream; empty: not ready yet
+  std::int64_t number = 0;   // number of the execution to which `held` belongs
   bool finishing = false;
 };
 
@@ -32,7 +32,7 @@ class StepTable {
   static StepTable& instance();
   std::shared_ptr<Step> of(sirtaki_stream stream, int count);
   std::int64_t next_number();
-  // The session has ended: nobody works on memory any more.
+  // Drops all steps. The session must have ended, so that it uses no tensor any more.
   void clear();
 
  private:
@@ -44,14 +44,14 @@ class StepTable {
 class NumberOp {
  public:
   explicit NumberOp(Attributes& /*attributes*/) {}
-  // A number that no other execution has. Ends the call before it returns.
+  // Outputs a number that no other execution has. Ends the call before it returns.
   void start(std::unique_ptr<Call> call) const;
 };
 
 class ReadyOp {
  public:
   explicit ReadyOp(Attributes& attributes);
-  // Ends the call before it returns.
+  // Gives one gradient to its stream. Ends the call before it returns.
   void start(std::unique_ptr<Call> call) const;
 
  private:
@@ -66,7 +66,7 @@ class ReadyOp {
 class FinishOp {
  public:
   explicit FinishOp(Attributes& attributes);
-  // Its inputs are the outputs of all ReadyOps by place, as are its outputs, and the number.
+  // Inputs are the outputs of all ReadyOps by place, and the number; outputs are the reduced gradients by place.
   void start(std::unique_ptr<Call> call) const;
 
  private:

@@ -1,5 +1,5 @@
-// What tf.load_op_library() finds: operations and kernels, registered while this library is being loaded, and a few
-// functions for the Python package. TensorFlow makes wrappers of what is registered in that moment alone.
+// Library for tf.load_op_library(): operations and kernels, registered while the library is being loaded, and a few
+// functions for the Python package. TensorFlow makes wrappers only for operations that are registered in that moment.
 #include <latch>
 #include <string>
 
@@ -43,7 +43,7 @@ void start_and_wait(void* op, TfContext* context) {
 
 // ---- registration ----
 
-// Registers one after the other; the first problem stays.
+// Registers one operation or kernel after the other; keeps the first problem.
 class Registrar {
  public:
   const std::string& problem() const { return problem_; }
@@ -75,7 +75,8 @@ class Registrar {
         tf().TF_OpDefinitionBuilderAddAttr(op, spec.c_str());
       }
     }
-    // Stateless ones would be merged, pruned or run once at compile time, and ranks would wait for each other for ever.
+    // Stateless operations would be merged, pruned or run once at compile time, and ranks would wait for each other for
+    // ever.
     tf().TF_OpDefinitionBuilderSetIsStateful(op, true);
     tf().TF_OpDefinitionBuilderSetShapeInferenceFunction(op, shapes);
     const ScopedStatus status;
@@ -134,7 +135,8 @@ std::string register_all() {
   return registrar.problem();
 }
 
-// A constructor of the library itself would run before TensorFlow listens; an object's, last in the file, does not.
+// A constructor function would run before TensorFlow watches registrations; the last static object of the file does
+// not.
 const std::string kProblem = register_all();
 
 }  // namespace
@@ -142,17 +144,17 @@ const std::string kProblem = register_all();
 
 extern "C" {
 
-// For sirtaki/tensorflow/_library.py. "" or why there are no operations.
+// Returns "", or the reason why there are no operations. Used by sirtaki/tensorflow/_library.py.
 SIRTAKI_API const char* sirtaki_tensorflow_problem(void) {
   return sirtaki_tensorflow::kProblem.c_str();
 }
 
-// 1: operations wait without a thread of TensorFlow's; 0: each blocks one.
+// Returns 1 if operations wait without blocking a thread of TensorFlow; 0: each one blocks a thread.
 SIRTAKI_API int sirtaki_tensorflow_asynchronous(void) {
   return sirtaki_tensorflow::asynchronous() ? 1 : 0;
 }
 
-// After every sirtaki_shutdown().
+// Drops the state of all streams. Call it after every sirtaki_shutdown().
 SIRTAKI_API void sirtaki_tensorflow_forget(void) {
   sirtaki_tensorflow::StepTable::instance().clear();
 }

@@ -29,7 +29,7 @@ bool allocates(sirtaki_op kind) {
 // One call from its submission to its end.
 struct NamedOp::Running {
   sirtaki_op kind = SIRTAKI_BARRIER;
-  int size = 1;  // how many ranks take part
+  int size = 1;  // number of ranks that take part
   std::unique_ptr<Call> call;
   std::vector<Tensor> sources;
   std::vector<Tensor> targets;
@@ -72,7 +72,7 @@ void NamedOp::start(std::unique_ptr<Call> call) const {
     Call::end(std::move(failed), failure);
     return;
   }
-  // From the last of these on it belongs to the completing thread.
+  // From the last submission on, the completing thread owns it.
   Running* const owned = running.release();
   const std::vector<sirtaki_request> requests = owned->requests;
   if (requests.empty()) {
@@ -87,7 +87,7 @@ void NamedOp::start(std::unique_ptr<Call> call) const {
 }
 
 Failure NamedOp::submit(Running& running) const {
-  // The second input of an alltoall is no tensor to send; a barrier has none.
+  // The second input of an alltoall is not sent as a tensor; a barrier has no tensor.
   const int tensors = kind_ == SIRTAKI_ALLTOALL ? 1 : running.call->inputs();
   const int count = kind_ == SIRTAKI_BARRIER ? 1 : tensors;
   if (!names_.empty() && static_cast<int>(names_.size()) != count) {
@@ -163,7 +163,7 @@ Failure NamedOp::add_splits(Running& running) const {
 void NamedOp::finish(std::unique_ptr<Running> running) {
   Failure failure;
   for (std::size_t i = 0; i < running->requests.size(); ++i) {
-    // Over, or the session is: this never waits.
+    // The operation or the session is over, so this wait never blocks.
     Failure own = of_call(sirtaki_wait(running->requests[i], 0));
     if (own.ok() && failure.ok() && allocates(running->kind)) {
       own = take_result(*running, i);

@@ -1,4 +1,4 @@
-// NamedOp: an operation by name as a kernel; one input for each tensor of a group.
+// NamedOp: an operation by name as a kernel, with one input for each tensor of a group.
 //
 // Owned by TensorFlow, shared by all calls, constant after its construction. Threads: any.
 #pragma once
@@ -16,7 +16,7 @@ namespace sirtaki_tensorflow {
 class NamedOp {
  public:
   NamedOp(sirtaki_op kind, Attributes& attributes);
-  // Starts it; the call ends on the completing thread, or here when it cannot be started.
+  // Starts the operation. The call ends on the completing thread, or here if the operation cannot be started.
   void start(std::unique_ptr<Call> call) const;
 
  private:

@@ -20,7 +20,7 @@ bool ok(const TfStatus* status) {
   return tf().TF_GetCode(status) == kTfOk;
 }
 
-// An input as output of the same number, with the first dimension left open if it has one.
+// Gives output `index` the shape of input `index`, with the first dimension unknown if there is one.
 void rows_of(TfShapeContext* context, int index, TfStatus* status) {
   const Shape given = make_shape();
   tf().TF_ShapeInferenceContextGetInput(context, index, given.get(), status);
@@ -49,7 +49,7 @@ int inputs(TfShapeContext* context) {
   return static_cast<int>(tf().TF_ShapeInferenceContextNumInputs(context));
 }
 
-// The first inputs as outputs of the same numbers.
+// Gives the first `count` outputs the shapes of the inputs with the same indices.
 void pass_on(TfShapeContext* context, int count, TfStatus* status) {
   const Shape shape = make_shape();
   for (int i = 0; i < count && ok(status); ++i) {

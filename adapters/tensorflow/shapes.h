@@ -1,21 +1,21 @@
-// What TensorFlow may know of results before they are there: shape functions for operations.
+// Shape functions of operations: shapes of results that TensorFlow may know before they exist.
 #pragma once
 
 #include "adapters/tensorflow/tf_api.h"
 
 namespace sirtaki_tensorflow {
 
-// Every output has the shape of the input of its number.
+// Every output has the shape of the input with the same index.
 void shapes_as_given(TfShapeContext* context, TfStatus* status);
-// The same but for the first dimension, which is not known.
+// Every output has the shape of the input with the same index, except for an unknown first dimension.
 void shapes_of_rows(TfShapeContext* context, TfStatus* status);
-// Of an alltoall: rows, and a vector of counts.
+// Outputs of an alltoall: rows, and a vector of counts.
 void shapes_of_exchange(TfShapeContext* context, TfStatus* status);
-// Of one step of gradients: a scalar; as the first input; as all inputs but the last.
+// Outputs of the operations of a step: a scalar; the shape of the first input; the shapes of all inputs but the last.
 void shapes_of_number(TfShapeContext* context, TfStatus* status);
 void shapes_of_ready(TfShapeContext* context, TfStatus* status);
 void shapes_of_finish(TfShapeContext* context, TfStatus* status);
-// No output.
+// The operation has no output.
 void shapes_of_nothing(TfShapeContext* context, TfStatus* status);
 
 }  // namespace sirtaki_tensorflow

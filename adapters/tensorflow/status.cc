@@ -8,7 +8,7 @@ namespace {
 // Read by sirtaki/tensorflow/_errors.py.
 constexpr const char* kPayload = "sirtaki";
 
-// A status of code UNAVAILABLE would lose its type inside a tf.function.
+// The code UNAVAILABLE would lose its type inside a tf.function.
 TfCode tf_code(sirtaki_status code) {
   switch (code) {
     case SIRTAKI_OK:
@@ -27,7 +27,7 @@ TfCode tf_code(sirtaki_status code) {
 
 }  // namespace
 
-void Failure::tell(TfStatus* status) const {
+void Failure::write_to(TfStatus* status) const {
   tf().TF_SetStatus(status, tf_code(code), text.c_str());
   const std::string blame =
       std::to_string(static_cast<int>(code)) + ";" + std::to_string(rank) + ";" + tensor + "\n" + text;

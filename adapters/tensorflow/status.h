@@ -1,4 +1,4 @@
-// ScopedStatus, Failure: TensorFlow's statuses, and what goes wrong in a kernel with the rank and the tensor to blame.
+// ScopedStatus, Failure: statuses of TensorFlow, and errors of a kernel with the rank and the tensor that caused them.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ class ScopedStatus {
   TfStatus* const status_;
 };
 
-// SIRTAKI_OK: nothing went wrong.
+// An error; SIRTAKI_OK means success.
 struct Failure {
   sirtaki_status code = SIRTAKI_OK;
   std::string text = {};
@@ -31,12 +31,12 @@ struct Failure {
   std::string tensor = {};
 
   bool ok() const { return code == SIRTAKI_OK; }
-  // Writes code, text and, for the Python package, who is to blame.
-  void tell(TfStatus* status) const;
+  // Writes code, text and, for the Python package, the rank and tensor that caused the error.
+  void write_to(TfStatus* status) const;
 };
 
 Failure invalid(std::string text);
-// What the calling thread's last call of the runtime, which answered `code`, said.
+// Returns the error of the last call to the runtime on this thread, which returned `code`.
 Failure of_call(sirtaki_status code);
 
 }  // namespace sirtaki_tensorflow

@@ -1,4 +1,4 @@
-// TfApi: TensorFlow's C functions, found in the library that the process has loaded already.
+// TfApi: C functions of TensorFlow, found in the library that the process has loaded already.
 //
 // One constant table per process, filled on first use. Threads: any.
 #pragma once
@@ -13,10 +13,10 @@ struct TfApi {
 #define SRT_TF(result, name, parameters) result(*name) parameters = nullptr;
 #include "adapters/tensorflow/tf_functions.inc"
 #undef SRT_TF
-  // The symbol of Device::ComputeAsync(AsyncOpKernel*, OpKernelContext*, std::function<void()>) exists: TensorFlow's
-  // callbacks are libstdc++'s std::function.
+  // True if the symbol Device::ComputeAsync(AsyncOpKernel*, OpKernelContext*, std::function<void()>) exists: callbacks
+  // are then std::functions of libstdc++.
   bool callbacks_are_ours = false;
-  // Empty, or why nothing can be registered.
+  // Empty, or the reason why no operation can be registered.
   std::string problem;
 };
 

@@ -1,6 +1,6 @@
-// Types of TensorFlow's C interface, declared here: nothing of TensorFlow is needed to compile.
+// Types of TensorFlow's C interface, declared here so that the library compiles without TensorFlow.
 //
-// Pointers to them belong to TensorFlow. Numbers are part of its stable interface.
+// Pointers to these types belong to TensorFlow. Values of enumerations are part of its stable interface.
 #pragma once
 
 #include <cstddef>
