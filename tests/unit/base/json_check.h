@@ -1,4 +1,4 @@
-// is_valid_json: a strict reader that keeps nothing, to check what writers produced.
+// is_valid_json: a strict validator of JSON, for the output of writers.
 #pragma once
 
 #include <algorithm>

@@ -69,7 +69,7 @@ TEST(Wire, IsLittleEndianWithFourByteLengths) {
 TEST(Wire, TruncationAtEveryByteIsOneError) {
   const auto bytes = sample();
   for (std::size_t size = 0; size < bytes.size(); ++size) {
-    // A copy of its own, so that a sanitizer sees a read past the end.
+    // Reads a copy, so that a sanitizer sees a read past the end.
     const std::vector<std::byte> cut(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
     WireReader reader(cut);
     (void)read_sample(reader);

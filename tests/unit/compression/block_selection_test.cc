@@ -37,7 +37,7 @@ TEST(BlockSelection, ChoosesByTheMeanAndPadsAShortBlock) {
   EXPECT_EQ(out, (std::vector<float>{0, 0, 0, 0, 4, 4, 4, -6, 10, 10}));
 }
 
-// One rank's part of the shared reduction: what it sends of blocks that all agreed on.
+// Part of one rank in the shared reduction: payloads of blocks that all ranks agreed on.
 struct Member {
   std::vector<float> gradient;
   std::vector<float> left;
@@ -56,7 +56,7 @@ TEST(BlockSelection, SharedByAllRanksLosesNothing) {
       std::mt19937_64 random(static_cast<std::uint64_t>(numel));
       const BlockSelection selection(numel, 10, 2, DType::kF32);
       std::vector<Member> world(static_cast<std::size_t>(ranks));
-      std::vector<float> balance(size);  // given less got
+      std::vector<float> balance(size);  // inputs minus results
       for (Member& member : world) {
         member.left.resize(size);
         member.norms.resize(static_cast<std::size_t>(selection.blocks()));

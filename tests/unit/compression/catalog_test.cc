@@ -26,7 +26,7 @@ TEST(Catalog, FindsCodecsByNameAndById) {
   EXPECT_THROW(codec(CodecId{65535}), BugError);
 }
 
-// Plans and scripts carry these: a change would make old ones mean something else.
+// Plans and scripts contain these numbers: a change would give old ones another meaning.
 TEST(Catalog, KeepsItsNumbersAndNames) {
   EXPECT_EQ(static_cast<int>(find_codec("none")->id()), 0);
   EXPECT_EQ(static_cast<int>(find_codec("fp16")->id()), 1);

@@ -14,13 +14,13 @@ namespace sirtaki::compression {
 
 using Values = std::vector<std::int64_t>;
 
-inline constexpr auto kF32 = static_cast<std::int64_t>(DType::kF32);  // as a parameter
+inline constexpr auto kF32 = static_cast<std::int64_t>(DType::kF32);  // the dtype as a parameter
 
 inline std::byte* bytes(std::vector<float>& values) {
   return std::as_writable_bytes(std::span(values)).data();
 }
 
-// A rank's coder and residual of a whole tensor.
+// Coder and residual of one rank for a whole tensor.
 class CodecRun {
  public:
   CodecRun(std::string_view codec, Values params, std::int64_t numel)
@@ -30,7 +30,7 @@ class CodecRun {
 
   Coder& coder() { return *coder_; }
 
-  // What the payload of one step means.
+  // Returns the decoded payload of one step.
   std::vector<float> step(std::vector<float> gradient, bool begin = true) {
     const kernels::Feedback arrays{.gradient = bytes(gradient), .residual = bytes(left), .left = bytes(left)};
     if (begin) {

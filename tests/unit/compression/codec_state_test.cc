@@ -16,7 +16,7 @@
 namespace sirtaki::compression {
 namespace {
 
-// Integers up to 127 pass int8 with scale 1; what is left is exact.
+// Integers up to 127 pass int8 with scale 1, so residuals are exact.
 TEST(Memory, OwesWhatNeitherTheRankNorTheOwnerHasSent) {
   const PayloadCodec& int8 = *find_payload_codec("int8");
   CodecState memory(int8, {1, 4}, {.numel = 10}, {.stripe = 4, .ranks = 2, .rank = 1});
@@ -28,7 +28,7 @@ TEST(Memory, OwesWhatNeitherTheRankNorTheOwnerHasSent) {
   std::vector<float> left = {0, 0, 0, 1, 0, 2, 0, 0, 0, 3};
   std::copy_n(bytes(left), 40, own.left);
 
-  // Stripes 0 and 2 are rank 0's; elements 4 to 7 are this rank's.
+  // Rank 0 owns stripes 0 and 2; this rank owns elements 4 to 7.
   std::vector<float> sums = {1, 1, 1, 1};
   const kernels::Feedback owner = memory.owner_feedback(bytes(sums), 4);
   std::vector<float> unsent = {10, 20, 30, 40};
@@ -49,7 +49,7 @@ TEST(Memory, OwesWhatNeitherTheRankNorTheOwnerHasSent) {
   EXPECT_EQ(residual, gradient);
 }
 
-// One rank that encodes and decodes: what arrives of a step.
+// Encodes and decodes one step on one rank; returns the result.
 std::vector<float> step_of(CodecState& memory, std::uint64_t step, std::mt19937_64& random) {
   const std::int64_t numel = memory.shape().numel;
   std::vector<float> gradient(static_cast<std::size_t>(numel));
@@ -72,7 +72,7 @@ struct Case {
 constexpr Shape kMatrix{.numel = 960, .rows = 24};
 constexpr Ownership kAlone{.stripe = 960, .ranks = 1, .rank = 0};
 
-// With factors of momentum of 0.5.
+// Returns cases whose codecs keep momentum, with factor 0.5.
 std::vector<Case> with_memory() {
   const auto f32 = static_cast<std::int64_t>(DType::kF32);
   return {{"group_topk", {1, 64, 3, f32, 32768, 0}},
@@ -133,7 +133,7 @@ TEST(Memory, RefusesToRememberWhatIsDamaged) {
   }
   EXPECT_FALSE(CodecState::check_state(good, kMatrix.numel - 1).ok());
   std::vector<std::byte> nan = good;
-  // The last number of the momentum, in front of the length of what is the coder's own.
+  // The last number of the momentum precedes the length of the coder's own state.
   std::fill_n(nan.end() - 8, 4, std::byte{0xFF});
   EXPECT_FALSE(CodecState::check_state(nan, kMatrix.numel).ok());
   CodecState again(*find_payload_codec("group_topk"), with_memory()[0].params, kMatrix, kAlone);
@@ -165,7 +165,7 @@ class ScatterWorld {
 
   CodecState& memory(Rank rank) { return *memories_[static_cast<std::size_t>(rank)]; }
 
-  // The sum that all ranks get.
+  // Returns the sum, which is the same on all ranks.
   std::vector<float> step(std::vector<std::vector<float>>& gradients) {
     std::vector<float> out(static_cast<std::size_t>(numel_));
     for (std::int64_t offset = 0; offset < numel_; offset += stripe_) {
@@ -236,7 +236,7 @@ TEST(Memory, WhatRanksGaveIsWhatTheyGotPlusWhatIsOwed) {
       std::transform(all.begin(), all.end(), got.begin(), all.begin(), std::plus<>());
       ASSERT_EQ(all, given) << "step " << step;
     }
-    // The flushed residual is in the gradients.
+    // Flushed residuals are part of the gradients.
     for (std::size_t rank = 0; rank < gradients.size(); ++rank) {
       std::fill(gradients[rank].begin(), gradients[rank].end(), 0.0F);
       world.memory(static_cast<Rank>(rank)).flush_residual({0, kNumel}, bytes(gradients[rank]));

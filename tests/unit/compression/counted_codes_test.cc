@@ -41,7 +41,7 @@ TEST(CountedCodes, WantTheThresholdsThatTheCodecTakesAlone) {
     run.coder().counted()->want({2048, kNumel - 2048}, arrays.from(2048), at(of_second));
     EXPECT_EQ(of_second, Exponents(wanted.begin() + 1, wanted.end()));
     run.step(gradient, by_block == 0);
-    // Exponent and 512 bytes of planes of each block.
+    // Each block has an exponent and 512 bytes of planes.
     for (std::size_t block = 0; block < wanted.size(); ++block) {
       EXPECT_EQ(static_cast<std::byte>(wanted[block]), run.payload[block * 513]) << "block " << block;
     }

@@ -18,7 +18,8 @@ TEST(GroupTopk, SendsTheLargestOfEachGroup) {
   EXPECT_EQ(run.step({0, 0, 0, 0, 0, 0, 0, 0}), (std::vector<float>{0, 0, 2, 0, 5, 0, 0, 0}));
 }
 
-// Deep Gradient Compression: u = m u + g; v = v + u (with Nesterov v + g + m u); where v travels, both become zero.
+// Deep Gradient Compression: u = m u + g; v = v + u (with Nesterov v + g + m u); elements of v that are sent become
+// zero in u and v.
 class Correction {
  public:
   Correction(std::size_t n, bool nesterov) : u_(n), v_(n), nesterov_(nesterov) {}
@@ -82,7 +83,7 @@ TEST(GroupTopk, SendsTheSameInPiecesWithMomentum) {
   }
 }
 
-// Nothing waits, so no momentum is stale: SGD with momentum, bit for bit.
+// No element waits, so no momentum is stale: SGD with momentum, bit for bit.
 TEST(GroupTopk, SendingAllElementsIsSgdWithMomentum) {
   const float m = static_cast<float>(kNine) / 65536.0F;
   for (const bool nesterov : {false, true}) {
@@ -102,7 +103,7 @@ TEST(GroupTopk, SendingAllElementsIsSgdWithMomentum) {
   }
 }
 
-// 64 of 256 in steps 0 and 1, 32, 16, 8, 4, then 3.
+// Keeps 64 of 256 in steps 0 and 1, then 32, 16, 8, 4 and 3.
 TEST(GroupTopk, WarmsUpByHalves) {
   const Values values = {1, 256, 3, kF32, 0, 0, 10, 64};
   const PayloadCodec& codec = *find_payload_codec("group_topk");
@@ -124,7 +125,7 @@ TEST(GroupTopk, WarmsUpByHalves) {
   EXPECT_FALSE(codec.check(Values{1, 256, 3, kF32, 0, 0, 0, 64}, {.numel = 512}).ok());
 }
 
-// What ranks sent are steps; momentum once more would count them twice.
+// Payloads of ranks are steps already; momentum of the owner would count them twice.
 TEST(GroupTopk, OwnersKeepNoMomentum) {
   const PayloadCodec& codec = *find_payload_codec("group_topk");
   const auto owner = codec.open_owner(Values{1, 2, 1, kF32, kNine, 0}, {.numel = 2});

@@ -38,7 +38,7 @@ std::vector<float> matrix(std::int64_t rows, std::int64_t cols, int rank, std::u
   return out;
 }
 
-// Ranks that reduce factors, as the reduction does.
+// Ranks that reduce factors in the way of the reduction.
 class World {
  public:
   World(std::size_t ranks, const Shape& shape, std::int64_t rank, bool warm) {
@@ -48,7 +48,7 @@ class World {
     }
   }
 
-  // The mean of the ranks' matrices, approximately; all ranks get the same bits.
+  // Returns an approximate mean of the ranks' matrices; all ranks get the same bits.
   std::vector<float> step(std::vector<std::vector<float>>& gradients) {
     std::vector<float> p(factors_[0].p_bytes() / 4);
     std::vector<float> q(factors_[0].q_bytes() / 4);
@@ -93,7 +93,7 @@ TEST(PowerSgd, ReducedFactorsGiveTheMeanAndLeaveTheRest) {
     SCOPED_TRACE(std::to_string(ranks) + " ranks");
     const Shape shape{.numel = 40 * 60, .rows = 40};
     World world(ranks, shape, 4, true);
-    std::vector<double> balance(2400);  // the mean of what was given less what was got
+    std::vector<double> balance(2400);  // mean of inputs minus mean of results
     for (std::uint64_t step = 0; step < 10; ++step) {
       std::vector<std::vector<float>> gradients;
       for (std::size_t r = 0; r < ranks; ++r) {
@@ -113,7 +113,7 @@ TEST(PowerSgd, ReducedFactorsGiveTheMeanAndLeaveTheRest) {
   }
 }
 
-// Of the same matrix again and again without feedback, a warm start finds the largest directions.
+// Repeats one matrix without feedback: a warm start finds the largest directions.
 TEST(PowerSgd, WarmStartsComeNearerToTheBest) {
   const std::vector<float> a = matrix(30, 50, 10, 5);
   double rest[2];
@@ -140,7 +140,7 @@ TEST(PowerSgd, WarmStartsComeNearerToTheBest) {
   EXPECT_LT(rest[1], 0.99 * rest[0]);
 }
 
-// Zeros leave no direction; the next gradient finds one.
+// Zeros leave no direction; the next gradient defines one.
 TEST(PowerSgd, StartsAnewAfterZeros) {
   const auto coder = find_payload_codec("powersgd")->open(Values{1, 3, 1}, {.numel = 120, .rows = 10});
   std::vector<float> left(120);

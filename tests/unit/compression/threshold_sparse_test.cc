@@ -11,7 +11,7 @@ namespace sirtaki::compression {
 namespace {
 
 constexpr std::size_t kNoiseNumel = 20000;
-constexpr std::int64_t kPercent = 655;  // of 65536
+constexpr std::int64_t kPercent = 655;  // 1 % in units of 1/65536
 constexpr std::int64_t kWanted = 200;
 
 std::vector<float> noise(std::mt19937_64& random, float scale = 1.0F) {
@@ -56,7 +56,7 @@ TEST(ThresholdSparse, KeepsNearItsDensityOnStationaryNoise) {
       run.step(noise(random));
       EXPECT_LE(entries(run), kWanted * 5 / 4);
     }
-    // While residuals grow, so do sums; thereafter the threshold stands.
+    // While residuals grow, so do sums; after that the threshold is stable.
     double total = 0;
     for (int step = 0; step < 64; ++step) {
       run.step(noise(random));
@@ -72,7 +72,7 @@ TEST(ThresholdSparse, FollowsTheScaleOfGradientsBetweenEstimates) {
   CodecRun run("threshold_sparse", {0, kPercent, 1'000'000, kF32, 0, 0}, kNoiseNumel);
   std::vector<float> first = noise(random);
   run.step(first);
-  // Without residual, so that the scale is the gradient's: a tenth of it.
+  // Without residual the scale is that of the gradient: a tenth of it.
   for (int step = 0; step < 40; ++step) {
     std::fill(run.left.begin(), run.left.end(), 0.0F);
     run.step(noise(random, 0.1F));

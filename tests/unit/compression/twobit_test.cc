@@ -29,7 +29,7 @@ TEST(Twobit, TakesTheMeanOfAllOrOfEachBlock) {
   EXPECT_EQ(CodecRun("twobit", {1, params::kOne, 0}, 4096).step(gradient)[4095], 2.0F);
   EXPECT_EQ(CodecRun("twobit", {1, params::kOne, 1}, 4096).step(gradient)[0], 0.5F);
   EXPECT_EQ(CodecRun("twobit", {1, params::kOne, 1}, 4096).step(gradient)[4095], 2.0F);
-  // An owner sees no whole.
+  // An owner never sees the whole tensor.
   EXPECT_EQ(CodecRun("twobit", {1, params::kOne, 0}, 4096).step(gradient, false)[0], 0.5F);
 }
 

@@ -1,4 +1,4 @@
-// The hub with two clients: control messages, stall reports, losses and the trace file.
+// The coordinator server with two clients: control messages, stall reports, losses and the trace file.
 #include "runtime/hub/coordinator_server.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ namespace {
 const std::size_t kRanksLeft = control::CoordinatorMessage(control::RanksLeft()).index();
 constexpr auto kDeadline = std::chrono::seconds(20);
 
-// Remembers what a member is told.
+// Keeps the messages that a member receives.
 class Member final : public rendezvous::ClientHandler {
  public:
   // Callbacks run until the client is gone.
@@ -99,7 +99,7 @@ class Member final : public rendezvous::ClientHandler {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<control::CoordinatorMessage> messages_;
-  std::vector<std::string> told_;  // over the tree
+  std::vector<std::string> told_;  // messages received over the tree
   std::vector<Rank> left_;
   std::string lost_;
 };
@@ -226,7 +226,7 @@ TEST_F(CoordinatorServerTest, TraceOfAllMembersBecomesOneFile) {
   EXPECT_NE(text.str().find("gradient of rank 1"), std::string::npos);
 }
 
-// Messages are on their way, and every one of them makes the hub speak to all members.
+// Messages are in transit, and each one makes the coordinator send to all members.
 TEST_F(CoordinatorServerTest, MayBeDestroyedWhileMessagesArrive) {
   for (int i = 0; i < 2000; ++i) {
     send(0, control::JobBroken{Status(Code::kAborted, "broken")});
@@ -249,7 +249,7 @@ TEST_F(HubTreeTest, TheHubSpeaksToTheTopRelaysOnly) {
   send_tree(2, {{control::RankSet::of(2), control::Announce{"a", 0, meta}}});
   EXPECT_EQ(members_[0].wait_for_tree(1), std::vector<std::string>{"ranks 0, 1: 0"});
   EXPECT_EQ(members_[2].wait_for_tree(1), std::vector<std::string>{"rank 2: 0"});
-  // A second answer: the first came to nobody else before it.
+  // A second answer: no member received one before it.
   send_tree(0, {{control::RankSet::range(0, 2), control::Announce{"b", 0, meta}}});
   send_tree(2, {{control::RankSet::of(2), control::Announce{"b", 0, meta}}});
   EXPECT_EQ(members_[0].wait_for_tree(2).size(), 2U);
@@ -284,7 +284,7 @@ TEST_F(HubTreeTest, ARankThatRelaysOnHasLeftForTheOthers) {
   send_tree(0, {{control::RankSet::of(0), control::Leaving{}}});
   EXPECT_EQ(members_[1].wait_for_leave(), std::vector<Rank>{0});
   EXPECT_EQ(members_[2].wait_for_leave(), std::vector<Rank>{0});
-  // It still brings the others' words and takes the answers.
+  // Its connection still carries messages of the other ranks and their answers.
   send_tree(0, {{control::RankSet::of(1), control::Announce{"a", 0, {}}}});
   std::vector<std::string> told = members_[0].wait_for_tree(2);
   std::ranges::sort(told);

@@ -22,7 +22,7 @@ double dot(const Doubles& a, const Doubles& b) {
   return sum;
 }
 
-// As defined, array by array.
+// Follows the definition, array by array.
 Doubles reference(const std::vector<Doubles>& arrays, std::size_t begin, std::size_t end) {
   if (end - begin == 1) {
     return arrays[begin];
@@ -93,7 +93,7 @@ TEST(Adasum, OrthogonalArraysAddAndEqualOnesAverage) {
   EXPECT_EQ(combined({{0, 0}, {0, 0}}), (Doubles{0, 0}));
 }
 
-// Opposite arrays cancel; what rounding leaves of their sum must not decide about the others.
+// Opposite arrays cancel; rounding errors of their sum must not influence the others.
 TEST(Adasum, WhatCancelsOutCountsAsZeros) {
   std::mt19937_64 random(5);
   for (int draw = 0; draw < 50; ++draw) {

@@ -1,5 +1,4 @@
-// Arrays for the kernel tests: special and random values of every dtype at any alignment, and the SIMD targets to run
-// them on.
+// Arrays for kernel tests: special and random values of every dtype at any alignment, and the SIMD targets to test.
 #pragma once
 
 #include <hwy/targets.h>
@@ -18,7 +17,7 @@ namespace sirtaki::kernels {
 
 using Random = std::mt19937_64;
 
-// Memory whose first byte lies `shift` bytes behind a 64-byte border, with guard bytes around it.
+// Memory whose first byte lies `shift` bytes after a 64-byte border, with guard bytes around it.
 class Array {
  public:
   Array(std::size_t bytes, std::size_t shift) : storage_(bytes + 2 * kGuard + 64, kFill), bytes_(bytes) {
@@ -46,9 +45,9 @@ class Array {
   std::size_t start_ = 0;
 };
 
-inline constexpr std::size_t kHalves = 65536;  // all that there are of float16 or bfloat16
+inline constexpr std::size_t kHalves = 65536;  // number of float16 or bfloat16 values
 
-// The first seeds take the shortest arrays one by one, others any of so many lengths.
+// Returns lengths one by one for the first seeds, random ones below `lengths` for others.
 inline std::size_t random_length(std::uint64_t seed, std::size_t lengths, Random& random) {
   return seed < 6 ? static_cast<std::size_t>(seed) : random() % lengths;
 }
@@ -58,7 +57,8 @@ T pick(const std::vector<T>& values, Random& random) {
   return values[random() % values.size()];
 }
 
-// Bits of one element: a special value in one case of three, a number near 1 in another, any bits otherwise.
+// Returns the bits of one element: a special value in one of three cases, a number near 1 in another, any bits
+// otherwise.
 inline std::uint64_t element_bits(DType dtype, Random& random) {
   static const std::vector<std::uint64_t> f16 = {0x0000, 0x8000, 0x7C00, 0xFC00, 0x7E00, 0xFE01, 0x7C01,
                                                  0x0001, 0x83FF, 0x7BFF, 0xFBFF, 0x3C00, 0x0400};
@@ -116,8 +116,7 @@ inline std::vector<DType> all_dtypes() {
   return all;
 }
 
-// Calls body() on every SIMD target that is built and that this machine can run, the name of the target as its
-// argument.
+// Calls body() for every SIMD target that is built and that this machine can run, with the name of the target.
 template <class Body>
 void on_every_target(Body body) {
   const std::int64_t supported = hwy::SupportedTargets() & HWY_TARGETS;

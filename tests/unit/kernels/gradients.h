@@ -1,4 +1,4 @@
-// float32 arrays that gradients and residuals look like, for the tests of compressing kernels.
+// float32 arrays that resemble gradients and residuals, for tests of compressing kernels.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,10 +18,10 @@ enum class Shape { kNormal, kAny, kZeros, kFewNonzero, kFewMagnitudes, kTiny };
 inline constexpr Shape kShapes[] = {Shape::kNormal,     Shape::kAny,           Shape::kZeros,
                                     Shape::kFewNonzero, Shape::kFewMagnitudes, Shape::kTiny};
 
-// In which selected elements travel.
+// Dtypes of selected elements on the wire.
 inline constexpr DType kValues[] = {DType::kF32, DType::kF16, DType::kBF16};
 
-// A sum of uniform numbers: near enough to normal, with the same bits everywhere.
+// Returns a sum of uniform numbers: nearly normal, with the same bits on every machine.
 inline float bell(Random& random) {
   double sum = -6.0;
   for (int i = 0; i < 12; ++i) {
@@ -78,11 +78,11 @@ inline std::int64_t count(const Array& array) {
   return static_cast<std::int64_t>(array.size() / sizeof(float));
 }
 
-// What a kernel and its reference are given of one gradient: with feedback where there is a residual, and each leaves
-// its rest in memory of its own.
+// Inputs of a kernel and its reference from one gradient, with feedback if there is a residual; each writes its
+// residual to memory of its own.
 class Twins {
  public:
-  // `gradient` and `residual` outlive it.
+  // `gradient` and `residual` must outlive it.
   Twins(const Array& gradient, const Array* residual, Random& random)
       : left_(gradient.size(), random()), expected_left_(gradient.size(), 0) {
     arrays_ = expected_ = {gradient.data()};

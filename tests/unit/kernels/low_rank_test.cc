@@ -68,7 +68,7 @@ TEST(LowRank, IsTheReferenceOnEveryTarget) {
 }
 
 TEST(LowRank, AddsInTheStatedOrder) {
-  // Columns 0 and 16 share a sum, to which that of column 8 is added: two ones that are lost, not a two.
+  // Columns 0 and 16 share a sum, to which column 8 is added: two ones are lost, not a two.
   std::vector<float> row(17, 0.0F);
   row[0] = 0x1p24F;
   row[16] = 1;
@@ -153,7 +153,7 @@ TEST(LowRank, FindsAMatrixOfItsRank) {
   }
 }
 
-// P is orthonormal and Q = A' P, so P Q' is a projection of A: what is left is no longer, and the two are orthogonal.
+// P is orthonormal and Q = A' P, so P Q' is a projection of A: the rest is no longer than A, and orthogonal to P Q'.
 TEST(LowRank, LeavesWhatIsOrthogonalToWhatItGives) {
   Random random(9);
   const LowRank shape{70, 50, 3};

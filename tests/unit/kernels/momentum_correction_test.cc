@@ -48,8 +48,8 @@ TEST(MomentumCorrection, StepsMayReplaceTheGradientOrTheMomentum) {
   EXPECT_THROW(momentum_correct({0.5F, true}, 3, gradient.data(), momentum.data(), momentum.data()), BugError);
 }
 
-// With everything sent each time the sums of the steps are those of SGD with momentum; with a part of it, what was not
-// sent yet is all in the residual.
+// If all elements are sent each time, the sums of the steps are those of SGD with momentum; otherwise the residual
+// holds all unsent elements.
 TEST(MomentumCorrection, LosesNoStepUnderSelection) {
   Random random(23);
   const std::size_t n = 64;

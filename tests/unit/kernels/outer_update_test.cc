@@ -40,7 +40,7 @@ void expect_equal(const Case& found, const Case& expected) {
   ASSERT_TRUE(found.anchor.guards_intact() && found.momentum.guards_intact() && found.mean.guards_intact());
 }
 
-// What the step is made of, an operation of other kernels at a time.
+// Computes the step from operations of other kernels, one pass for each.
 void in_several_passes(Case& c) {
   const Array before = c.anchor;
   if (c.how.of_differences) {
@@ -104,7 +104,7 @@ class Sgd {
   std::vector<T> buffers_;
 };
 
-// A part of an anchor's next mean, and the same as a difference.
+// Returns a part of the next mean of an anchor, as a model or as a difference.
 Array mean_of(bool of_differences, const std::vector<float>& means, const std::vector<float>& anchor) {
   std::vector<float> given = means;
   for (std::size_t i = 0; of_differences && i < given.size(); ++i) {
@@ -134,7 +134,7 @@ TEST(OuterUpdate, IsSgdOfTorch) {
   }
 }
 
-// Of numbers whose sums and products are exact.
+// Uses numbers whose sums and products are exact.
 TEST(OuterUpdate, DifferencesAndModelsAreTheSameStep) {
   const std::vector<float> start = {1, -2, 3, 0, 8};
   for (const bool of_differences : {false, true}) {

@@ -154,7 +154,7 @@ TEST(ScaledCast, ConservesEveryBit) {
     const std::vector<float> travelled = floats(sent);
     const std::vector<float> left = floats(residual);
     for (std::size_t i = 0; i < n; ++i) {
-      // In float64, where the sum of both is exact.
+      // float64 holds the sum of both exactly.
       ASSERT_EQ(static_cast<double>(travelled[i]) + static_cast<double>(left[i]), static_cast<double>(g[i] + old[i]));
     }
   }

@@ -58,7 +58,7 @@ TEST(ThresholdSelect, IsTheReferenceOnEveryTarget) {
   });
 }
 
-// Large float16 values travel as infinity and leave nothing, so they could not be taken back.
+// Large values are sent as infinity in float16 and leave no residual, so they could not be taken back.
 TEST(ThresholdSelect, OverflowsItsCapacityAsTheReferenceWithHugeHalves) {
   on_every_target([](const std::string& target) {
     SCOPED_TRACE(target);
@@ -109,7 +109,7 @@ TEST(ThresholdSelect, SendsTheLargestWhereTheCapacityIsTooSmall) {
   EXPECT_EQ(selected.entries, 3);
   EXPECT_EQ(selected.wanted, 5);
   EXPECT_TRUE(selected.finite);
-  // Of 2 and -2 the first.
+  // The first of 2 and -2 is selected.
   EXPECT_EQ(floats(residual), (std::vector<float>{1, 0, 0, 0, 0.5F, -2}));
   const std::vector<float> values = {-3, 2, 3};
   const std::vector<std::uint16_t> offsets = {1, 2, 3};
@@ -147,7 +147,7 @@ TEST(SparseSum, AddsInTheirOrderAsTheReference) {
     how.threshold = 0.005F;
     std::vector<Array> arrays;
     std::vector<SparsePayload> payloads;
-    // More than one batch, in one case.
+    // One case needs more than one batch.
     const std::size_t ranks = seed == 7 ? 70 : seed % 6;
     arrays.reserve(ranks);
     for (std::size_t rank = 0; rank < ranks; ++rank) {

@@ -69,7 +69,7 @@ TEST(Twobit, ConservesEveryBit) {
     const std::vector<float> left = floats(residual);
     const std::vector<float> travelled = floats(sent);
     for (std::size_t i = 0; i < n; ++i) {
-      // In float64, where the sum of two neighbours in magnitude is exact.
+      // float64 holds the sum of two neighbours in magnitude exactly.
       ASSERT_EQ(static_cast<double>(travelled[i]) + static_cast<double>(left[i]), static_cast<double>(g[i] + old[i]));
     }
   }
@@ -187,7 +187,7 @@ TEST(Twobit, PacksCountsInAsFewBitsAsTheyNeed) {
   EXPECT_EQ(twobit_count_bits(3), 3);
   EXPECT_EQ(twobit_count_bits(4), 4);
   EXPECT_EQ(twobit_count_bits(127), 8);
-  // Of two planes: -2 is 000, 0 is 010, 1 is 011, 2 is 100.
+  // Codes of two planes: -2 is 000, 0 is 010, 1 is 011, 2 is 100.
   const std::vector<std::int8_t> counts = {-2, 0, 1, 2};
   std::vector<std::byte> planes(twobit_packed_bytes(2, 4));
   twobit_pack_counts(2, 4, std::as_bytes(std::span(counts)).data(), planes.data());

@@ -22,7 +22,7 @@ class Screen {
               both += bytes;
             },
             [] { return std::string("12:00:00.000"); }) {}
-  // As after a moment of silence.
+  // Acts like the flush after a short silence.
   void flush() {
     mux.flush();
     mux.flush();
@@ -182,7 +182,7 @@ TEST(Utf8Prefix, StopsBeforeAnUnfinishedCharacterOnly) {
   EXPECT_EQ(utf8_prefix("a\xc3\xbc"), 3U);
   EXPECT_EQ(utf8_prefix("\xf0\x9f\x98"), 0U);
   EXPECT_EQ(utf8_prefix("\xf0\x9f\x98\x80"), 4U);
-  EXPECT_EQ(utf8_prefix("\x80\x80\x80\x80"), 4U);  // no text at all: nothing to wait for
+  EXPECT_EQ(utf8_prefix("\x80\x80\x80\x80"), 4U);  // not text: no character to wait for
   EXPECT_EQ(utf8_prefix(""), 0U);
 }
 

@@ -88,7 +88,7 @@ TEST(ConfigLoad, ShortAndLongNameMayAgreeButNotDiffer) {
   EXPECT_EQ(loaded(sources).compression.codec, "fp16");
   sources.environment["SIRTAKI_COMPRESSION_CODEC"] = "bf16";
   EXPECT_NE(error_of(sources).find("compression.codec is given twice"), std::string::npos);
-  // In two places it is an override.
+  // A method in two places is an override.
   sources.environment.erase("SIRTAKI_COMPRESSION_CODEC");
   sources.command_line = option_line("compression.codec", "bf16");
   EXPECT_EQ(loaded(sources).compression.codec, "bf16");
@@ -251,7 +251,7 @@ TEST(ConfigLoad, OptionLinesSurviveAnyValue) {
 }
 
 TEST(ConfigLoad, ProcessEnvironmentIsRead) {
-  // The only test that touches the real environment; a variable of no importance.
+  // The only test that touches the real environment; it uses an unimportant variable.
   ASSERT_EQ(::setenv("SIRTAKI_REPORT_LIVE", "off", 1), 0);
   EXPECT_EQ(process_sources().environment.at("SIRTAKI_REPORT_LIVE"), "off");
   ::unsetenv("SIRTAKI_REPORT_LIVE");

@@ -1,4 +1,4 @@
-// The table itself: every row is reachable under each of its names and lands in its own field.
+// The table of options: every row is reachable under each of its names and sets its own field.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -189,7 +189,7 @@ TEST(ConfigOptions, AgreedOptionsAreTheOnesThatChangeWhatIsSent) {
   for (const auto& [name, value] : agreed_options(config)) {
     names.push_back(name);
     if (name == "schedule.fusion_bytes") {
-      EXPECT_EQ(value, "1MiB");  // canonical, so that ranks compare meanings and not spellings
+      EXPECT_EQ(value, "1MiB");  // canonical text, so that ranks compare meanings and not spellings
     }
   }
   EXPECT_EQ(names, (std::vector<std::string>{"control.fanout",

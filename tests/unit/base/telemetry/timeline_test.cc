@@ -59,7 +59,7 @@ TEST(Timeline, NothingNewIsNoChunk) {
   EXPECT_FALSE(timeline.drain().empty());
   EXPECT_TRUE(timeline.drain().empty());
   track.record(span(0, 2, 3));
-  EXPECT_TRUE(drained(timeline).names.empty());  // told before
+  EXPECT_TRUE(drained(timeline).names.empty());  // sent before
 }
 
 TEST(Timeline, FullTrackDropsTheNewestAndCounts) {

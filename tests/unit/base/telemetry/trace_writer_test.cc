@@ -97,7 +97,7 @@ TEST_F(TraceWriterTest, TimesBeforeZeroKeepTheirSign) {
 }
 
 TEST_F(TraceWriterTest, OverlappingSpansGoToFurtherThreads) {
-  // In the order of their ends, as they were recorded.
+  // Spans are recorded in the order of their ends.
   ASSERT_TRUE(writer_->add(chunk(0, {span(5us, 6us), span(0us, 10us), span(11us, 12us), span(10us, 13us)}), 0s).ok());
   const std::string json = text();
   EXPECT_EQ(count(json, "\"thread_name\""), 2);

@@ -138,7 +138,7 @@ TEST(AgentMessages, AnotherProtocolStillTellsItsVersion) {
   Hello hello = sample_hello();
   hello.protocol = kProtocol + 1;
   std::vector<std::byte> bytes = encode(hello);
-  bytes.erase(bytes.end() - 3, bytes.end());  // what follows the version may look different there
+  bytes.erase(bytes.end() - 3, bytes.end());  // fields after the version may have another format there
   const auto decoded = decode_hello(bytes);
   ASSERT_TRUE(decoded);
   EXPECT_EQ(decoded->protocol, kProtocol + 1);

@@ -38,7 +38,7 @@ TEST(FindHandler, LooksBehindWrappersThatDoNotHandleTheSignal) {
 }
 
 TEST(FindHandler, TakesNoHelperForTheProgram) {
-  // A loader of data is a copy of its program and handles SIGTERM where the program does not.
+  // A data loader is a copy of its program and may handle SIGTERM although the program does not.
   const std::vector<SessionProcess> loader = {process(1, 0, "/python", "train.py"),
                                               process(2, 1, "/python", "train.py", bit(SIGTERM))};
   EXPECT_EQ(find_handler(loader, 1, SIGTERM), std::nullopt);

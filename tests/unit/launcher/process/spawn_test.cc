@@ -110,7 +110,7 @@ TEST(MemoryFile, HasALowerNumberWhereTheLimitIsLow) {
   EXPECT_EQ(read_all(file->get()), "hidden");
   struct stat info {};
   ASSERT_EQ(fstat(file->get(), &info), 0);
-  EXPECT_EQ(info.st_mode & 0777, 0600U);  // the way through /proc/PID/fd is this user's alone
+  EXPECT_EQ(info.st_mode & 0777, 0600U);  // the path /proc/PID/fd is open to this user alone
   EXPECT_TRUE(enough.ok());
   EXPECT_NE(scarce.to_string().find("ulimit -n"), std::string::npos);
 }
