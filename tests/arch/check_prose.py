@@ -29,9 +29,10 @@ from source_tree import CPP, ROOTS, SKIPPED_FOLDERS, WAIVER, Problem, Source
 #: Folders (with all below) and files that are held to the rules; "x/*" holds the files directly in folder x.
 HELD: tuple[str, ...] = (
     *("CMakeLists.txt", "CONTRIBUTING.md", "Makefile", "README.md"),
-    *("adapters/python/sirtaki_backend", "benchmarks/README.md", "benchmarks/native"),
+    *("adapters/python/sirtaki_backend", "adapters/tensorflow", "benchmarks/README.md", "benchmarks/native"),
     *("cmake", "compression", "examples", "kernels", "launcher", "scripts", "tests/arch"),
-    *("docs", "tests/*", "tests/device/emulated", "tests/unit/base", "tests/unit/hub"),
+    *("docs", "tests/*", "tests/conformance", "tests/device", "tests/fuzz", "tests/scenarios", "tests/world"),
+    *("tests/unit/base", "tests/unit/compression", "tests/unit/hub", "tests/unit/kernels", "tests/unit/launcher"),
 )
 FOLDERS = (*ROOTS, "scripts", "cmake", "docs")
 ROOT_FILES = ("*.md", "CMakeLists.txt", "Makefile")

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kStack = 128 << 10;
 constexpr unsigned kLanes = 32;
 
-// A place where threads wait until all live ones are there.
+// A barrier that opens when all live threads have arrived.
 struct Gate {
   unsigned live = 0;
   unsigned arrived = 0;

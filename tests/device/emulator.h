@@ -1,9 +1,9 @@
-// CUDA's language for g++: the kernels of kernels/*/cuda.cu compiled as C++ and run on one thread of a CPU, so that
-// their results can be compared with the reference where there is no GPU.
+// Emulator: CUDA's language for g++. Kernels of kernels/*/cuda.cu are compiled as C++ and run on one thread of a CPU,
+// so that their results can be compared with the reference on machines without a GPU.
 //
-// For: tests; included in front of a .cu (-include). Threads: one. A block is a set of fibers that change places where
-// lanes or warps wait for each other, in an order that set_order() chooses; blocks run one after the other. So a
-// missing barrier shows where the order matters; races between blocks and the speed of memory do not.
+// For tests; included in front of a .cu file (-include). Threads: one. A block is a set of fibers that change places at
+// synchronization points of lanes or warps, in an order that set_order() chooses; blocks run one after the other. So a
+// missing barrier shows if the order matters; races between blocks and the speed of memory do not show.
 // Lanes of a warp that meet in different functions, or that wait for ever, end the program with a message.
 #pragma once
 
@@ -32,23 +32,23 @@ struct Place {
   Index blocks;
 };
 
-// Of the thread that runs.
+// Returns the place of the running thread.
 const Place& place();
 
-// Which thread goes on when several can: 0 the first ones first, 1 the last ones first, else by chance.
+// Chooses among threads that can run: 0 the first one, 1 the last one, else a random one.
 void set_order(unsigned order);
 
 // Runs `kernel` on blocks of threads, a multiple of 32.
 void run(unsigned blocks, unsigned threads, const std::function<void()>& kernel);
 
-// Kernels that were launched, and those that were loaded ahead.
+// Records the kernels that were launched, and the kernels that were loaded ahead.
 void note_launched(const void* kernel);
 void note_loaded(const void* kernel);
 std::size_t launched_kernels();
 std::size_t launched_but_not_loaded();
 std::size_t loaded_but_not_launched();
 
-// What the 32 lanes of a warp hand in; 0 of lanes that are done. Valid until the lane's next call.
+// Words of the 32 lanes of a warp; 0 for lanes that have ended. Valid until the next call of the lane.
 struct Words {
   const std::uint64_t* of;
   std::uint32_t live;

@@ -6,7 +6,7 @@
 namespace sirtaki::device {
 namespace {
 
-// After all tests: what they have launched is what the plug-in loads ahead. A kernel that is in neither is not seen.
+// Checks after all tests that the plug-in loads ahead exactly the kernels that the tests launched.
 class AllAreLoaded final : public ::testing::Environment {
  public:
   void TearDown() override {

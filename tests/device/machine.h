@@ -1,7 +1,7 @@
-// Where the tests of the CUDA kernels run: on a CUDA device, with the plug-in as it is loaded at run time, or on the
-// emulator. One of machine_cuda.cc and machine_emulated.cc is linked.
+// Machine of the tests of CUDA kernels: a CUDA device, with the plug-in as it is loaded at run time, or the emulator.
+// One of machine_cuda.cc and machine_emulated.cc is linked.
 //
-// Threads: one. Everything lives as long as the program.
+// Threads: one. All objects live as long as the program.
 #pragma once
 
 #include <cstddef>
@@ -15,27 +15,27 @@
 
 namespace sirtaki::device {
 
-// Empty where tests can run; else why not.
+// Returns the reason why tests cannot run; empty if they can.
 std::string missing();
 
 const kernels::cuda::Kernels& kernels();
 
-// How large arrays may be: the emulator is slow, and so are tools that look at all accesses on a device.
+// Returns the limit of array sizes: the emulator is slow, and so are tools that check all accesses on a device.
 std::size_t most_elements();
-// Before the tests; on a device alone.
+// Sets the limit before the tests; on a device only.
 void set_most_elements(std::size_t elements);
 
-// Turns of the machine in which threads run in different orders.
+// Returns the number of orders in which the machine can run threads.
 int orders();
 void set_order(int order);
 
 void* allocate(std::size_t bytes);
 void release(void* data);
 void to_device(void* to, const void* from, std::size_t bytes);
-// Waits for all work before.
+// Waits for all earlier work.
 void to_host(void* to, const void* from, std::size_t bytes);
 
-// Memory of a device, `shift` bytes behind a 256-byte border, with guard bytes around it.
+// Memory of a device, `shift` bytes after a 256-byte border, with guard bytes around it.
 class Memory {
  public:
   explicit Memory(std::size_t bytes, std::size_t shift = 0)
@@ -53,7 +53,7 @@ class Memory {
   std::byte* data() { return static_cast<std::byte*>(data_) + kGuard + shift_; }
   std::size_t size() const { return bytes_; }
 
-  // The bytes; a failure when something was written around them.
+  // Returns the bytes; fails the test if a guard byte was overwritten.
   std::vector<std::byte> copy() const {
     std::vector<std::byte> whole(all_);
     to_host(whole.data(), data_, all_);
@@ -88,7 +88,7 @@ class Memory {
   void* data_;
 };
 
-// A gradient on host and device, maybe with a residual, and what kernel and reference leave of it.
+// A gradient on host and device, optionally with a residual, and the residuals that kernel and reference write.
 class Gradient {
  public:
   Gradient(std::size_t n, kernels::Shape shape, bool feedback, kernels::Random& random)
@@ -110,7 +110,7 @@ class Gradient {
     return feedback_ ? kernels::Feedback{device_gradient_.data(), device_residual_.data(), device_left_.data()}
                      : kernels::Feedback{device_gradient_.data()};
   }
-  // The residual is written over.
+  // The kernel overwrites the residual.
   kernels::Feedback device_in_place() {
     return {device_gradient_.data(), device_residual_.data(), device_residual_.data()};
   }

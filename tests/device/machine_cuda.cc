@@ -17,7 +17,7 @@ void must(cudaError_t error) {
 }
 
 const kernels::cuda::Kernels* load() {
-  // Beside the program, or where the build has it. Never closed: its functions are used until the end.
+  // Found beside the program or in the build's folder. Never closed: its functions are used until the end.
   void* const plugin = dlopen("libsirtaki_cuda.so", RTLD_NOW | RTLD_LOCAL);
   void* const symbol = plugin == nullptr ? nullptr : dlsym(plugin, kernels::cuda::kKernelsSymbol);
   if (symbol == nullptr) {

@@ -1,4 +1,4 @@
-// usage: cuda_device_test [GoogleTest's arguments] [ELEMENTS]. At most so many in an array.
+// usage: cuda_device_test [GoogleTest's arguments] [ELEMENTS]; ELEMENTS limits the size of arrays.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -49,7 +49,7 @@ void expect_same_selection(const ThresholdSelect& how, Gradient& gradient, bool 
   EXPECT_EQ(there.entries, found.entries);
   EXPECT_EQ(there.wanted, found.wanted);
   EXPECT_EQ(there.finite, found.finite);
-  // What is behind the entries means nothing.
+  // Bytes after the entries are undefined.
   const std::size_t bytes = kernels::sparse_bytes(how.value, gradient.n(), found.entries);
   std::vector<std::byte> written = payload.copy();
   written.resize(bytes);
@@ -83,7 +83,7 @@ TEST(ThresholdSelectOnDevice, WritesTheBytesOfTheReferenceForManyTiles) {
   }
 }
 
-// More tiles than a block has threads, equal elements in all of them; then the sum of what was selected.
+// More tiles than a block has threads, equal elements in all of them; then the sum of the selected elements.
 TEST(SparseOnDevice, IsTheReferenceWhereAScanTakesTwoTurns) {
   Random random(4);
   const std::size_t n = 258 * 4096 - 9;

@@ -1,4 +1,4 @@
-// Tensors of a GPU through the C interface and the loader of the plug-in, which is a played one.
+// Tensors of a GPU through the C interface and the loader of the plug-in, which loads a fake one.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -82,10 +82,10 @@ TEST(CudaAbi, NcclIsThereWhereBothLibrariesAre) {
 using Counts = std::pair<int, int>;  // recorded, made to wait
 
 TEST(CudaAbi, WithItTensorsOfTheGpuTravel) {
-  void* const player = dlopen(FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
-  ASSERT_NE(player, nullptr) << dlerror();
-  const auto told =
-      [ask = reinterpret_cast<void (*)(void*, int*, int*)>(dlsym(player, "played_cuda_told"))](void* stream) {
+  void* const fake = dlopen(FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(fake, nullptr) << dlerror();
+  const auto counts_of =
+      [ask = reinterpret_cast<void (*)(void*, int*, int*)>(dlsym(fake, "fake_cuda_counts"))](void* stream) {
         Counts counts;
         ask(stream, &counts.first, &counts.second);
         return counts;
@@ -100,9 +100,9 @@ TEST(CudaAbi, WithItTensorsOfTheGpuTravel) {
   tensor.cuda_stream = one;
   EXPECT_EQ(run(SIRTAKI_ALLREDUCE, tensor, 2.0), SIRTAKI_OK) << sirtaki_last_error();
   EXPECT_EQ(values, (std::vector<float>{2, 4, 6}));
-  EXPECT_EQ(told(one), Counts(1, 1)) << "waited for, and made to wait for the result";
+  EXPECT_EQ(counts_of(one), Counts(1, 1)) << "waited for, and made to wait for the result";
   EXPECT_EQ(run(SIRTAKI_ALLGATHER, tensor), SIRTAKI_OK) << sirtaki_last_error();
-  EXPECT_EQ(told(one), Counts(2, 1)) << "the result is not on the GPU";
+  EXPECT_EQ(counts_of(one), Counts(2, 1)) << "the result is not on the GPU";
   EXPECT_EQ(run(SIRTAKI_ALLREDUCE, on_gpu(values, dim, 1)), SIRTAKI_INVALID_ARGUMENT);
 
   const char* name = "weight";
@@ -124,9 +124,9 @@ TEST(CudaAbi, WithItTensorsOfTheGpuTravel) {
     ASSERT_EQ(sirtaki_stream_wait(stream, 10000), SIRTAKI_OK) << sirtaki_last_error();
   }
   EXPECT_EQ(values, (std::vector<float>{0.5, 1, 1.5}));
-  EXPECT_EQ(told(two), Counts(2, 2));
-  EXPECT_EQ(told(one), Counts(2, 1));
-  EXPECT_EQ(told(nullptr), Counts());
+  EXPECT_EQ(counts_of(two), Counts(2, 2));
+  EXPECT_EQ(counts_of(one), Counts(2, 1));
+  EXPECT_EQ(counts_of(nullptr), Counts());
   EXPECT_NE(std::string(sirtaki_stats_json()).find("\"device.fetched_bytes\":48"), std::string::npos)
       << sirtaki_stats_json();
   EXPECT_EQ(sirtaki_shutdown(), SIRTAKI_OK);

@@ -1,7 +1,7 @@
 // A library that loads like the CUDA plug-in and like NCCL, for ranks in processes of their own: a device whose memory
-// is the host's and which does work when it is queued, and collectives over memory that the ranks share.
+// is host memory and which executes work when it is queued, and collectives over memory that the ranks share.
 //
-// For: benchmarks/gpu/nccl_smoke.cc where there is no GPU. Of kernels there are the averages of float32. SPOILED in the
+// For benchmarks/gpu/nccl_smoke.cc on machines without a GPU. The only kernels are averages of float32. SPOILED in the
 // environment makes the sums wrong. Threads: one in each process.
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -22,7 +22,7 @@
 #include "kernels/cuda_kernels.h"
 #include "runtime/device/cuda_calls.h"
 #include "runtime/net/device/nccl/nccl_api.h"
-#include "tests/device/played_calls.h"
+#include "tests/device/fake_calls.h"
 
 namespace {
 
@@ -31,7 +31,7 @@ using sirtaki::kernels::cuda::Kernels;
 using sirtaki::kernels::cuda::Launch;
 using namespace sirtaki::net::nccl;
 
-constexpr DeviceCalls kCalls = sirtaki::device::played::calls();
+constexpr DeviceCalls kCalls = sirtaki::device::fake::calls();
 
 Launch average(const sirtaki::kernels::cuda::Reduce& args, void* /*stream*/) {
   const auto* const from = reinterpret_cast<const float*>(args.sources[0]);
@@ -56,7 +56,7 @@ constexpr Kernels kKernels = kernels();
 constexpr int kMostRanks = 4;
 constexpr std::size_t kRoom = std::size_t{32} << 20;
 
-// Behind a name that is the id. Memory that nobody writes takes no room.
+// Shared memory of a communicator; its name is the id. Memory that no rank writes takes no room.
 struct Shared {
   std::atomic<int> joined;
   std::atomic<std::uint64_t> turns[kMostRanks];
@@ -83,11 +83,11 @@ struct Comm {
   int rank;
   int size;
   std::uint64_t turns = 0;
-  std::vector<Send> sends;  // of the group that is open
+  std::vector<Send> sends;  // sends of the open group
   std::vector<Recv> recvs;
 
   std::byte* data(int of) { return shared->data[of]; }
-  // Returns when all ranks have come here as often.
+  // Returns when all ranks have called it equally often.
   Outcome meet() {
     ++turns;
     shared->turns[rank].store(turns);
@@ -107,7 +107,7 @@ struct Comm {
 Comm* comm_of(CommHandle handle) {
   return reinterpret_cast<Comm*>(handle);
 }
-// The one whose group is open.
+// Returns the communicator whose group is open.
 Comm*& sender() {
   static Comm* the_one = nullptr;
   return the_one;
@@ -117,7 +117,7 @@ std::size_t size_of(Element element) {
   return element == Element::kU8 ? 1 : 4;
 }
 
-// All hand in, then each takes what it wants of all.
+// All ranks hand in their input, then each takes its part of all inputs.
 Outcome round(CommHandle handle, const void* in, std::size_t bytes, const std::function<void(Comm&)>& take) {
   Comm& comm = *comm_of(handle);
   std::memcpy(comm.data(comm.rank), in, bytes);
@@ -128,7 +128,7 @@ Outcome round(CommHandle handle, const void* in, std::size_t bytes, const std::f
   return comm.meet();
 }
 
-// Float32, elements [first, first + count) of all ranks.
+// Adds elements [first, first + count) of all ranks in float32.
 void add_up(Comm& comm, std::size_t first, std::size_t count, Reduction op, void* out) {
   static const bool kSpoiled = std::getenv("SPOILED") != nullptr;
   auto* const to = static_cast<float*>(out);
@@ -159,7 +159,7 @@ SRT_EXPORT Outcome ncclGetVersion(int* version) {
 }
 SRT_EXPORT Outcome ncclGetUniqueId(UniqueId* id) {
   static int made = 0;
-  std::snprintf(id->internal, sizeof(id->internal), "/tmp/played-nccl-%d-%d", static_cast<int>(getpid()), made++);
+  std::snprintf(id->internal, sizeof(id->internal), "/tmp/fake-nccl-%d-%d", static_cast<int>(getpid()), made++);
   const int file = open(id->internal, O_CREAT | O_RDWR | O_EXCL, 0600);
   const bool ok = file >= 0 && ftruncate(file, sizeof(Shared)) == 0;
   close(file);
@@ -195,10 +195,10 @@ SRT_EXPORT Outcome ncclCommGetAsyncError(CommHandle /*comm*/, Outcome* error) {
   return Outcome::kSuccess;
 }
 SRT_EXPORT const char* ncclGetErrorString(Outcome /*outcome*/) {
-  return "played";
+  return "fake";
 }
 SRT_EXPORT const char* ncclGetLastError(CommHandle /*comm*/) {
-  return "played";
+  return "fake";
 }
 SRT_EXPORT Outcome ncclGroupStart() {
   return Outcome::kSuccess;

@@ -1,7 +1,7 @@
-// A GPU that is played, for libraries that load like the CUDA plug-in: one device, whose memory is the host's and which
-// does work when it is queued.
+// A fake GPU for libraries that load like the CUDA plug-in: one device whose memory is host memory, and which executes
+// work when it is queued.
 //
-// Threads: any. Not for: tests in one process, which have a device with streams (tests/unit/device/fake_device.h).
+// Threads: any. Tests in one process use tests/unit/device/fake_device.h, which has streams.
 #pragma once
 
 #include <cstdlib>
@@ -9,7 +9,7 @@
 
 #include "runtime/device/cuda_calls.h"
 
-namespace sirtaki::device::played {
+namespace sirtaki::device::fake {
 
 inline int make(void** handle) {
   *handle = std::malloc(1);
@@ -30,7 +30,7 @@ inline int nothing(void* /*event or stream*/, void* /*the other*/) {
 constexpr cuda::DeviceCalls calls() {
   return {
       .version = cuda::kCallsVersion,
-      .error_text = [](int /*code*/) { return "played"; },
+      .error_text = [](int /*code*/) { return "fake"; },
       .count_devices =
           [](int* count) {
             *count = 1;
@@ -62,4 +62,4 @@ constexpr cuda::DeviceCalls calls() {
   };
 }
 
-}  // namespace sirtaki::device::played
+}  // namespace sirtaki::device::fake
