@@ -31,6 +31,9 @@ HELD: tuple[str, ...] = (
     *("CMakeLists.txt", "CONTRIBUTING.md", "Makefile", "README.md"),
     *("adapters/python/sirtaki_backend", "adapters/tensorflow", "benchmarks/README.md", "benchmarks/native"),
     *("cmake", "compression", "examples", "kernels", "launcher", "scripts", "tests/arch"),
+    *("runtime/device", "runtime/engine/common", "runtime/engine/device", "runtime/engine/reduction"),
+    *("runtime/net/device", "tests/unit/device", "tests/unit/engine/common", "tests/unit/engine/device"),
+    *("tests/unit/engine/reduction", "tests/unit/net/device"),
     *("docs", "tests/*", "tests/conformance", "tests/device", "tests/fuzz", "tests/scenarios", "tests/world"),
     *("tests/unit/base", "tests/unit/compression", "tests/unit/hub", "tests/unit/kernels", "tests/unit/launcher"),
 )
