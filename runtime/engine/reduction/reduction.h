@@ -121,10 +121,10 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
   std::int64_t sent_bytes_ = 0;
 };
 
-// Returns the reduction of spec.reduction, by host if hosts reduce first; nullptr for kDense.
+// Returns the reduction that `spec` names, hierarchical if hosts reduce first; nullptr for kDense.
 std::shared_ptr<Reduction> make_reduction(ReductionSpec spec, ReductionDeps deps, StageNote note);
 
-// One for each row of runtime/base/reductions.inc, defined in the file of the algorithm.
+// Factories, one for each row of runtime/base/reductions.inc, defined in the file of the algorithm.
 #define SRT_REDUCTION(name, Id, number, most_ranks) \
   std::shared_ptr<Reduction> make_##name##_reduction(ReductionSpec spec, ReductionDeps deps, StageNote note);
 #include "runtime/base/reductions.inc"
