@@ -60,7 +60,7 @@ class DeviceTransportTest : public ::testing::Test {
     std::vector<std::string> lines;
     std::unique_ptr<Logger> log;
     std::unique_ptr<DeviceStage> stage;
-    std::unique_ptr<DeviceTransport> plane;
+    std::unique_ptr<DeviceTransport> transport;
     std::vector<Status> broken;
     std::optional<Status> answer;
 
@@ -76,8 +76,8 @@ class DeviceTransportTest : public ::testing::Test {
   }
   ~DeviceTransportTest() override {
     for (Member& member : members_) {
-      member.plane->close();
-      member.plane.reset();
+      member.transport->close();
+      member.transport.reset();
       member.stage.reset();
     }
     static_cast<void>(world_->wait([] { return false; }));
@@ -98,14 +98,14 @@ class DeviceTransportTest : public ::testing::Test {
         std::move(device), {loop(), member.stats, rank, "cuda:0", [] { return Status(); }, [](const Status&) {}}, {});
     SRT_CHECK(stage);
     member.stage = std::move(*stage);
-    make_plane(rank, 22809);
+    make_transport(rank, 22809);
   }
-  void make_plane(Rank rank, int version, const std::string& data = "auto") {
+  void make_transport(Rank rank, int version, const std::string& data = "auto") {
     Member& member = at(rank);
     DeviceTransportOptions options;
     options.data = data;
     options.nccl.communicator.connect_timeout = std::chrono::seconds(2);
-    member.plane = std::make_unique<DeviceTransport>(
+    member.transport = std::make_unique<DeviceTransport>(
         DeviceTransportDeps{loop(), *member.net, world_->link(rank), *member.stage, *member.log, member.stats,
                             [&member](const Status& why) { member.broken.push_back(why); }},
         options, net::nccl::Library{nccl_.api(), version, "a test"});
@@ -113,13 +113,14 @@ class DeviceTransportTest : public ::testing::Test {
   // Runs until the loop is idle.
   void run_until_idle() {
     for (Member& member : members_) {
-      member.plane->when_decided([&member](const DeviceTransport::Answer& answer) { member.answer = answer.status(); });
+      member.transport->when_decided(
+          [&member](const DeviceTransport::Answer& answer) { member.answer = answer.status(); });
     }
     static_cast<void>(world_->wait([] { return false; }));
   }
   void expect_all_on_the_host(const std::string& why) {
     for (Member& member : members_) {
-      EXPECT_EQ(member.plane->name(), "host");
+      EXPECT_EQ(member.transport->name(), "host");
       EXPECT_TRUE(member.answer && member.answer->ok());
       EXPECT_TRUE(member.broken.empty());
     }
@@ -134,10 +135,10 @@ class DeviceTransportTest : public ::testing::Test {
 };
 
 TEST_F(DeviceTransportTest, RanksWithNcclUseIt) {
-  EXPECT_EQ(at(0).plane->name(), "undecided");
+  EXPECT_EQ(at(0).transport->name(), "undecided");
   run_until_idle();
   for (Member& member : members_) {
-    EXPECT_EQ(member.plane->name(), "nccl");
+    EXPECT_EQ(member.transport->name(), "nccl");
     EXPECT_TRUE(member.answer && member.answer->ok());
   }
 }
@@ -151,22 +152,22 @@ TEST_F(DeviceTransportTest, ADamagedReportEndsTheJob) {
   EXPECT_NE(at(1).broken[0].text().find("rank 0: its report about NCCL is invalid"), std::string_view::npos)
       << at(1).broken[0].text();
   EXPECT_FALSE(at(1).answer.has_value()) << "the job is about to end";
-  at(1).plane->abort(at(1).broken[0]);
+  at(1).transport->abort(at(1).broken[0]);
   EXPECT_TRUE(at(1).answer.has_value());
 }
 
 TEST_F(DeviceTransportTest, DifferentVersionsUseHostMemory) {
-  make_plane(1, 21801);
+  make_transport(1, 21801);
   run_until_idle();
   expect_all_on_the_host("rank 1 has NCCL 2.18.1 and rank 0 has 2.28.9");
 }
 
 TEST_F(DeviceTransportTest, DifferentVersionsAreAnErrorIfNcclIsRequired) {
-  make_plane(0, 22809, "nccl");
-  make_plane(1, 21801, "nccl");
+  make_transport(0, 22809, "nccl");
+  make_transport(1, 21801, "nccl");
   run_until_idle();
   for (Member& member : members_) {
-    EXPECT_EQ(member.plane->name(), "refused");
+    EXPECT_EQ(member.transport->name(), "refused");
     EXPECT_EQ(member.answer->text(), "device.data = nccl: rank 1 has NCCL 2.18.1 and rank 0 has 2.28.9");
   }
 }
@@ -186,7 +187,7 @@ TEST_F(DeviceTransportTest, BlocksThatAreTooSmallAreReleased) {
   run_until_idle();
   const int before = at(0).device->alive();
   for (const std::size_t bytes : {1000U, 2000U, 4000U, 3000U}) {
-    auto memory = at(0).plane->take(bytes);
+    auto memory = at(0).transport->take(bytes);
     ASSERT_TRUE(memory);
     // Two events are created, too, and kept.
     EXPECT_LE(at(0).device->alive(), before + 3);
@@ -197,17 +198,17 @@ TEST_F(DeviceTransportTest, MemoryIsKeptWhileCopiesUseIt) {
   run_until_idle();
   FakeDevice& device = *at(0).device;
   std::vector<std::byte> here(1000);
-  auto memory = at(0).plane->take(here.size());
+  auto memory = at(0).transport->take(here.size());
   ASSERT_TRUE(memory);
   device.hold();
-  ASSERT_TRUE(at(0).plane->copy(here.data(), memory->get(), here.size()).ok());
+  ASSERT_TRUE(at(0).transport->copy(here.data(), memory->get(), here.size()).ok());
   memory->reset();
   const int before = device.alive();
-  auto larger = at(0).plane->take(2000);
+  auto larger = at(0).transport->take(2000);
   ASSERT_TRUE(larger);
   EXPECT_EQ(device.alive(), before + 1);
   device.run();
-  auto largest = at(0).plane->take(3000);
+  auto largest = at(0).transport->take(3000);
   ASSERT_TRUE(largest);
   EXPECT_EQ(device.alive(), before + 1) << "the first is released";
 }
@@ -215,7 +216,7 @@ TEST_F(DeviceTransportTest, MemoryIsKeptWhileCopiesUseIt) {
 TEST_F(DeviceTransportTest, CopiesAreMarkedWithoutAVisit) {
   run_until_idle();
   const int before = at(0).device->visits();
-  EXPECT_TRUE(at(0).plane->mark_copies());
+  EXPECT_TRUE(at(0).transport->mark_copies());
   EXPECT_EQ(at(0).device->visits(), before) << "the loop's thread has entered the device";
 }
 

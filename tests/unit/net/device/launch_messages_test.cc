@@ -44,7 +44,7 @@ TEST(LaunchMessages, RejectDamagedBytes) {
   for (const Damage& damage :
        {Damage{0, 0, "no word"}, Damage{0, 20, "too many words"}, Damage{1, 1, "far too many"}, Damage{4, 0, "no kind"},
         Damage{4, 6, "an unknown kind"}, Damage{13, 1, "a number of what has none"}, Damage{18, 1, "a tag of a rank"},
-        Damage{29, 0x80, "a negative rank"}, Damage{0, 1, "more than it says"},
+        Damage{29, 0x80, "a negative rank"}, Damage{0, 1, "more words than counted"},
         Damage{255, 1, "something at the end"}}) {
     auto bytes = good;
     bytes[damage.at] = static_cast<std::byte>(damage.value);

@@ -248,7 +248,7 @@ TEST_F(OrderedDeviceTest, AnOperationWithAPlaceIsLaunchedByAllDespiteALostRank) 
   ASSERT_TRUE(loop_.run([&] { return !at(0).ended.empty(); }));
   EXPECT_EQ(at(0).ended[0].tag, OpTag(2)) << "without a place";
   EXPECT_EQ(at(0).ended[0].status.code(), Code::kPeerLost);
-  ASSERT_TRUE(loop_.run([&] { return !at(0).inner->tags.empty(); })) << "rank 1 meets nobody";
+  ASSERT_TRUE(loop_.run([&] { return !at(0).inner->tags.empty(); })) << "rank 1 launches alone";
   EXPECT_EQ(at(0).inner->tags, at(1).inner->tags);
   finish_all();
   run();
