@@ -12,8 +12,8 @@ constexpr int kMantissaBits = 52;
 constexpr std::int64_t kExponentBias = 1023;
 constexpr std::int64_t kExponentMask = 2047;
 
-// mantissa in [2^62, 2^63) stands for [1, 2). Squaring doubles the logarithm, whose next binary digit is then whether
-// the square has reached 2.
+// A mantissa in [2^62, 2^63) represents [1, 2). Squaring doubles the logarithm, so its next binary digit tells whether
+// the square reached 2.
 std::int64_t fraction_of_log2(std::uint64_t mantissa) {
   std::int64_t fraction = 0;
   for (int bit = 0; bit < kFractionBits; ++bit) {
@@ -52,7 +52,7 @@ std::int64_t log2_q16(std::int64_t value) {
 }
 
 std::int64_t root_of_ratio_up(Wide num, Wide den, std::int64_t most) {
-  std::int64_t below = 0;  // its square is less
+  std::int64_t below = 0;  // largest value known to have a smaller square
   while (below + 1 < most) {
     const std::int64_t middle = below + (most - below) / 2;
     if (Wide{middle} * middle * den >= num) {

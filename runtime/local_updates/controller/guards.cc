@@ -27,7 +27,7 @@ bool has_broken(const Merge& merge) {
   return !std::ranges::all_of(merge.ranks, is_finite);
 }
 
-// Losses may be below 0.
+// Losses may be negative.
 bool rises_by(std::int64_t before, std::int64_t after, std::int64_t permille) {
   return Wide{after - before} * 1000 > Wide{std::abs(before)} * permille;
 }
@@ -89,7 +89,7 @@ void Guards::judge_ranks(const std::vector<Merge>& merges, Alarms& alarms) {
   }
 }
 
-// Another number of steps than in the rounds of the median widens the limit.
+// A number of steps other than in the rounds of the median widens the limit.
 bool Guards::is_high(std::int64_t variance, std::int64_t steps) const {
   if (static_cast<std::int64_t>(variances_.size()) < options_.variance_warmup_rounds) {
     return false;
@@ -172,7 +172,7 @@ void Guards::judge_digests(const RoundStats& stats, Alarms& alarms) const {
   }
 }
 
-// What is later than now is of a run before a checkpoint.
+// Times later than now belong to a run before a checkpoint.
 void Guards::judge_late(const RoundStats& stats, Alarms& alarms) {
   std::erase_if(late_us_,
                 [&](std::int64_t at) { return at > stats.now_us || stats.now_us - at > options_.late_window_us; });
@@ -192,7 +192,7 @@ void Guards::judge_late(const RoundStats& stats, Alarms& alarms) {
 std::vector<Alarm> Guards::judge(const RoundStats& stats) {
   Alarms alarms;
   judge_ranks(stats.merges, alarms);
-  // Without a merge there is no anchor to go back to.
+  // Without a merge there is no anchor to return to.
   if (options_.on && !stats.merges.empty()) {
     judge_variance(stats.merges, alarms);
     judge_loss(stats, alarms);

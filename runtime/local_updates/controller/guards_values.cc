@@ -102,7 +102,7 @@ Status check(const GuardOptions& options) {
   return {};
 }
 
-// Boyer and Moore's candidate, then a count: an order of ranks decides nothing.
+// The majority vote of Boyer and Moore finds a candidate, and a count confirms it, so the order of ranks has no effect.
 std::optional<std::vector<int>> outvoted(std::span<const std::uint64_t> digests) {
   std::uint64_t candidate = 0;
   std::size_t lead = 0;

@@ -12,12 +12,12 @@ namespace sirtaki::local_updates {
 namespace {
 
 constexpr std::int64_t kWarmupSteps = 500;
-constexpr std::int64_t kWarmupPermille = 50;  // of the steps planned
+constexpr std::int64_t kWarmupPermille = 50;  // part of the planned steps
 constexpr std::int64_t kWarmupUnplanned = 200;
-constexpr std::int64_t kWarmupParts = 5;  // one of these is made, however much its steps wait
-constexpr std::int64_t kRestOfRate =
-    16;  // steps in which the learning rate does not rise: its schedule's warm-up is over
-// Compression ends where intervals without it would be shorter than allowed by so much.
+constexpr std::int64_t kWarmupParts = 5;  // one such part is made, whatever the waits
+// Steps without a rise of the learning rate, after which the warm-up of its schedule is over.
+constexpr std::int64_t kRestOfRate = 16;
+// Compression ends if intervals without it would be shorter than allowed by this factor.
 constexpr std::int64_t kDensePermille = 1250;
 constexpr std::int64_t kMostExtraDelay = kLongestInterval;
 
@@ -67,8 +67,8 @@ Result<std::unique_ptr<IntervalController>> IntervalController::make(const Inter
   return std::unique_ptr<IntervalController>(new IntervalController(options, ranks, fragments));
 }
 
-// Steps count, and so does what they waited: where the link is slow, a part of the steps is a larger part of the time.
-// While the learning rate rises, a schedule is still warming it up.
+// Steps count with their waits: on a slow link a part of the steps is a larger part of the time. While the learning
+// rate rises, a schedule is still warming it up.
 bool IntervalController::warming_up(const RoundStats& stats) {
   if (stats.lr_pico > highest_lr_pico_) {
     last_rise_ = highest_lr_pico_ >= 0 ? stats.step : last_rise_;
@@ -86,7 +86,7 @@ bool IntervalController::warming_up(const RoundStats& stats) {
 }
 
 void IntervalController::apply_alarms(const std::vector<Alarm>& alarms, std::int64_t step) {
-  // A rank that is left out for good must not keep the others short.
+  // A rank that is excluded for good must not keep intervals short for the others.
   const bool calm = std::ranges::none_of(alarms, [](const Alarm& alarm) { return alarm.rank < 0; });
   calm_ = calm ? calm_ + 1 : 0;
   if (calm_ >= options_.guard.calm_rounds) {
@@ -111,9 +111,9 @@ void IntervalController::apply_alarms(const std::vector<Alarm>& alarms, std::int
   }
 }
 
-// Overlap comes by itself; then fewer bits; longer intervals as soon as it is known what these need; then waiting.
-// Fewer bits also where merges would come later than after a step: what they cost a training is less than what a delay
-// does.
+// The order of measures is overlap, which needs no decision; then compression; then longer intervals, once the transfer
+// of compressed differences is measured; then waits. Compression is preferred to merges more than a step late, too,
+// because it costs a training less than the delay does.
 void IntervalController::raise_for_link(std::int64_t allowed, Wish& wish) const {
   const bool late = link_.dense_delay() > 1;
   const bool dense_fits = link_.dense_steps() <= std::max<std::int64_t>(allowed * 1000 / kDensePermille, 1) && !late;
@@ -152,7 +152,7 @@ Result<IntervalController::Wish> IntervalController::wish(const RoundStats& stat
   Wish wish;
   const bool automatic = options_.policy == PolicyId::kAuto;
   if (warms_up) {
-    // What it waited counts, so that local steps begin where it ends.
+    // Waits of the warm-up count, so that local steps begin at its end.
     if (automatic) {
       link_.path(mode_.mode);
     }
@@ -187,7 +187,7 @@ std::int64_t IntervalController::delay_for(std::int64_t steps) const {
   return std::clamp<std::int64_t>(wanted + extra_delay_, 0, steps - 1);
 }
 
-// One step is the synchronous path, but for a last round, after which everything is drained anyway.
+// One step means the synchronous path, except in a last round, after which all is drained anyway.
 Status IntervalController::apply(const Wish& wish) {
   const bool local = wish.steps > 1 || (wish.reason == Reason::kLastRound && now_.mode == Mode::kLocal);
   SRT_ASSIGN(mode_, next_mode(mode_, local ? Event::kWantLocal : Event::kWantSync));
@@ -208,7 +208,7 @@ Status IntervalController::apply(const Wish& wish) {
   return {};
 }
 
-// An alarm in it leads to synchronous steps, wherever it was to lead.
+// An alarm in the drain leads to synchronous steps, whatever its target was.
 Status IntervalController::end_drain() {
   if (step_ < pause_until_ && mode_.then == Mode::kLocal) {
     SRT_ASSIGN(mode_, next_mode(mode_, Event::kWantSync));

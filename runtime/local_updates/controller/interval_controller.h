@@ -1,19 +1,19 @@
-// IntervalController: decides after every round how many local steps the next one has, how late its merges come, and
-// in which mode the training goes on.
+// IntervalController: decides after every round on the number of local steps of the next one, the delay of its merges,
+// and the mode.
 //
-//   H = min(policy's bound, for `auto` raised by the link's, twice the last H, what guards allow, `most`, steps left)
+//   H = min(bound of the policy, for `auto` raised by the link, twice the last H, limit of guards, `most`, steps left)
 //   D = 1.25 M / T to the nearest, below H
-// H is 1 with averaged gradients while the training warms up, after alarms, where the program asks for it, and for
-// `auto` as long as synchronous steps wait for less than a tenth of their time.
-// Every rank has one and feeds it the same: the statistics of each round and of each drain to decide(), and what else
-// happened to happened(). Then all come to the same intervals, weights and alarms; digests of Decisions say so.
-//   snapshot of a fragment     norms(fragment), a copy, which goes with the fragment
-//   its reports are gathered   weigh() of that copy: what each rank counts; then differences travel
-//   it is merged               kept for the round, with the norm of the mean; one that is given up is not
-//   end of a round, a drain    agree() on what ranks measured, the merges added; decide()
-// Owned by: the engine's local updates; used by the loop's thread. Pure: no I/O, no thread, no clock; integers but for
-// sums of squares (round_stats.h).
-// Not for: merges, exchanges, and carrying out what guards ask for.
+// H is 1 with averaged gradients while the training warms up, after alarms, on request of the program, and for `auto`
+// while synchronous steps wait for less than a tenth of their time.
+// Every rank has a controller and gives it the same input: the statistics of each round and drain to decide(), and all
+// other events to happened(). All ranks then compute the same intervals, weights and alarms, which digests of decisions
+// confirm.
+//   snapshot of a fragment     a copy of norms(fragment) accompanies the fragment
+//   its reports are gathered   weigh() of that copy gives the weight of each rank; then differences are sent
+//   it is merged               kept for the round, with the norm of the mean, unless it was given up
+//   end of a round, a drain    agree() on the measurements of ranks, with the merges added; decide()
+// The local updates of the engine own it and use it on one thread. Pure: no I/O, no thread, no clock; integers except
+// for sums of squares (round_stats.h). Merges, exchanges and the actions of guards belong to updater.h.
 #pragma once
 
 #include <cstddef>
@@ -34,56 +34,58 @@
 
 namespace sirtaki::local_updates {
 
-// What was decided after a round, and from what. Equal on all ranks.
+// A decision after a round, with its inputs. Equal on all ranks.
 struct Decision {
-  std::uint64_t round = 0;            // decisions before it
-  std::int64_t step = 0;              // after which it holds
-  Interval interval;                  // in force from now on; in Mode::kDrain drain first, then decide() on that
-  bool changed = false;               // another H, D, mode or encoding than before
-  std::vector<Alarm> alarms;          // by guard, then rank
-  std::int64_t statistics_steps = 1;  // the policy's bound
-  std::int64_t link_steps = 1;        // the link's, as differences travel now
-  std::int64_t cost_permille = 0;     // of a step, what a synchronous one waited when there last were any
-  std::uint64_t digest = 0;           // of all this and of the state it leaves
+  std::uint64_t round = 0;  // number of earlier decisions
+  std::int64_t step = 0;    // the step after which it holds
+  // The interval in force. In Mode::kDrain the caller drains first, then calls decide() on the result.
+  Interval interval;
+  bool changed = false;               // H, D, mode or encoding differ from before
+  std::vector<Alarm> alarms;          // ordered by guard, then rank
+  std::int64_t statistics_steps = 1;  // bound of the policy
+  std::int64_t link_steps = 1;        // bound of the link with the present encoding
+  std::int64_t cost_permille = 0;     // wait of the last synchronous steps, as a part of a step
+  std::uint64_t digest = 0;           // digest of the decision and the resulting state
 };
 std::string to_string(const Decision& decision);
 
 class IntervalController {
  public:
-  // kInvalidArgument: options that check() refuses, no ranks or no fragments.
+  // Makes a controller. kInvalidArgument: options that check() refuses, no ranks or no fragments.
   static Result<std::unique_ptr<IntervalController>> make(const IntervalOptions& options, std::size_t ranks,
                                                           std::size_t fragments);
-  // One that goes on in current() where saved() was called, on another rank or in another run, without Event::kJoined.
-  // Where the job now has other ranks, it is restored with those that were saved, and goes through
-  // Event::kMembersChanged and reform(). kCorrupt: not of these options, ranks and fragments.
+  // Makes a controller that continues in the saved state, on another rank or in another run, without Event::kJoined. If
+  // the job now has other ranks, restore with the saved number and then use Event::kMembersChanged and reform().
+  // kCorrupt: a state of other options, ranks or fragments.
   static Result<std::unique_ptr<IntervalController>> restore(const IntervalOptions& options, std::size_t ranks,
                                                              std::size_t fragments,
                                                              std::span<const std::int64_t> saved);
 
-  // At the end of a round in Mode::kSync or kLocal, and when a drain is complete, which then leads where it was to.
-  // kCorrupt: statistics that cannot be; kInvalidArgument: the program's function gave a number out of range; kBug:
-  // neither a round nor a drain can end now. After an error no further decision makes sense.
+  // Decides at the end of a round in Mode::kSync or kLocal, and after a drain, which then leads to its target mode.
+  // kCorrupt: impossible statistics; kInvalidArgument: the function of the program returned a number out of range;
+  // kBug: neither a round nor a drain can end now. No decision is valid after an error.
   Result<Decision> decide(const RoundStats& stats);
 
-  // Something else, on all ranks alike: every Event but kWantLocal, kWantSync and kDrained, which are decide()'s.
-  // Returns what is in force then. kBug: it cannot happen now.
+  // Handles every other event, on all ranks alike: all but kWantLocal, kWantSync and kDrained, which belong to
+  // decide(). Returns the interval in force. kBug: the event cannot happen now.
   Result<Interval> happened(Event event);
-  // The next epoch has as many ranks as the list; `old_rank[r]`: who rank r was, -1: a joiner, which restores the state
-  // of a rank that stayed before. Goes with Event::kReformed. Merges of the epoch before count no more.
+  // Prepares for the next epoch, with as many ranks as the list. `old_rank[r]` is the previous number of rank r; -1: a
+  // new member, which restores the state of a remaining rank first. Goes with Event::kReformed. Merges of the previous
+  // epoch no longer count.
   void reform(const std::vector<int>& old_rank);
-  // Whether the program wants synchronous steps, from the next decision on.
+  // Asks for synchronous steps from the next decision on, or withdraws the request.
   void ask_synchronous(bool wanted) { synchronous_wanted_ = wanted; }
 
-  // To be copied at a fragment's snapshot, in Mode::kLocal and kDrain.
+  // Returns the norms to be copied at the snapshot of a fragment, in Mode::kLocal and kDrain.
   const FragmentNorms& norms(int fragment) const { return guards_.norms(fragment); }
 
   const Interval& current() const { return now_; }
   const IntervalOptions& options() const { return options_; }
-  // For a checkpoint, or a joiner.
+  // Returns the state for a checkpoint or a new member.
   std::vector<std::int64_t> saved() const;
 
  private:
-  // What the next round shall be, before the mode follows.
+  // The wanted next round, before the mode changes.
   struct Wish {
     std::int64_t steps = 1;  // 1: synchronous
     Reason reason = Reason::kStart;
@@ -115,18 +117,19 @@ class IntervalController {
   Guards guards_;
   ModeState mode_;
   Interval now_;
-  Interval local_;  // the last one in Mode::kLocal; one step: there was none since synchronous ones, but for a trial
-  Reason pending_ = Reason::kStart;  // of the mode that a drain leads to
+  // The last interval in Mode::kLocal; one step if there was none since synchronous steps, except for a trial.
+  Interval local_;
+  Reason pending_ = Reason::kStart;  // reason of the mode that a drain leads to
   bool warm_ = false;                // the warm-up is over
   bool synchronous_wanted_ = false;
   std::int64_t highest_lr_pico_ = RoundStats::kUnknown;
-  std::int64_t last_rise_ = 0;  // of the learning rate, a step; 0: it has not risen
+  std::int64_t last_rise_ = 0;  // step in which the learning rate last rose; 0: never
   std::int64_t step_ = 0;
-  std::int64_t pause_until_ = 0;             // a step
-  std::int64_t ceiling_ = kLongestInterval;  // that guards have put on H
+  std::int64_t pause_until_ = 0;             // step at which the pause ends
+  std::int64_t ceiling_ = kLongestInterval;  // limit of H that guards have set
   Reason ceiling_reason_ = Reason::kStart;
   std::int64_t extra_delay_ = 0;
-  std::int64_t calm_ = 0;  // rounds without an alarm that concerns all
+  std::int64_t calm_ = 0;  // consecutive rounds without an alarm for all ranks
   std::int64_t round_ = 0;
 };
 

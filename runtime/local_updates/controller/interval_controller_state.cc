@@ -1,4 +1,4 @@
-// What an IntervalController remembers, as numbers.
+// The state of an IntervalController as numbers.
 #include <bit>
 
 #include "runtime/local_updates/controller/interval_controller.h"
@@ -23,7 +23,7 @@ bool is_local_or_none(const Interval& interval) {
   return interval == kNoLocal || interval.mode == Mode::kLocal;
 }
 
-// Where next_mode() can lead.
+// Returns true if next_mode() can reach the state.
 bool is_possible(ModeState state) {
   const bool stable = state.mode == Mode::kLocal || state.mode == Mode::kFailed;
   const bool goes_on = state.then == Mode::kSync || state.then == Mode::kLocal;
@@ -81,7 +81,7 @@ void IntervalController::state(StateIo& io) {
 
 std::vector<std::int64_t> IntervalController::saved() const {
   StateIo io;
-  // Writing down changes nothing.
+  // Writing does not change the state.
   const_cast<IntervalController*>(this)->state(io);
   return io.take();
 }

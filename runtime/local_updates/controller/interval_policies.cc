@@ -12,13 +12,13 @@
 namespace sirtaki::local_updates {
 namespace {
 
-// By what the variance of the ranks' differences grows over so many steps: their number to the power of 3/2, between
-// noise and drift. log2.
+// Returns the growth of the variance of differences over so many steps, as log2: the number of steps to the power of
+// 3/2, between noise and drift.
 std::int64_t growth_over(std::int64_t steps) {
   return 3 * log2_q16(steps) / 2;
 }
 
-// As many as ever; or, with `least`, so many where the link needs no more.
+// Returns a constant; or, with `least`, that number if the link needs no more.
 class Fixed final : public Policy {
  public:
   explicit Fixed(std::int64_t steps, bool least = false) : steps_(steps), least_(least) {}
@@ -56,7 +56,8 @@ class AdaComm final : public Policy {
     if (seen.loss_e6 <= 0 || seen.lr_pico <= 0) {
       return Bound{input.now.steps, Reason::kNoLoss};
     }
-    // The warm-up's losses fall steeply and say nothing of what follows: the last one before local steps is the first.
+    // Losses fall steeply during the warm-up and do not predict later ones, so the last loss before local steps is the
+    // first.
     began_ = began_ || input.now.mode == Mode::kLocal;
     if (!began_ || first_.loss_e6 == 0) {
       first_ = seen;
@@ -73,7 +74,7 @@ class AdaComm final : public Policy {
  private:
   const IntervalOptions options_;
   LossAndRate first_;
-  bool began_ = false;  // there were local steps
+  bool began_ = false;  // local steps have begun
 };
 
 class Divergence final : public Policy {
@@ -90,7 +91,7 @@ class Divergence final : public Policy {
     if (theta_log_ == kLogOfZero || rounds_ == 0) {
       return Bound{options_.base, Reason::kStatistics};
     }
-    // What is above the threshold now counts at once, and only now.
+    // A value above the threshold counts at once, but only now.
     const bool over = log != kLogOfZero && log + growth_over(input.now.steps) > theta_log_;
     const std::int64_t steps = divergence_steps(theta_log_, over ? std::max(log, mean_) : mean_, options_.most);
     return Bound{std::max(steps, options_.base), Reason::kStatistics};
@@ -122,8 +123,8 @@ class Divergence final : public Policy {
   }
 
   const IntervalOptions options_;
-  std::int64_t theta_log_;  // log2, 1/65536, like the others; kLogOfZero: not known yet
-  std::int64_t mean_ = 0;   // of one step
+  std::int64_t theta_log_;  // log2 in 1/65536, like the others; kLogOfZero: not known yet
+  std::int64_t mean_ = 0;   // mean for one step
   std::int64_t rounds_ = 0;
   std::deque<std::int64_t> first_;
 };

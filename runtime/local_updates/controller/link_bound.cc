@@ -9,22 +9,22 @@
 namespace sirtaki::local_updates {
 namespace {
 
-// Sums of two stay far below the end of 64 bits.
+// Sums of two stay far below the limit of 64 bits.
 constexpr std::int64_t kMostLoad = std::int64_t{1} << 60;
 constexpr std::int64_t kMostScaled = std::numeric_limits<std::int64_t>::max() / 2;
-// Trials: local steps between two of them, at least, and for each step that the synchronous ones waited; trials in vain
-// double it a few times.
+// Minimum number of local steps between two trials, and local steps for each step that synchronous ones waited. Trials
+// without gain double it a few times.
 constexpr std::int64_t kFewestSteps = 1'000;
 constexpr std::int64_t kStepsForOne = 100;
 constexpr std::int64_t kMostVain = 3;
-// Waiting for merges: what is little, of all steps; what one round tells at most; how fast the rest is learnt, and
-// forgotten, slowly, since it is only seen while D is too small; and the most that there may be of it.
+// Waits for merges: a small part of all steps; the limit of one round; and the rates of learning and forgetting the
+// hidden part. It is forgotten slowly, since it shows only while D is too small. The last constant is its limit.
 constexpr std::int64_t kLittlePermille = 25;
 constexpr std::int64_t kMostWait = kOneQ16;
 constexpr std::int64_t kLearnRounds = 4;
 constexpr std::int64_t kForgetRounds = 64;
 constexpr std::int64_t kMostHidden = 4 * kOneQ16;
-// The link is clearly faster: less is the noise of a busy machine.
+// Threshold of a clearly faster link; smaller changes are noise of a busy machine.
 constexpr std::int64_t kFasterPermille = 500;
 
 std::int64_t over_step(std::int64_t time_us, std::int64_t step_us) {
@@ -36,19 +36,21 @@ std::int64_t with_margin(std::int64_t load, std::int64_t margin_permille) {
   return static_cast<std::int64_t>(std::min<Wide>((Wide{load} * margin_permille + one - 1) / one, kMostScaled));
 }
 
-// H: nothing waits.
+// Returns the H at which nothing waits.
 std::int64_t interval_for(std::int64_t load, std::int64_t margin_permille) {
   return std::max<std::int64_t>(with_margin(load, margin_permille), 1);
 }
 
-// D: to the nearest, since every step of delay costs the training something, and half a step of waiting in H is little.
+// Returns the nearest D, since every step of delay costs the training something, and half a step of waiting in H is
+// little.
 std::int64_t delay_for(std::int64_t load, std::int64_t margin_permille) {
   const std::int64_t half = kOneQ16 / 2 * 1000 / margin_permille;
   return load <= 0 ? 0
                    : std::max<std::int64_t>(with_margin(std::max<std::int64_t>(load - half, 0), margin_permille), 1);
 }
 
-// More at once, since too little makes steps wait; less only where a load larger by an eighth would do with less, too.
+// A bound rises at once, because steps wait with a low one, and falls only if a load larger by an eighth would need
+// less, too.
 void follow(std::int64_t& bound, std::int64_t load, std::int64_t margin_permille,
             std::int64_t (*needs)(std::int64_t, std::int64_t)) {
   const std::int64_t needed = needs(load, margin_permille);
@@ -84,7 +86,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
     costly_ = false;
     mode_ = mode;
   }
-  // Of compressed differences synchronous rounds tell nothing: what is known of these stays over a trial.
+  // Synchronous rounds do not measure compressed differences, so their values survive a trial.
   const bool local = mode == Mode::kLocal;
   if (local && stats.compressed != compressed_) {
     sent_ = longest_ = {};
@@ -93,7 +95,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
   } else if (changed && !compressed_) {
     sent_ = longest_ = {};
   }
-  // Zero is not known: nothing was merged in the round, or nobody says what gradients need.
+  // Zero means unknown: nothing was merged in the round, or the time of gradients was not reported.
   const auto add_known = [&stats](Mean& mean, std::int64_t time_us) {
     if (time_us > 0) {
       mean.add(over_step(time_us, stats.step_us));
@@ -128,7 +130,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
   follow_known(dense_delay_, dense_longest_, 0, delay_for);
 }
 
-// Grows while steps wait, so it settles where they do not.
+// The value grows while steps wait, so it converges at the point where they do not.
 void LinkBound::learn_waits(const RoundStats& stats, std::int64_t steps) {
   const Wide waited = Wide{over_step(stats.stall_us, stats.step_us)} * steps;
   const Wide much = waited - Wide{steps} * kOneQ16 * kLittlePermille / 1000;
@@ -163,7 +165,7 @@ LinkBound::Path LinkBound::path(Mode mode) {
     vain_ = costly ? std::min(vain_ + 1, kMostVain) : 0;
     return costly ? Path::kLocal : Path::kSync;
   }
-  // Once is noise.
+  // A single round is noise.
   const bool local = costly && costly_;
   costly_ = costly;
   return local ? Path::kLocal : Path::kSync;

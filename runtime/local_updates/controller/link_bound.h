@@ -1,13 +1,13 @@
-// LinkBound: how many steps a merge needs to travel behind, and whether local steps are worth it at all.
+// LinkBound: number of steps that hide a merge, and the gain of local steps over averaged gradients.
 //
-// For: the interval controller. With T a step, C all fragments on the link and M the one that takes longest:
-//   H >= margin * C / T   the link is busy for 80 % of the time at most
-//   D  ~ margin * M / T   most of a fragment's way is hidden; more where steps wait for merges nevertheless
-//   cost: what a synchronous step waits, over T. Local steps that win less than gain_permille are not worth it.
-// The cost is measured in Mode::kSync, and nowhere predicted: in Mode::kLocal a round of synchronous steps is tried
-// when the link has become clearly faster, and else so rarely that trials take a hundredth of the time. Values are
-// running means, and bounds follow down only when they are wrong by an eighth, so noise moves none of them. Owned by:
-// the controller. Pure; integers only.
+// Used by the interval controller. T is a step, C the transfer of all fragments, M that of the longest one:
+//   H >= margin * C / T   the link is busy for at most 80 % of the time
+//   D  ~ margin * M / T   most of the transfer of a fragment is hidden; more if steps wait for merges nevertheless
+//   cost: wait of a synchronous step over T. Local steps that gain less than gain_permille are not worth it.
+// The cost is measured in Mode::kSync and never predicted: in Mode::kLocal a round of synchronous steps is tried after
+// the link became clearly faster, and otherwise so rarely that trials take a hundredth of the time. Values are running
+// means, and bounds fall only when they are wrong by an eighth, so noise moves none of them. The controller owns it.
+// Pure; integers only.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@
 namespace sirtaki::local_updates {
 
 struct LinkOptions {
-  std::int64_t gain_permille = 100;  // of T that synchronous steps must wait for local ones to be worth it
-  std::int64_t band_permille = 50;   // so much less, at most half, before synchronous ones are worth it again
+  std::int64_t gain_permille = 100;  // part of T that synchronous steps have to wait before local ones are worth it
+  std::int64_t band_permille = 50;   // margin below it, at most half, before synchronous steps are worth it again
   std::int64_t margin_permille = 1250;
-  std::int64_t trial_steps = 16;  // synchronous ones in a trial
+  std::int64_t trial_steps = 16;  // synchronous steps in a trial
 };
 
 class LinkBound {
@@ -31,24 +31,24 @@ class LinkBound {
 
   explicit LinkBound(const LinkOptions& options) : options_(options) {}
 
-  // A round of `steps` steps in Mode kSync or kLocal. Without a measured step nothing is learnt.
+  // Adds a round of `steps` steps in Mode kSync or kLocal. A round without a measured step is ignored.
   void observe(const RoundStats& stats, Mode mode, std::int64_t steps);
 
-  // What is worth it; asked once after a round, in which nothing else keeps the mode as it is. kTrial: one round of
-  // synchronous steps.
+  // Returns the better path; kTrial means one round of synchronous steps. Call once after a round in which no other
+  // reason fixes the mode.
   Path path(Mode mode);
 
-  // What compressed differences need is measured.
+  // Returns true if the transfer of compressed differences was measured.
   bool knows_compressed() const { return compressed_ && sent_.count > 0; }
-  // H as differences travel now, and if they were not compressed; 1 while nothing is known. Not limited.
+  // Return H with the present encoding and without compression; 1 if unknown. Not limited.
   std::int64_t steps() const { return steps_; }
   std::int64_t dense_steps() const { return dense_steps_; }
-  // D as differences travel now, and if they were not compressed; not limited.
+  // Return D with the present encoding and without compression. Not limited.
   std::int64_t delay() const { return delay_; }
   std::int64_t dense_delay() const { return dense_delay_; }
-  // What synchronous steps waited when there last were any, permille of T.
+  // Returns the wait of the last synchronous steps in permille of T.
   std::int64_t cost_permille() const;
-  // What all of them have waited, in T: so many more steps would have fitted in their time.
+  // Returns the total wait of synchronous steps in units of T: the number of steps that would have fitted.
   std::int64_t steps_waited() const;
 
   void state(StateIo& io);
@@ -69,22 +69,22 @@ class LinkBound {
   void learn_waits(const RoundStats& stats, std::int64_t steps);
 
   const LinkOptions options_;
-  // Over T, in 1/65536.
+  // Ratios to T in 1/65536.
   Mean dense_;
   Mean cost_;
   Mean sent_;
   Mean longest_;
   Mean dense_longest_;
-  std::int64_t hidden_ = 0;       // of a fragment's way what M does not tell: encoding, busy processors
-  Mode mode_ = Mode::kSync;       // of the rounds in dense_
-  bool compressed_ = false;       // what the last local rounds had in sent_, longest_ and hidden_
-  std::int64_t reference_ = 0;    // sent_ of the first local rounds that travelled so; 0: there are too few
-  std::int64_t waited_ = 0;       // by all synchronous steps
-  std::int64_t sync_steps_ = 0;   // in the last synchronous round
-  std::int64_t local_steps_ = 0;  // since then
+  std::int64_t hidden_ = 0;       // part of a transfer that M does not contain: encoding, busy processors
+  Mode mode_ = Mode::kSync;       // mode of the rounds in dense_
+  bool compressed_ = false;       // encoding of the local rounds in sent_, longest_ and hidden_
+  std::int64_t reference_ = 0;    // sent_ of the first local rounds with this encoding; 0: too few rounds
+  std::int64_t waited_ = 0;       // total wait of synchronous steps
+  std::int64_t sync_steps_ = 0;   // steps of the last synchronous round
+  std::int64_t local_steps_ = 0;  // local steps since then
   bool trying_ = false;           // the synchronous rounds are a trial
-  std::int64_t vain_ = 0;         // trials in a row
-  bool costly_ = false;           // the synchronous round before waited too long
+  std::int64_t vain_ = 0;         // consecutive trials without gain
+  bool costly_ = false;           // the previous synchronous round waited too long
   std::int64_t steps_ = 1;
   std::int64_t dense_steps_ = 1;
   std::int64_t delay_ = 0;

@@ -13,7 +13,7 @@ ModeState stable(Mode mode) {
   return {mode, mode, false};
 }
 
-// A drain that was on its way to somewhere still goes there once the members are settled.
+// The target of a drain stays the same while members change.
 Mode resumed(ModeState state) {
   switch (state.mode) {
     case Mode::kSync:
@@ -42,7 +42,7 @@ Result<ModeState> after_want(ModeState state, Event event) {
       return ModeState{Mode::kDrain, drain ? Mode::kLocal : Mode::kSync, false};
     case Mode::kDrain:
     case Mode::kReform:
-      // While one drain is under way another asks for nothing new, and where it leads is decided with equal parameters.
+      // A request for another drain adds nothing, and the target mode is decided with equal parameters.
       if (event != Event::kWantLocal) {
         state.then = drain ? state.then : Mode::kSync;
         return state;

@@ -1,10 +1,9 @@
-// Modes of a training with local updates, and what leads from one to another.
+// Modes of a training with local updates, and the events that change them.
 //
-// For: the interval controller and the engine, which moves when something has happened on all ranks. In kSync gradients
-// are averaged in every step; in kLocal ranks make several steps of their own between merges; kDrain finishes what is
-// in flight and ends with equal parameters; kReform waits for the next epoch's members. Pure functions: the next mode
-// follows from the present one and the event alone.
-// Not for: membership (runtime/rendezvous) and the merges themselves.
+// The interval controller and the engine change modes by events that happen on all ranks. In kSync gradients are
+// averaged in every step; in kLocal ranks make several steps of their own between merges; kDrain finishes merges in
+// flight and ends with equal parameters; kReform waits for the members of the next epoch. Pure functions: the next mode
+// follows from the present one and the event alone. Membership belongs to runtime/rendezvous, merges to merge.h.
 #pragma once
 
 #include <cstdint>
@@ -18,33 +17,33 @@ enum class Mode : std::uint8_t { kJoining, kSync, kLocal, kDrain, kReform, kFail
 std::string_view mode_name(Mode mode);
 
 enum class Event : std::uint8_t {
-  kJoined,          // all members of the first epoch are there
-  kWantLocal,       // the controller: local steps are worth it
-  kWantSync,        // the controller: they are not, or not now
-  kWantDrain,       // the program: a checkpoint, an evaluation, the end
-  kDrained,         // the controller, at the end of a drain: parameters are equal on all ranks
+  kJoined,          // all members of the first epoch have arrived
+  kWantLocal,       // the controller found local steps worth it
+  kWantSync,        // the controller wants synchronous steps
+  kWantDrain,       // the program needs a checkpoint, an evaluation, or ends
+  kDrained,         // a drain is complete: parameters are equal on all ranks
   kSteppedInSync,   // a step with averaged gradients is complete
   kTagAborted,      // a merge was given up on all ranks
   kMembersChanged,  // a rank was lost, left, or wants to join
   kReformed,        // the next epoch has its members
-  kFailed,          // nothing can go on
+  kFailed,          // nothing can continue
 };
 std::string_view event_name(Event event);
 
-// Of kDrain and kReform, and of kSync between members that have just joined and kLocal: where it goes from here.
+// A mode with its target, if it is kDrain, kReform, or kSync with new members on the way to kLocal.
 struct ModeState {
   Mode mode = Mode::kJoining;
   Mode then = Mode::kSync;  // kSync or kLocal
-  bool reforming = false;   // the drain after kReform: joiners come in, and a step in kSync follows
+  bool reforming = false;   // the drain after kReform: new members take part, and a step in kSync follows
 
   friend bool operator==(const ModeState&, const ModeState&) = default;
 };
 
-// The state after the event. kBug: the event cannot happen in that mode.
+// Returns the state after the event. kBug: the event cannot happen in that mode.
 //   kJoining -kJoined-> kSync;  kSync -kWantLocal-> kLocal;  kLocal -kWantSync-> kDrain -kDrained-> kSync
 //   kLocal -kWantDrain-> kDrain -kDrained-> kLocal;  any -kTagAborted-> the same
-//   any -kMembersChanged-> kReform -kReformed-> kDrain -kDrained-> kSync -kSteppedInSync-> the mode before
-//   any -kFailed-> kFailed, where every event but those ends
+//   any -kMembersChanged-> kReform -kReformed-> kDrain -kDrained-> kSync -kSteppedInSync-> the previous mode
+//   any -kFailed-> kFailed, which every event except the impossible ones keeps
 Result<ModeState> next_mode(ModeState state, Event event);
 
 }  // namespace sirtaki::local_updates

@@ -11,10 +11,10 @@
 namespace sirtaki::local_updates {
 namespace {
 
-// Rates below it are rather none.
+// Smaller rates count as 0.
 constexpr double kLeastRates = 1e-30;
 
-// By rank; nullopt: there is nothing to compare.
+// Returns log norms indexed by rank; nullopt: not comparable.
 std::vector<std::optional<std::int64_t>> log_norms(const Merge& merge) {
   std::vector<std::optional<std::int64_t>> norms(merge.ranks.size());
   const auto unit = log_unit(merge);
@@ -39,7 +39,7 @@ std::optional<std::int64_t> log_unit(const Merge& merge) {
 
 FragmentNorms::FragmentNorms(const NormOptions& options, std::size_t ranks) : options_(options), baselines_(ranks) {}
 
-// As far above the others' median as above its own mean.
+// The distance counts from the larger of the median of the others and the own mean.
 bool FragmentNorms::is_far(const Baseline& baseline, std::int64_t norm, std::int64_t others) const {
   const std::int64_t above = norm - std::max(baseline.mean, others);
   if (!options_.on || baseline.rounds < options_.warmup_rounds || above <= 0) {
@@ -84,7 +84,7 @@ void FragmentNorms::learn(const Merge& merge) {
   if (total_weight(merge) == 0) {
     return;
   }
-  // Norms over rates and norms alone are not comparable.
+  // Norms with known rates and norms without are not comparable.
   if (const bool known = agreed_rates(merge).has_value(); known != rates_known_) {
     forget();
     rates_known_ = known;

@@ -1,13 +1,12 @@
-// FragmentNorms: what is known of the norms of a fragment's differences, and what each rank's next one counts.
+// FragmentNorms: norms of the differences of a fragment, and the weight of each rank in its next merge.
 //
-// A rank's difference is left out if its norm is far above those that it had before, and as far above the other ranks'
-// now (after EDiT, Cheng et al., 2024). So a shard that is always harder, a learning rate that starts anew and whatever
-// else befalls all ranks are no anomalies. Norms are compared as log2(norm / (mean learning rate * n^0.75)), where n
-// steps are covered: noise grows with the root of n, drift with n.
-// Every rank takes a copy at a fragment's snapshot and weighs by it once all reports are there, before anything is
-// sent: it does not matter then what was decided in between, nor when reports come. Weights in which all ranks agree
-// also tell each of them the sum of weights. Owned by: the guards, whose decisions teach it; copies by the engine. Pure
-// value.
+// A difference is excluded if its norm is far above the past ones of its rank, and as far above the present ones of the
+// other ranks (compare EDiT, Cheng et al., 2024). A shard that is always harder, a restarted learning rate, and other
+// events on all ranks are therefore no anomalies. Norms are compared as log2(norm / (mean learning rate * n^0.75)),
+// where n steps are covered: noise grows with the root of n, drift with n.
+// Every rank takes a copy at the snapshot of a fragment and computes weights with it after all reports have arrived,
+// before anything is sent. Decisions in between, and the times of reports, therefore have no effect. Since all ranks
+// agree on weights, each also knows their sum. The guards own it and update it; the engine has copies. Pure value.
 #pragma once
 
 #include <cstddef>
@@ -21,32 +20,32 @@
 
 namespace sirtaki::local_updates {
 
-// The first rounds are averaged plainly, so a few are enough to judge by.
+// The first rounds are averaged plainly, so that a few suffice.
 struct NormOptions {
-  bool on = true;                         // off: nobody is left out but those whose difference is not finite
-  std::int64_t z_permille = 3000;         // standard deviations that are far
-  std::int64_t deviation_permille = 500;  // least standard deviation, of log2
-  std::int64_t memory_rounds = 50;        // of the running mean; 1/50 is EDiT's 0.02
-  std::int64_t warmup_rounds = 20;        // before a rank is judged
+  bool on = true;                         // off: only differences that are not finite are excluded
+  std::int64_t z_permille = 3000;         // threshold in standard deviations
+  std::int64_t deviation_permille = 500;  // smallest standard deviation, of log2
+  std::int64_t memory_rounds = 50;        // length of the running mean; 1/50 is the 0.02 of EDiT
+  std::int64_t warmup_rounds = 20;        // rounds before a rank is judged
 };
 
 class FragmentNorms {
  public:
   FragmentNorms(const NormOptions& options, std::size_t ranks);
 
-  // All but the norm of the mean. `steps`: that the differences cover. Where most ranks' differences are not finite all
-  // weights are 0. kCorrupt: a report that cannot be.
+  // Returns the merge without the norm of the mean. `steps` is the number of steps that the differences cover. All
+  // weights are 0 if most differences are not finite. kCorrupt: an invalid report.
   Result<Merge> weigh(int fragment, std::int64_t steps, std::vector<RankReport> ranks) const;
 
-  // A complete merge; those that were left out teach nothing.
+  // Learns from a complete merge; excluded differences are ignored.
   void learn(const Merge& merge);
   void forget();
-  // `old_rank[r]`: who rank r was; -1: it has just joined.
+  // Renumbers ranks. `old_rank[r]` is the previous number of rank r; -1: a new member.
   void reform(const std::vector<int>& old_rank);
   void state(StateIo& io);
 
  private:
-  // A rank's log norms, 1/65536.
+  // Log norms of a rank in 1/65536.
   struct Baseline {
     std::int64_t rounds = 0;
     std::int64_t mean = 0;
@@ -56,12 +55,12 @@ class FragmentNorms {
   bool is_far(const Baseline& baseline, std::int64_t norm, std::int64_t others) const;
 
   NormOptions options_;
-  std::vector<Baseline> baselines_;  // by rank
-  bool rates_known_ = false;         // of what was learnt
+  std::vector<Baseline> baselines_;  // indexed by rank
+  bool rates_known_ = false;         // learning rates were known in the learnt merges
 };
 
-// log2(learning rates * n^-0.25), the unit of norms. Without known rates: of n steps at a rate of 1. nullopt: nothing
-// can be learnt at a rate of 0.
+// Returns log2(learning rates * n^-0.25), the unit of norms. Without known rates it assumes n steps at a rate of 1.
+// nullopt: a rate of 0, at which nothing can be learnt.
 std::optional<std::int64_t> log_unit(const Merge& merge);
 
 }  // namespace sirtaki::local_updates

@@ -1,6 +1,6 @@
-// Ranges of numbers that somebody gave or measured, and the text about the one that is out of its range.
+// Ranges of given or measured numbers, and error texts for values outside.
 //
-// Used inside runtime/local_updates/controller only. Pure.
+// Internal to runtime/local_updates/controller. Pure.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Range {
   std::int64_t most;
 };
 
-// "gain is 70; it must be 1 to 64", of the first that is out of its range; empty: none is.
+// Returns the text for the first value out of its range ("gain is 70; it must be 1 to 64"); empty if there is none.
 inline std::string out_of_range(std::initializer_list<Range> ranges) {
   for (const Range& range : ranges) {
     if (range.value < range.least || range.value > range.most) {

@@ -14,16 +14,16 @@ namespace sirtaki::local_updates {
 namespace {
 
 constexpr double kMillion = 1e6;
-// Sums of squares above it are of elements that sums over ranks would carry out of the range of float32.
+// Larger sums of squares belong to elements whose sums over ranks would exceed the range of float32.
 constexpr double kMostNorm2 = 1e60;
-// Of rates whose sum means something.
+// Larger rates have no meaningful sum.
 constexpr double kMostRates = 1e30;
 
 bool is_rate(double rate) {
   return rate >= 0 && rate <= kMostRates;
 }
 
-// `unit` of them make 1. The value is a number.
+// Converts to integers of 1/`unit`, clamped to `most`. Requires a number.
 std::int64_t in_units(double value, double unit, std::int64_t most) {
   const auto limit = static_cast<double>(most);
   return static_cast<std::int64_t>(std::round(std::clamp(value * unit, -limit, limit)));
@@ -39,7 +39,7 @@ std::int64_t agreed_rate(const std::vector<RankRound>& ranks) {
   return known.empty() ? RoundStats::kUnknown : lower_median(std::move(known));
 }
 
-// A loss that is not finite has risen most.
+// A loss that is not finite counts as the largest rise.
 void agree_on_losses(const std::vector<RankRound>& ranks, RoundStats& stats) {
   std::vector<double> before;
   std::vector<double> rises;
@@ -85,12 +85,12 @@ Status check_merge(const Merge& merge, std::size_t ranks, std::size_t fragments)
   for (std::size_t r = 0; r < ranks; ++r) {
     const std::int64_t weight = merge.weights[r];
     if (weight != 0 && (weight != merge.ranks[r].share || !is_finite(merge.ranks[r]))) {
-      return corrupt("a merge's weight of rank " + std::to_string(r) + " is " + std::to_string(weight) +
-                     ", which is not what its report allows");
+      return corrupt("in a merge the weight of rank " + std::to_string(r) + " is " + std::to_string(weight) +
+                     ", which contradicts its report");
     }
   }
   if (!std::isfinite(merge.mean_norm2) || merge.mean_norm2 < 0) {
-    return corrupt("a merge's mean has a norm of " + std::to_string(merge.mean_norm2) + " squared");
+    return corrupt("the mean of a merge has a squared norm of " + std::to_string(merge.mean_norm2));
   }
   return {};
 }
@@ -150,7 +150,7 @@ Status check(const std::vector<RankReport>& ranks) {
     if (ranks[r].share < 0 || ranks[r].share > RoundStats::kMaxShare || ranks[r].norm2 < 0) {
       return {Code::kCorrupt,
               "rank " + std::to_string(r) + " reports a share of " + std::to_string(ranks[r].share) +
-                  " and a norm of " + std::to_string(ranks[r].norm2) + " squared",
+                  " and a squared norm of " + std::to_string(ranks[r].norm2),
               {static_cast<int>(r), {}}};
     }
   }
@@ -172,7 +172,7 @@ Result<RoundStats> agree(const std::vector<RankRound>& ranks) {
       return mismatch(r, "is at step " + std::to_string(rank.step) + ", rank 0 at step " + std::to_string(first.step));
     }
     if (rank.compressed != first.compressed || rank.digest.has_value() != first.digest.has_value()) {
-      return mismatch(r, "has not done what rank 0 has: one of them compresses or compares digests");
+      return mismatch(r, "acts differently from rank 0: only one of them compresses or compares digests");
     }
     if (rank.steps_left >= 0) {
       stats.steps_left = stats.steps_left < 0 ? rank.steps_left : std::min(stats.steps_left, rank.steps_left);

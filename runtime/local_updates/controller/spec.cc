@@ -17,7 +17,7 @@ constexpr std::int64_t kMostSteps = 1'000'000'000;
 constexpr std::int64_t kByItself = IntervalOptions::kByItself;
 constexpr std::string_view kFixedName = "fixed";
 
-// INTELLECT-1's; the paper of DiLoCo has 500.
+// The interval of INTELLECT-1; the paper of DiLoCo has 500.
 constexpr std::int64_t kDiLoCoSteps = 100;
 
 KeyInfo steps(std::string_view name, std::int64_t initial, std::int64_t least = 1) {
@@ -28,7 +28,7 @@ KeyInfo decimal(std::string_view name) {
   return {name, KeyKind::kDecimal, 0, 0, RoundStats::kMaxRate};
 }
 
-// What every policy has, then its own.
+// Returns the common keys of policies and the own ones.
 std::vector<KeyInfo> with_common(std::initializer_list<KeyInfo> own, std::int64_t warmup, std::int64_t delay) {
   std::vector<KeyInfo> keys = own;
   keys.push_back({"warmup", KeyKind::kCountOrAuto, warmup, kByItself, kMostSteps});
@@ -107,7 +107,7 @@ IntervalOptions options_of(const PolicyInfo& policy, const std::vector<std::int6
   return options;
 }
 
-// A base that was not given gives way to a shorter longest interval.
+// A default base is reduced to a shorter longest interval.
 Result<std::vector<std::int64_t>> read_values(const PolicyInfo& policy, std::string_view keys) {
   constexpr std::int64_t kNotGiven = 0;
   std::vector<std::int64_t> values = initial_values(policy.keys);
@@ -173,7 +173,7 @@ Status check(const IntervalOptions& options) {
   if (!error.empty()) {
     return invalid_argument(error);
   }
-  // What stands under adacomm's root is no interval.
+  // The base of adacomm is a value under a root, not an interval.
   const std::int64_t most_base = options.policy == PolicyId::kAdaComm ? kLongestInterval : options.most;
   if (options.base < least || options.base > most_base) {
     return invalid_argument("base is " + std::to_string(options.base) + "; it must be " + std::to_string(least) +

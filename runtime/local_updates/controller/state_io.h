@@ -1,6 +1,6 @@
-// StateIo: writes the state of the interval controller as integers, or reads it back, by one function for both.
+// StateIo: writes and reads the state of the interval controller by one function.
 //
-// For: checkpoints, joiners, and the digest that ranks compare. Used inside runtime/local_updates/controller only.
+// Used for checkpoints, new members, and the digest that ranks compare. Internal to runtime/local_updates/controller.
 // Pure.
 #pragma once
 
@@ -16,12 +16,12 @@ namespace sirtaki::local_updates {
 
 class StateIo {
  public:
-  // Writes.
+  // Makes a writer.
   StateIo() = default;
-  // Reads `values`, which outlive it.
+  // Makes a reader of `values`, which outlive it.
   explicit StateIo(std::span<const std::int64_t> values) : left_(values), reading_(true) {}
 
-  // Writing changes nothing. Reading leaves `value` as it is once something did not fit.
+  // Writes or reads a value. Writing does not change it; reading leaves it unchanged after the first mismatch.
   void field(std::int64_t& value, std::int64_t least, std::int64_t most) {
     if (!reading_) {
       written_.push_back(value);
@@ -44,7 +44,7 @@ class StateIo {
     field(wide, 0, static_cast<std::int64_t>(last));
     value = static_cast<E>(wide);
   }
-  // At most `size` values.
+  // Writes or reads a list of at most `size` values.
   void field(std::deque<std::int64_t>& list, std::size_t size, std::int64_t least, std::int64_t most) {
     auto count = static_cast<std::int64_t>(list.size());
     field(count, 0, static_cast<std::int64_t>(size));
@@ -53,12 +53,12 @@ class StateIo {
       field(value, least, most);
     }
   }
-  // What reading finds has to be just that.
+  // Writes a constant, or requires it when reading.
   void constant(std::int64_t value) { field(value, value, value); }
-  // What has to hold of the fields so far.
+  // Adds a condition on the fields read so far.
   void require(bool holds) { good_ = good_ && (holds || !reading_); }
 
-  // All fields fitted, and nothing is left.
+  // Returns true if all fields matched and no value is left.
   bool complete() const { return good_ && left_.empty(); }
   std::vector<std::int64_t> take() { return std::move(written_); }
 
