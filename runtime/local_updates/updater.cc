@@ -12,9 +12,9 @@
 namespace sirtaki::local_updates {
 namespace {
 
-// Of the way back to the anchor, at once.
+// Part of the way back to the anchor that one pull covers.
 constexpr float kPullPart = 0.1F;
-// What a merge takes, before it counts as late.
+// A merge counts as late after this multiple of its transfer.
 constexpr int kLateTimes = 3;
 
 }  // namespace
@@ -104,7 +104,7 @@ Result<LocalOutcome> LocalUpdater::step(const LocalStep& step) {
     if (is_local()) {
       SRT_TRY(local_step(outcome));
     }
-    // What is reported later would come as late as its answer is needed.
+    // A report posted later would delay its decision by as much.
     if (!round_.posted && step_ >= round_.end - lag()) {
       SRT_TRY(post_round(round_.end, is_local() || round_.end - round_.compared_at >= options_.digest_steps));
     }
@@ -179,21 +179,22 @@ Status LocalUpdater::snapshot(std::size_t fragment, std::int64_t delay, bool may
   if (broken) {
     if (log_ != nullptr) {
       log_->warn("local updates: this rank's model is not finite at step " + std::to_string(step_) +
-                 "; it does not count, and goes on from the last model that all agreed on");
+                 "; this rank does not count, and continues from the last agreed model");
     }
     take_anchor(outcome);
   }
   if (delay == 0) {
     return {};
   }
-  // Nobody would notice before the next step that all norms are there, and the link would rest until then.
+  // Without this wait no rank would notice before the next step that all norms have arrived, and the link would idle
+  // until then.
   const TimePoint begin = exchange_.now();
   Status departed = in_flight_[fragment]->depart(true, anchors_[fragment]);
   totals_.waited_ns += (exchange_.now() - begin).count();
   return departed;
 }
 
-// Waits for the merge, and makes it unless it was given up.
+// Waits for the merge, and commits it unless it was given up.
 Status LocalUpdater::conclude(std::size_t fragment, LocalOutcome& outcome) {
   FragmentMerge& merge = *in_flight_[fragment];
   if (!merge.done()) {
@@ -224,7 +225,7 @@ void LocalUpdater::on_merged(const FragmentMerge& merge) {
   Progress& progress = progress_[static_cast<std::size_t>(merge.spec().fragment)];
   progress.older = {};
   ++totals_.merges;
-  // Also where nobody counted: a drain then takes the anchor.
+  // Holds even if no rank counted, because a drain then takes the anchor.
   progress.merged = merge.spec().merge_step == merge.spec().snapshot_step && !merge.spec().compressed;
   if (total_weight(done) > 0) {
     meter_.merged(merge.spec().fragment, merge.transfer_us(), merge.spec().compressed);
@@ -249,8 +250,7 @@ void LocalUpdater::on_given_up(const FragmentMerge& merge) {
   ++late_;
   if (log_ != nullptr) {
     log_->warn("local updates: the merge of fragment " + std::to_string(merge.spec().fragment) + " from step " +
-               std::to_string(merge.spec().snapshot_step) +
-               " was given up on all ranks; its steps come with the next one");
+               std::to_string(merge.spec().snapshot_step) + " was given up on all ranks; its steps enter the next one");
   }
 }
 
@@ -273,8 +273,8 @@ void LocalUpdater::pull_back(LocalOutcome& outcome) {
   outcome.model_changed = true;
 }
 
-// The model goes back to the anchor; merges in flight, whose snapshots are of the model that is gone, are taken as they
-// come.
+// The model goes back to the anchor. Merges in flight have snapshots of the replaced model, so their anchors are
+// assigned.
 void LocalUpdater::take_anchor(LocalOutcome& outcome) {
   for (std::size_t p = 0; p < anchors_.size(); ++p) {
     model_.write(p, anchors_[p].values());

@@ -1,22 +1,23 @@
-// LocalUpdater: ranks train by themselves for some steps, and their models are merged behind the steps that follow.
+// LocalUpdater: local SGD: ranks train on their own for some steps, and their models are merged behind later steps.
 //
-// Every rank has an anchor, the model that all last agreed on, bit-identical everywhere, and its own model, which is
-// the anchor and what this rank has done since. The model is cut into fragments; each takes a snapshot every H steps,
-// and its mean over ranks becomes the next anchor D steps later, in the same step on all ranks (merge.h):
+// Every rank has an anchor, the last agreed model, which is bit-identical on all ranks, and a model of its own: the
+// anchor plus the steps of this rank since. The model is cut into fragments. Each takes a snapshot every H steps, and
+// its mean over ranks becomes the next anchor D steps later, in the same step on all ranks (merge.h):
 //   D = 0   the model becomes the anchor
-//   D > 0   the model moves by what the mean differs from the snapshot; what it did meanwhile stays
-//   codec   the model loses what of its difference arrived, and takes the mean of all; the rest comes with the next
-// H, D and the mode are the interval controller's (runtime/local_updates/controller/interval_controller.h), which every
-// rank feeds the same:
-//   kSync   the program averages gradients itself, in every step; this only counts and decides
-//   kLocal  as above. kDrain: what is in flight is finished, then all is merged at once, so that model and anchor are
-//           equal everywhere
-// A round is reported D steps before its end, so that nobody waits for the decision.
-// Calls are collective: every rank makes the same ones after the same steps. An error is final: each later call
-// returns it. Owned by an adapter; one thread at a time, the training's. No lock, no thread, no clock of its own.
-// Method: Local SGD (Stich, 2019) with CoCoD-SGD's correction (Shen et al., 2019); fragments as in Streaming DiLoCo
-// (Douillard et al., 2025); compressed as CSER (Xie et al., 2020) and LOSCAR-SGD do.
-// Not for: averaging gradients, optimizer state, elastic membership.
+//   D > 0   the model moves by the difference between mean and snapshot; steps since the snapshot stay
+//   codec   the model loses the part of its difference that arrived, and takes the mean of all; the residual
+//           stays in the model and enters the next merge
+// The interval controller (runtime/local_updates/controller/interval_controller.h) chooses H, D and the mode. Every
+// rank has one and gives it the same input:
+//   kSync   the program averages gradients itself, in every step; the updater only counts and decides
+//   kLocal  see above
+//   kDrain  merges in flight end, then all is merged at once, so that model and anchor are equal everywhere
+// A round is reported D steps before its end, so that no rank waits for the decision.
+// Calls are collective: every rank makes the same ones after the same steps. An error is final: all later calls return
+// it. An adapter owns the updater; one thread at a time may use it, that of the training. It has no lock, thread or
+// clock of its own. It does not average gradients, and handles neither optimizer state nor elastic membership.
+// Method: Local SGD (Stich, 2019) with the correction of CoCoD-SGD (Shen et al., 2019); fragments as in Streaming
+// DiLoCo (Douillard et al., 2025); compression as in CSER (Xie et al., 2020) and LOSCAR-SGD.
 #pragma once
 
 #include <cstdint>
@@ -41,27 +42,28 @@
 
 namespace sirtaki::local_updates {
 
-// What a call has done, for the program to follow.
+// The effects of a call that the program has to know.
 struct LocalOutcome {
-  bool model_changed = false;    // parameters were written
-  bool reset_optimizer = false;  // this rank's optimizer state belongs to a model that is gone
-  // On all ranks: gradients are averaged from here on, so optimizer states have to be made equal, or models part.
+  bool model_changed = false;  // parameters were written
+  // The optimizer state of this rank belongs to a model that was replaced.
+  bool reset_optimizer = false;
+  // Set on all ranks: gradients are averaged from here on, so optimizer states have to be equal, or models diverge.
   bool equalize_optimizer = false;
-  // In order; most often none. Alarms with kResetRank ask that their rank takes the optimizer state of `donor`.
+  // Decisions in order, usually none. Alarms with kResetRank ask their rank to take the optimizer state of `donor`.
   std::vector<Decision> decisions;
   Rank donor = -1;
 };
 
-// What is in force from now on.
+// The schedule in force.
 struct LocalPace {
-  bool averages_gradients = true;  // the program does, in its next step
-  std::int64_t steps = 1;          // between two merges of a fragment
-  std::int64_t delay = 0;          // from a snapshot to its merge
+  bool averages_gradients = true;  // the program averages gradients in its next step
+  std::int64_t steps = 1;          // steps between two merges of a fragment
+  std::int64_t delay = 0;          // steps from a snapshot to its merge
 };
 
 class LocalUpdater {
  public:
-  // All outlive it: `exchange`, whose fragments are those of `model`, `log` (may be nullptr), and what model borrows.
+  // `exchange` (with the fragments of `model`), `log` (may be nullptr) and the memory of the model outlive the updater.
   // kInvalidArgument: options that check() refuses. Exchanges nothing.
   static Result<std::unique_ptr<LocalUpdater>> make(const LocalOptions& options, LocalModel model,
                                                     LocalExchange& exchange, Logger* log);
@@ -69,35 +71,37 @@ class LocalUpdater {
   LocalUpdater(const LocalUpdater&) = delete;
   LocalUpdater& operator=(const LocalUpdater&) = delete;
 
-  // Once, before the first step: checks that all ranks have the same options and model, and decides. Models are equal.
+  // Checks that options and models are equal on all ranks, and decides for the first time. Call once, before the first
+  // step, with equal models.
   Result<LocalOutcome> start();
-  // After every step of the optimizer.
+  // Call after every step of the optimizer.
   Result<LocalOutcome> step(const LocalStep& step);
-  // Model and anchor are equal on all ranks then, and buffers, too.
+  // Makes model, anchor and buffers equal on all ranks.
   Result<LocalOutcome> drain();
-  // Whether the program wants averaged gradients: at once, or as usual from the next decision on.
+  // Asks for averaged gradients, which begin at once, or withdraws the request, from the next decision on.
   Result<LocalOutcome> synchronous(bool wanted);
 
   LocalPace pace() const;
   const Interval& interval() const { return controller_->current(); }
   std::int64_t steps() const { return step_; }
-  // The last agreed values of all fragments; equal to the model after a drain.
+  // Returns the last agreed values of all fragments; equal to the model after a drain.
   const std::vector<Anchor>& anchors() const { return anchors_; }
   std::uint64_t anchors_digest() const;
 
-  // State for a checkpoint; the model is the program's. kInvalidArgument: something is in flight; drain() first.
+  // Returns the state for a checkpoint; the program saves the model. kInvalidArgument: a merge is in flight; drain()
+  // first.
   Result<std::vector<std::byte>> saved() const;
-  // In place of start(), with the model of that moment. kCorrupt: not of these options, ranks and fragments; then
-  // nothing has changed. Exchanges nothing.
+  // Replaces start(), with the model of the checkpoint. kCorrupt: a state of other options, ranks or fragments; nothing
+  // changes then. Exchanges nothing.
   Status restore(ConstBytes saved);
 
-  // mode, interval, delay, reason, rounds, waits, bytes, divergence, alarms, memory.
+  // Returns mode, interval, delay, reason, rounds, waits, bytes, divergence, alarms and memory as JSON.
   std::string stats_json() const;
 
  private:
   static constexpr int kDrainAttempts = 3;
 
-  // What a fragment's differences cover.
+  // The steps that the differences of a fragment cover.
   struct Cover {
     std::int64_t steps = 0;
     double lr_sum = 0;
@@ -105,11 +109,12 @@ class LocalUpdater {
     void add(const Cover& other);
   };
   struct Progress {
-    Cover since;                 // the last snapshot
-    Cover older;                 // and before it, back to the last merge
-    std::int64_t snapshot = -1;  // the next one's step
-    bool reset = false;          // the model went back to the anchor since: this rank has nothing to say
-    bool merged = false;         // the model is the anchor, on all ranks
+    Cover since;                 // steps since the last snapshot
+    Cover older;                 // steps before it, back to the last merge
+    std::int64_t snapshot = -1;  // step of the next snapshot
+    // The model went back to the anchor since, so this rank has no difference to report.
+    bool reset = false;
+    bool merged = false;  // the model is the anchor on all ranks
   };
   struct Posted {
     std::int64_t end = 0;
@@ -120,18 +125,18 @@ class LocalUpdater {
   struct Round {
     std::int64_t begin = 0;
     std::int64_t end = 0;
-    std::int64_t compared_at = 0;  // parameters, while gradients are averaged
-    std::int64_t pull_every = 0;   // steps of this round; 0: nothing is pulled back
-    std::optional<Posted> posted;  // a round whose decision is not there yet
+    std::int64_t compared_at = 0;  // last comparison of parameters, while gradients are averaged
+    std::int64_t pull_every = 0;   // interval of pulls towards the anchor in this round; 0: none
+    std::optional<Posted> posted;  // a round without a decision yet
   };
   struct Times {
     TimePoint begun;
-    std::int64_t begun_us = 0;         // of the job before a checkpoint
-    std::optional<TimePoint> left_at;  // the end of the last call
+    std::int64_t begun_us = 0;         // duration of the job before a checkpoint
+    std::optional<TimePoint> left_at;  // end of the last call
   };
-  // The span of the trace that is open.
+  // The open span of the trace.
   struct Span {
-    std::string name;  // empty: none has begun
+    std::string name;  // empty: no span is open
     TimePoint begin;
   };
   struct Totals {
@@ -144,21 +149,21 @@ class LocalUpdater {
     std::uint64_t repairs = 0;
     std::uint64_t drains = 0;
     std::int64_t waited_ns = 0;
-    std::vector<std::uint64_t> alarms;  // by guard
-    // Of the last decision.
+    std::vector<std::uint64_t> alarms;  // indexed by guard
+    // Values of the last decision.
     std::int64_t statistics_steps = 1;
     std::int64_t link_steps = 1;
     std::int64_t cost_permille = 0;
-    double divergence = 0;  // the last round's variance over the norm of the mean difference, both squared
+    double divergence = 0;  // variance of the last round over the norm of the mean difference, both squared
   };
 
   LocalUpdater(const LocalOptions& options, LocalModel model, LocalExchange& exchange, Logger* log);
 
   bool is_local() const;
-  // Ends a public call: keeps the first error, notes the time.
+  // Ends a public call: keeps the first error and records the time.
   Result<LocalOutcome> end_call(const Status& status, LocalOutcome outcome);
   Status check_running() const;
-  std::int64_t now_us() const;  // since the job began
+  std::int64_t now_us() const;  // since the start of the job
 
   static void save(const Merge& merge, WireWriter& out);
   static Merge load_merge(WireReader& in, std::size_t ranks);
@@ -178,7 +183,7 @@ class LocalUpdater {
 
   // ---- updater_round.cc: reports and decisions ----
   void begin_round(std::int64_t base);
-  // Ends the one there is. Empty: none follows.
+  // Ends the open span. An empty name opens none.
   void begin_span(std::string name);
   std::int64_t lag() const;
   Status post_round(std::int64_t end, bool compare);
@@ -207,8 +212,8 @@ class LocalUpdater {
   Logger* const log_;
   std::unique_ptr<IntervalController> controller_;
   ScratchPool scratch_;
-  std::vector<Anchor> anchors_;                            // by fragment, and so are the next two
-  std::vector<std::unique_ptr<FragmentMerge>> in_flight_;  // nullptr: nothing is
+  std::vector<Anchor> anchors_;                            // indexed by fragment, like the next two
+  std::vector<std::unique_ptr<FragmentMerge>> in_flight_;  // nullptr: no merge in flight
   std::vector<Progress> progress_;
   RoundMeter meter_;
   Status failure_;
@@ -217,7 +222,7 @@ class LocalUpdater {
   std::int64_t step_ = 0;
   Round round_;
   std::vector<Merge> merges_;
-  std::int64_t late_ = 0;  // merges that were late or given up, not reported yet
+  std::int64_t late_ = 0;  // unreported merges that were late or given up
   std::int64_t share_ = 1;
   std::uint64_t decisions_digest_ = 0;
   Times times_;

@@ -1,4 +1,4 @@
-// Equal models: drains, the way from averaged gradients to local steps, and back to the anchor.
+// Equal models: drains, the change from averaged gradients to local steps, and the return to the anchor.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -16,7 +16,7 @@ Result<LocalOutcome> LocalUpdater::drain() {
   LocalOutcome outcome;
   const auto run = [&]() -> Status {
     if (!is_local()) {
-      // It is posted again, and nothing is in flight for a checkpoint.
+      // The round is posted again later, and a checkpoint needs a state without exchanges in flight.
       SRT_TRY(discard_round());
       SRT_TRY(compare_models(outcome));
       return equalize_buffers();
@@ -103,7 +103,7 @@ Status LocalUpdater::equalize_buffers() {
   return pool_buffers(model_.buffers, reports);
 }
 
-// Gradients were averaged, so models are equal: the anchor is what they are.
+// Gradients were averaged, so models are equal and become the anchor.
 Status LocalUpdater::enter_local(LocalOutcome& outcome) {
   SRT_TRY(compare_models(outcome));
   for (std::size_t p = 0; p < anchors_.size(); ++p) {
@@ -142,17 +142,17 @@ Status LocalUpdater::compare_models(LocalOutcome& outcome) {
   return share_models(donor, *minority, false, outcome);
 }
 
-// The takers get the donor's anchors, or its parameters; all ranks take part.
+// The takers get the anchors of the donor, or its parameters. Collective.
 Status LocalUpdater::share_models(Rank donor, const std::vector<int>& takers, bool anchors, LocalOutcome& outcome) {
   if (donor < 0) {
-    return {Code::kMismatch, "no rank is left whose model could be taken"};
+    return {Code::kMismatch, "no rank is left with a usable model"};
   }
   const bool takes = std::ranges::find(takers, exchange_.rank()) != takers.end();
   totals_.repairs += takers.size();
   if (log_ != nullptr) {
     log_->warn("local updates: " + std::to_string(takers.size()) + " rank(s), the first of them " +
                std::to_string(takers.front()) + ", had another " + (anchors ? "anchor" : "model") +
-               " than the majority; rank " + std::to_string(donor) + "'s is taken");
+               " than the majority; they take that of rank " + std::to_string(donor));
   }
   for (std::size_t p = 0; p < anchors_.size(); ++p) {
     ScratchPool::Array values = scratch_.take(model_.fragments[p].numel);
@@ -176,7 +176,7 @@ Status LocalUpdater::share_models(Rank donor, const std::vector<int>& takers, bo
   return {};
 }
 
-// Merges in flight are of models that are gone.
+// Merges in flight belong to models that are replaced, so they are dropped.
 Status LocalUpdater::roll_back(LocalOutcome& outcome) {
   for (std::size_t p = 0; p < in_flight_.size(); ++p) {
     if (in_flight_[p]) {

@@ -13,7 +13,7 @@
 namespace sirtaki::local_updates {
 namespace {
 
-// The first rank that no alarm is about.
+// Returns the first rank without an alarm.
 Rank healthy_rank(const std::vector<Alarm>& alarms, int ranks) {
   for (Rank rank = 0; rank < ranks; ++rank) {
     if (std::ranges::none_of(alarms, [rank](const Alarm& alarm) { return alarm.rank == rank; })) {
@@ -23,7 +23,7 @@ Rank healthy_rank(const std::vector<Alarm>& alarms, int ranks) {
   return -1;
 }
 
-// Of the differences of a round: their variance over the square of their mean.
+// Returns the variance of the differences of a round over the square of their mean.
 double divergence_of(const std::vector<Merge>& merges) {
   double variance = 0;
   double mean = 0;
@@ -84,7 +84,7 @@ Result<Reports> LocalUpdater::receive(Channel channel, const std::string& what) 
   auto reports = exchange_.received(channel, options_.timeout);
   totals_.waited_ns += (exchange_.now() - begin).count();
   if (!reports) {
-    return Status(Code::kTimeout, "some rank did not come to " + what + " of local updates in time");
+    return Status(Code::kTimeout, "a rank did not reach " + what + " of local updates within the timeout");
   }
   return std::move(*reports);
 }
@@ -108,19 +108,19 @@ void LocalUpdater::begin_round(std::int64_t base) {
   const std::int64_t steps = local ? interval().steps : synchronous;
   round_.begin = base;
   round_.end = base + steps;
-  // The warm-up ends where it was asked to.
+  // The warm-up ends at the requested step.
   if (const std::int64_t warmup = options_.interval.warmup; !local && warmup > base) {
     round_.end = std::min(round_.end, warmup);
   }
   const auto count = static_cast<std::int64_t>(progress_.size());
   for (std::size_t p = 0; p < progress_.size(); ++p) {
-    // Offsets are staggered, the last fragment's snapshot ends the round.
+    // Snapshots are staggered over the round; the last one ends it.
     const std::int64_t place = static_cast<std::int64_t>(p) + 1;
     progress_[p].snapshot = local ? base + (place * steps + count - 1) / count : -1;
   }
 }
 
-// Steps from the report of a round to its end: in which the answer comes.
+// Returns the number of steps from the report of a round to its end, in which the decision arrives.
 std::int64_t LocalUpdater::lag() const {
   const std::int64_t steps = round_.end - round_.begin;
   return std::clamp<std::int64_t>(is_local() ? interval().delay : 1, 0, steps - 1);
@@ -134,7 +134,7 @@ Status LocalUpdater::post_round(std::int64_t end, bool compare) {
   if (report.round.steps_left >= 0) {
     report.round.steps_left = std::max<std::int64_t>(report.round.steps_left - (end - step_), 0);
   }
-  // A model that is not finite says so by its differences; its loss would send all ranks back.
+  // A model that is not finite shows in its differences; its loss would send all ranks back.
   if (!synchronous && !std::isfinite(report.round.loss_after) && !model_.all_finite()) {
     report.round.loss_known = false;
   }
@@ -167,7 +167,7 @@ Status LocalUpdater::decide_posted(LocalOutcome& outcome) {
   return follow_mode(before, outcome);
 }
 
-// Another end of the round came before its decision.
+// The round ended otherwise before its decision.
 Status LocalUpdater::discard_round() {
   if (!round_.posted) {
     return {};
@@ -198,7 +198,7 @@ void LocalUpdater::record(const Decision& decision) {
   }
 }
 
-// `anchors`: what was compared; else models.
+// `anchors` is true if anchors were compared, false for models.
 Status LocalUpdater::handle_alarms(const std::vector<Alarm>& alarms, bool anchors, LocalOutcome& outcome) {
   round_.pull_every = 0;
   const Rank donor = healthy_rank(alarms, exchange_.size());
@@ -224,8 +224,8 @@ Status LocalUpdater::handle_alarms(const std::vector<Alarm>& alarms, bool anchor
         break;
       case Action::kEvict:
         return {Code::kUnsupported,
-                "the guards of local updates ask that the job goes on without rank " + std::to_string(alarm.rank) +
-                    ", which is not possible yet; use exclude or stop",
+                "the guards of local updates require the job to continue without rank " + std::to_string(alarm.rank) +
+                    ", which is not supported; use exclude or stop",
                 {alarm.rank, {}}};
       case Action::kExclude:
       case Action::kHalve:
@@ -236,7 +236,7 @@ Status LocalUpdater::handle_alarms(const std::vector<Alarm>& alarms, bool anchor
     }
   }
   if (rolled_back) {
-    // All begin anew: every rank's optimizer state is of the model that is gone.
+    // All ranks restart, because every optimizer state belongs to the replaced model.
     outcome.donor = -1;
   }
   return to_repair.empty() ? Status() : share_models(donor, to_repair, anchors, outcome);

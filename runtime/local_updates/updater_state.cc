@@ -1,4 +1,4 @@
-// Local updates in checkpoints, and as JSON.
+// The state of local updates in checkpoints, and statistics as JSON.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -91,7 +91,7 @@ Merge LocalUpdater::load_merge(WireReader& in, std::size_t ranks) {
   return merge;
 }
 
-// What each fragment has.
+// Loads the state of each fragment.
 Status LocalUpdater::load_fragments(WireReader& in, std::vector<Anchor>& anchors,
                                     std::vector<Progress>& fragments) const {
   for (std::size_t p = 0; p < anchors_.size(); ++p) {
@@ -115,12 +115,12 @@ Status LocalUpdater::load_fragments(WireReader& in, std::vector<Anchor>& anchors
 
 Status LocalUpdater::restore(ConstBytes saved) {
   if (started_) {
-    return invalid_argument("local updates are restored in place of start()");
+    return invalid_argument("local updates were started already; call restore() in place of start()");
   }
   WireReader in(saved);
   const bool known = in.get<std::uint32_t>() == kFormat && in.get<std::uint64_t>() == digest(options_);
   if (!in.ok() || !known) {
-    return corrupt("the saved state of local updates is of other options, or of another version");
+    return corrupt("the saved state of local updates belongs to other options, or to another version");
   }
   std::int64_t step = 0;
   std::int64_t begin = 0;
