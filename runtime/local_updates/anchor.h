@@ -1,7 +1,7 @@
-// Anchor: the model that all ranks last agreed on, of one fragment, and how the next one is made of their mean.
+// Anchor: the last agreed values of one fragment of the model, and the update that makes the next ones from a mean.
 //
-// Bit-identical on all ranks at every version. Its arrays are contiguous (model.h). Owned by LocalUpdater; the
-// training's thread. Pure arithmetic; not for: exchanges, and when to merge.
+// Bit-identical on all ranks at every version. Its arrays are contiguous (model.h). LocalUpdater owns it and uses it on
+// the thread of the training. Pure arithmetic: exchanges and the times of merges belong to updater.h.
 #pragma once
 
 #include <cstdint>
@@ -21,28 +21,30 @@ class Anchor {
   std::span<const float> momentum() const { return momentum_; }
   std::int64_t bytes() const;
 
-  // The model is equal on all ranks and becomes the anchor; the momentum is forgotten.
+  // Sets the values to a model that is equal on all ranks, and clears the momentum.
   void reset(std::span<const float> model);
-  void repair(std::span<const float> values);  // another rank's, of the same version
-  // kCorrupt: of another size.
+  // Copies the values of another rank, which have the same version.
+  void repair(std::span<const float> values);
+  // Restores a saved anchor. kCorrupt: another size.
   Status restore(std::span<const float> values, std::span<const float> momentum, std::uint64_t version);
 
-  // The sum of squares of model - anchor.
+  // Returns the sum of squares of model - anchor.
   double distance2(std::span<const float> model) const;
-  // Makes the next version of a mean of models, or of differences from the anchor; `mean` then holds the anchor before.
+  // Computes the next version from a mean of models, or of differences from the anchor. `mean` then holds the previous
+  // values.
   void advance(std::span<float> mean, bool of_differences);
 
-  // XXH64 over values and version.
+  // Returns the XXH64 digest of values and version.
   std::uint64_t digest() const;
 
  private:
   const OuterOptions outer_;
   std::vector<float> values_;
-  std::vector<float> momentum_;  // empty where the outer optimizer has none
+  std::vector<float> momentum_;  // empty if the outer optimizer has none
   std::uint64_t version_ = 0;
 };
 
-// float arrays as kernels take them.
+// Views of float arrays in the types that kernels expect.
 inline const std::byte* bytes_of(std::span<const float> values) {
   return std::as_bytes(values).data();
 }

@@ -11,11 +11,11 @@
 namespace sirtaki::local_updates {
 namespace {
 
-// Of one rank.
+// The report of one rank.
 struct Packed {
   double share = 0;
-  std::vector<std::vector<double>> values;          // by buffer; empty: counters
-  std::vector<std::vector<std::int64_t>> counters;  // by buffer
+  std::vector<std::vector<double>> values;          // indexed by buffer; empty for counters
+  std::vector<std::vector<std::int64_t>> counters;  // indexed by buffer
 };
 
 template <class T>
@@ -68,7 +68,7 @@ Result<Packed> unpack(ConstBytes bytes, const std::vector<LocalBuffer>& buffers)
   return packed;
 }
 
-// The weighted mean over ranks of f(rank's buffers, i).
+// Returns the weighted mean of f(buffers of a rank, i) over ranks.
 template <class F>
 std::vector<double> mean_of(const std::vector<Packed>& ranks, std::size_t numel, const F& f) {
   std::vector<double> mean(numel);
@@ -148,7 +148,7 @@ Status pool_buffers(const std::vector<LocalBuffer>& buffers, const Reports& repo
     }
     ranks.push_back(std::move(*packed));
   }
-  // With one rank, and with equal buffers on all, bits stay; a mean of equal numbers may be rounded.
+  // Equal buffers keep their bits, because a mean of equal numbers may be rounded.
   const bool equal = std::ranges::all_of(reports, [&](const auto& report) { return report == reports.front(); });
   if (equal) {
     return {};
@@ -161,7 +161,7 @@ Status pool_buffers(const std::vector<LocalBuffer>& buffers, const Reports& repo
     } else if (any) {
       values[b] = pooled(ranks, buffers[b], b);
     } else {
-      // Nobody counts: equal at least.
+      // No rank counts, so the values of rank 0 at least make buffers equal.
       values[b] = ranks.front().values[b];
     }
   }

@@ -1,9 +1,9 @@
-// Buffers of a model made equal on all ranks: running means and variances pooled, counters at their largest.
+// Equalizes the buffers of a model on all ranks: running means and variances are pooled, counters take the maximum.
 //
-//   mean      mu = sum of c mu_i over sum of c;  variance = that of c (var_i + mu_i^2) - mu^2, at least 0
-// with a rank's share c. In float64 and in rank order, so all ranks have the same bits. A rank with a buffer that is
-// not finite does not count.
-// Used inside runtime/local_updates, at drains. Pure; the exchange is the caller's.
+//   mean      mu = sum of c mu_i over sum of c
+//   variance  the mean of c (var_i + mu_i^2) - mu^2, at least 0
+// c is the share of a rank. Float64 in rank order, so all ranks have the same bits. A rank with a buffer that is not
+// finite does not count. Internal to runtime/local_updates, used in drains. Pure; the caller does the exchange.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@
 
 namespace sirtaki::local_updates {
 
-// This rank's buffers, with its share.
+// Returns the report of this rank: its share and its buffers.
 std::vector<std::byte> pack_buffers(const std::vector<LocalBuffer>& buffers, std::int64_t share);
-// Writes them. kCorrupt: what a rank told cannot be; then none is changed.
+// Writes the pooled buffers. kCorrupt: an invalid report; no buffer changes then.
 Status pool_buffers(const std::vector<LocalBuffer>& buffers, const Reports& reports);
 
 }  // namespace sirtaki::local_updates

@@ -12,7 +12,7 @@ namespace {
 constexpr double kMega = 1e6;
 constexpr double kTera = 1e12;
 
-// Not a number, which JSON has as null, where it is not known.
+// Unknown values are not a number, which JSON writes as null.
 double value_or_nan(std::int64_t value, double unit) {
   return value < 0 ? std::nan("") : static_cast<double>(value) / unit;
 }

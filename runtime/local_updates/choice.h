@@ -1,6 +1,6 @@
-// LocalOptions as a program chooses them: by a policy's text, or by a function of its own.
+// Makes LocalOptions from the text of a policy, or from a function of the program.
 //
-// For: adapters. Pure functions; any thread. Not for: what a policy does (runtime/local_updates/controller).
+// Used by adapters. Pure functions; any thread. runtime/local_updates/controller implements the policies.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace sirtaki::local_updates {
 
-// The steps of the next round, the same on all ranks, from a JSON object of what they all measured: step, steps_left,
-// interval, delay, mode, lr, loss_before, loss, step_seconds, transfer_seconds, stall_seconds, variance; null: not
-// known.
+// Returns the number of steps of the next round, which must be the same on all ranks. The argument is a JSON object of
+// agreed measurements: step, steps_left, interval, delay, mode, lr, loss_before, loss, step_seconds, transfer_seconds,
+// stall_seconds, variance; null means unknown.
 using StepsFunction = std::function<std::int64_t(const std::string& round)>;
 
-// Of a number of steps or a policy with its keys (runtime/local_updates/controller/spec.h); diloco brings its outer
-// optimizer and codec. kInvalidArgument: as parse_interval().
+// Returns the options of a number of steps, or of a policy with its keys (runtime/local_updates/controller/spec.h);
+// diloco includes its outer optimizer and codec. kInvalidArgument: see parse_interval().
 Result<LocalOptions> local_options(std::string_view interval);
 LocalOptions local_options(StepsFunction steps);
 

@@ -1,11 +1,10 @@
-// LocalExchange: what local updates need of the other ranks: small reports, sums of fragments, a broadcast.
+// LocalExchange: interface to the other ranks: small reports, sums of fragments, a broadcast.
 //
-// For: LocalUpdater, which drives it from the training's thread; nothing here is called from another one. Calls that
-// begin something return at once; an answer is asked for with a timeout, 0 to look only. Every rank makes the same
-// calls for a channel and for a fragment, in the same order; between channels and fragments the order is free. What has
-// begun is asked for until it has ended. An error of a report or a broadcast ends the training; one of a sum does not,
-// and may be another on each rank: ranks vote on what came of it.
-// Not for: deciding anything.
+// LocalUpdater calls it on the thread of the training; no other thread calls it. Calls that begin an exchange return at
+// once; its answer is asked for with a timeout, 0 for a poll. Every rank makes the same calls for a channel and for a
+// fragment, in the same order; the order between channels and fragments is free. The caller asks for the answer of
+// every exchange until the exchange has ended. An error of a report or a broadcast ends the training. An error of a sum
+// does not, and may differ between ranks: ranks then vote on the outcome. It makes no decisions.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +21,11 @@ namespace sirtaki::local_updates {
 enum class ReportKind : std::uint8_t { kSnapshot, kVote, kRound, kDigest, kBuffers };
 struct Channel {
   ReportKind kind = ReportKind::kRound;
-  int fragment = 0;  // of kSnapshot and kVote
+  int fragment = 0;  // for kSnapshot and kVote
 
   friend auto operator<=>(const Channel&, const Channel&) = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
-using Reports = std::vector<std::vector<std::byte>>;  // by rank
+using Reports = std::vector<std::vector<std::byte>>;  // indexed by rank
 
 class LocalExchange {
  public:
@@ -39,26 +38,27 @@ class LocalExchange {
   virtual int size() const = 0;
   virtual TimePoint now() const = 0;
 
-  // Tells all ranks `mine`, which has the same size on all of them and in all calls of the channel.
+  // Sends `mine` to all ranks. Its size is the same on all ranks and in all calls of the channel.
   virtual Status post(Channel channel, ConstBytes mine) = 0;
-  // nullopt: not all have told.
+  // Returns the reports of all ranks; nullopt if some are missing.
   virtual std::optional<Result<Reports>> received(Channel channel, Duration timeout) = 0;
 
-  // Adds up the fragment's elements over ranks, in place, with the same bits for all. `data` belongs to the exchange
-  // until sum() has answered or let_go() has returned. `lossy`: by the codec.
+  // Adds up the elements of the fragment over ranks, in place, with the same bits on all. `data` belongs to the
+  // exchange until sum() has answered or abandon() has returned. `compressed` selects the codec.
   virtual Status send(int fragment, std::span<float> data, bool compressed) = 0;
   virtual std::optional<Status> sum(int fragment, Duration timeout) = 0;
-  // Nobody will ask any more: local updates end here.
+  // Ends the exchange of a fragment without an answer, because local updates end here.
   virtual void abandon(int fragment) = 0;
-  // From the first send of a rank to the sum, as this rank saw it; of the last sum that ended well.
+  // Returns the time from the first send of a rank to the sum, as this rank saw it, for the last successful sum.
   virtual Duration transfer_time(int fragment) const = 0;
-  // Of what this rank sent by the codec last: what did not arrive. After sum(), once; it is never sent later.
+  // Writes the compression error of the last compressed send of this rank, and drops it: it is never sent later. Call
+  // once after sum().
   virtual Status take_residual(int fragment, std::span<float> out) = 0;
 
-  // A span of this rank's in the trace, if one is written.
+  // Adds a span of this rank to the trace, if tracing is on.
   virtual void mark(const std::string& name, TimePoint begin, TimePoint end) = 0;
 
-  // Blocks: all ranks have the root's bytes.
+  // Copies the bytes of the root to all ranks. Blocks until then.
   virtual Status broadcast(Rank root, Bytes data, Duration timeout) = 0;
 };
 

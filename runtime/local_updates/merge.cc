@@ -53,8 +53,8 @@ Status FragmentMerge::begin() {
 }
 
 Status FragmentMerge::not_yet(bool wait, const char* what) const {
-  return wait ? Status(Code::kTimeout,
-                       "fragment " + std::to_string(spec_.fragment) + ": some rank did not " + what + " in time")
+  return wait ? Status(Code::kTimeout, "fragment " + std::to_string(spec_.fragment) + ": a rank did not " + what +
+                                           " within the timeout")
               : Status();
 }
 
@@ -64,7 +64,7 @@ Status FragmentMerge::depart(bool wait, const Anchor& anchor) {
   }
   auto reports = deps_.exchange.received({ReportKind::kSnapshot, spec_.fragment}, wait ? deps_.timeout : Duration(0));
   if (!reports) {
-    return not_yet(wait, "come to the snapshot");
+    return not_yet(wait, "report its snapshot");
   }
   SRT_TRY(reports->status());
   return on_reports(**reports, anchor);
@@ -83,7 +83,7 @@ Status FragmentMerge::advance(bool wait, const Anchor& anchor) {
   if (stage_ == Stage::kVoting) {
     auto votes = deps_.exchange.received({ReportKind::kVote, spec_.fragment}, patience);
     if (!votes) {
-      return not_yet(wait, "tell whether the sum has come");
+      return not_yet(wait, "vote on the sum");
     }
     SRT_TRY(votes->status());
     SRT_TRY(on_votes(**votes));
@@ -102,7 +102,7 @@ Status FragmentMerge::on_reports(const Reports& reports, const Anchor& anchor) {
   return send(anchor);
 }
 
-// Of this rank's payload; the largest weight is 1, so that equal ones change no bit.
+// Returns the factor of the payload of this rank. The largest weight gives 1, so that equal weights change no bit.
 double FragmentMerge::factor() const {
   const std::int64_t mine = merge_.weights[static_cast<std::size_t>(deps_.exchange.rank())];
   return static_cast<double>(mine) / static_cast<double>(largest_weight(merge_));
@@ -111,7 +111,7 @@ double FragmentMerge::factor() const {
 Status FragmentMerge::send(const Anchor& anchor) {
   const double factor = this->factor();
   if (factor == 0) {
-    // Not a product: it may hold what is not finite.
+    // A product would keep elements that are not finite.
     std::ranges::fill(payload_, 0.0F);
   } else if (factor != 1) {
     kernels::scale(DType::kF32, bytes_of(all_of(payload_)), count_of(payload_), factor);
@@ -140,14 +140,14 @@ Status FragmentMerge::on_votes(const Reports& reports) {
   committed_ = std::ranges::all_of(votes, &Vote::good);
   if (committed_) {
     transfer_us_ = std::ranges::min(votes, {}, &Vote::transfer_us).transfer_us;
-    // Equal, unless an anchor is damaged; then it is one that all take.
+    // The norms are equal unless an anchor is damaged; then all ranks take the same one.
     std::ranges::sort(votes, {}, &Vote::mean_norm2);
     merge_.mean_norm2 = votes[(votes.size() - 1) / 2].mean_norm2;
   }
   return {};
 }
 
-// The sum becomes the mean.
+// Turns the sum into the mean.
 void FragmentMerge::divide() {
   const std::int64_t total = total_weight(merge_);
   const std::int64_t unit = largest_weight(merge_);
@@ -161,7 +161,7 @@ void FragmentMerge::divide() {
 
 Status FragmentMerge::finish(Anchor& anchor) {
   if (stage_ != Stage::kDone || !committed_ || finished_) {
-    return bug("a merge is finished that is not complete, or twice");
+    return bug("finish() of a merge that is not committed, or called twice");
   }
   finished_ = true;
   if (total_weight(merge_) == 0) {
@@ -169,7 +169,7 @@ Status FragmentMerge::finish(Anchor& anchor) {
   }
   const bool in_place = spec_.merge_step == spec_.snapshot_step && !spec_.compressed;
   const bool assigns = assign_ || in_place || spec_.rule == MergeRule::kOverwrite;
-  // The last that can fail comes before the first that changes something.
+  // The last call that can fail comes before the first change.
   ScratchPool::Array residual;
   if (spec_.compressed && !assigns && factor() > 0) {
     residual = deps_.scratch.take(count_of(payload_));
@@ -191,7 +191,7 @@ Status FragmentMerge::finish(Anchor& anchor) {
   return {};
 }
 
-// model -= before - after, tensor by tensor.
+// Computes model -= before - after, tensor by tensor.
 void FragmentMerge::move_model(std::span<const float> before, std::span<const float> after) const {
   const FragmentLayout& layout = deps_.model.fragments[static_cast<std::size_t>(spec_.fragment)];
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
@@ -201,7 +201,7 @@ void FragmentMerge::move_model(std::span<const float> before, std::span<const fl
   }
 }
 
-// The model keeps what was not sent: it loses what the others have got of it and takes the mean of all.
+// The model keeps the residual: it loses the part of its difference that arrived, and takes the mean of all.
 void FragmentMerge::keep_residual(const Anchor& anchor, std::span<float> residual) {
   const std::int64_t n = count_of(payload_);
   std::byte* const own = bytes_of(all_of(snapshot_));

@@ -1,11 +1,11 @@
-// FragmentMerge: one fragment's way from a snapshot of the model to its merge, or to being given up.
+// FragmentMerge: one merge of a fragment, from the snapshot of the model to the commit, or to giving up.
 //
-//   kReports   ranks tell each other how far they are from the anchor; then all know what each counts
+//   kReports   ranks report their distance from the anchor, which gives the weight of each rank
 //   kSending   the models, or differences, are added up
-//   kVoting    ranks tell each other whether the sum has come; it is used only where it has on all
-//   kDone      committed() or not: the same on all ranks
-// Nothing of the model or the anchor changes before finish(), and nothing at all where it was given up.
-// Owned by LocalUpdater; the training's thread, which drives it by advance(). Not for: when to begin and to finish.
+//   kVoting    ranks vote on the sum, which is used only if all of them received it
+//   kDone      committed() is the same on all ranks
+// Model and anchor do not change before finish(), and not at all if the merge was given up. LocalUpdater owns it and
+// drives it by advance() on the thread of the training; the updater also chooses the steps of begin and finish.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,19 @@
 
 namespace sirtaki::local_updates {
 
-// What a merge is about. Equal on all ranks, but for lr_sum and share.
+// Parameters of a merge. Equal on all ranks, except for lr_sum and share.
 struct MergeSpec {
   int fragment = 0;
   std::int64_t snapshot_step = 0;
   std::int64_t merge_step = 0;
-  std::int64_t covered_steps = 1;  // by the differences
-  double lr_sum = -1;              // of these steps
-  std::int64_t share = 1;          // of this rank
+  std::int64_t covered_steps = 1;  // steps that the differences cover
+  double lr_sum = -1;              // sum of the learning rates of these steps
+  std::int64_t share = 1;          // weight of this rank
   bool compressed = false;
   MergeRule rule = MergeRule::kCorrected;
 };
 
-// What a merge works with; all outlive it.
+// Dependencies of a merge. All of them outlive it.
 struct MergeDeps {
   LocalExchange& exchange;
   const LocalModel& model;
@@ -45,34 +45,35 @@ struct MergeDeps {
 
 class FragmentMerge {
  public:
-  // Takes the snapshot and tells its norm. `norms`: the controller's, as they are now.
+  // Takes the snapshot. `norms` is the state of the controller at this moment.
   FragmentMerge(const MergeSpec& spec, const FragmentNorms& norms, const Anchor& anchor, MergeDeps deps);
   ~FragmentMerge();
   FragmentMerge(const FragmentMerge&) = delete;
   FragmentMerge& operator=(const FragmentMerge&) = delete;
 
   const MergeSpec& spec() const { return spec_; }
-  // An error is the end of the training; what a sum ends with is not one.
+  // Posts the norm of this rank. An error ends the training; the outcome of a sum is no error.
   Status begin();
-  // Sends what it has once all ranks have told their norms. `wait`: waits for them.
+  // Sends the payload after all ranks have reported their norms. With `wait` it waits for them.
   Status depart(bool wait, const Anchor& anchor);
-  // Goes on as far as it can without waiting; `wait`: to kDone. `anchor`: of the fragment, as at the snapshot.
+  // Advances as far as possible without waiting, with `wait` to kDone. `anchor` is the anchor of the fragment at the
+  // snapshot.
   Status advance(bool wait, const Anchor& anchor);
   bool done() const { return stage_ == Stage::kDone; }
 
-  // After done():
+  // The following calls require done().
   bool committed() const { return committed_; }
-  // Writes anchor and model. Where nothing counted it changes nothing. kBug: called before, or not committed.
+  // Writes anchor and model; nothing changes if no rank counted. kBug: called twice, or not committed.
   Status finish(Anchor& anchor);
-  // The same on all ranks.
+  // Returns the merge, equal on all ranks.
   const Merge& merge() const { return merge_; }
-  // Of the rank that sent last: what the link needed. 0: nothing was sent.
+  // Returns the transfer time seen by the rank that sent last, which is the time of the link; 0: nothing was sent.
   std::int64_t transfer_us() const { return transfer_us_; }
   std::int64_t sent_bytes() const;
 
-  // This rank's difference is not finite.
+  // Returns true if the difference of this rank is not finite.
   bool is_broken() const { return broken_; }
-  // The model went back to the anchor meanwhile: it takes the next anchor as it is.
+  // Records that the model went back to the anchor, so that finish() assigns the next anchor.
   void forget_model() { assign_ = true; }
 
  private:
@@ -94,8 +95,8 @@ class FragmentMerge {
   Stage stage_ = Stage::kReports;
   RankReport report_;
   Merge merge_;
-  ScratchPool::Array snapshot_;  // empty where the model does not change before the merge and nothing is lost
-  ScratchPool::Array payload_;   // what is sent, then the sum, then the anchor before
+  ScratchPool::Array snapshot_;  // empty if the model cannot change before the merge and nothing is compressed
+  ScratchPool::Array payload_;   // payload, then the sum, then the previous anchor
   std::int64_t transfer_us_ = 0;
   bool broken_ = false;
   bool assign_ = false;

@@ -67,7 +67,7 @@ std::int64_t fragments_by_itself(std::int64_t numel) {
   return std::clamp((bytes + kFragmentBytes - 1) / kFragmentBytes, std::int64_t{1}, kMostByItself);
 }
 
-// A tensor goes where its middle lies; fragments that got none are left out.
+// A tensor belongs to the fragment that contains its middle; fragments without tensors are dropped.
 std::vector<FragmentLayout> cut(const std::vector<LocalTensor>& tensors, std::int64_t numel, std::int64_t count) {
   std::vector<FragmentLayout> parts(static_cast<std::size_t>(count));
   std::int64_t before = 0;

@@ -26,7 +26,7 @@ Status check_codec(const std::string& codec) {
     }
     if (rule.method.has("ef") && rule.method.value("ef") == 0) {
       return invalid_argument("local updates cannot send differences by '" + rule.text +
-                              "': what is not sent would be lost; leave out ef=off");
+                              "': the compression error would be lost; leave out ef=off");
     }
   }
   return {};

@@ -1,7 +1,6 @@
-// LocalOptions: how ranks train by themselves between merges, beside the interval
-// (runtime/local_updates/controller/spec.h).
+// LocalOptions: options of local updates, beside those of the interval (runtime/local_updates/controller/spec.h).
 //
-// For: whoever makes a LocalUpdater. The same on all ranks; make() compares digests. Plain values.
+// Arguments of LocalUpdater. Equal on all ranks; start() compares digests. Plain values.
 #pragma once
 
 #include <chrono>
@@ -15,44 +14,46 @@
 namespace sirtaki::local_updates {
 
 enum class MergeRule : std::uint8_t {
-  kCorrected,  // steps made since the snapshot stay: w += g_new - y
-  kOverwrite,  // they are lost: w = g_new; for comparison
+  kCorrected,  // keeps steps since the snapshot: w += g_new - y
+  kOverwrite,  // loses them: w = g_new; for comparison
 };
 
-// What makes the next anchor of the mean of ranks' models. With d = anchor - mean:
+// The outer optimizer, which computes the next anchor from the mean of the models. With d = anchor - mean:
 //   momentum = momentum * old + d;  anchor -= lr * (nesterov ? d + momentum * new : new)
 struct OuterOptions {
-  bool on = false;  // off: the mean itself
+  bool on = false;  // off: the anchor is the mean
   double lr = 1.0;
   double momentum = 0;
   bool nesterov = false;
 };
 
 struct LocalOptions {
-  std::string name = "local";  // of its streams and operations; one a job at a time
+  std::string name = "local";  // prefix of streams and operations; unique in a job
   IntervalOptions interval;
-  int fragments = 0;  // pieces of the model that are merged one after another; 0: of 4 MiB, at most 8
+  int fragments = 0;  // pieces of the model, merged one after another; 0: of 4 MiB, at most 8
   MergeRule merge = MergeRule::kCorrected;
   OuterOptions outer;
-  // How differences travel, as compression.codec; empty: models travel as they are. With interval.may_compress only
-  // where an interval says so. No momentum correction: differences are steps already.
+  // Codec of differences, as compression.codec; empty: models travel uncompressed. With interval.may_compress it
+  // applies only to intervals that ask for it. Momentum correction is excluded, because differences are steps already.
   std::string codec;
-  // Between two decisions while gradients are averaged, and while the end of a warm-up is looked for.
+  // Steps between two decisions while gradients are averaged, and while the end of the warm-up is not known.
   std::int64_t sync_round_steps = 16;
   std::int64_t warmup_round_steps = 4;
-  std::int64_t digest_steps = 100;              // between two comparisons of parameters then
-  Duration timeout = std::chrono::minutes(10);  // for whatever ranks wait for; then the training ends
-  // A merge is late when a step waited longer for it, and longer than three times what it takes. Guards then ask for
-  // more delay.
+  std::int64_t digest_steps = 100;              // steps between two comparisons of parameters then
+  Duration timeout = std::chrono::minutes(10);  // limit of every wait for other ranks; the training ends then
+  // A merge is late if a step waited longer than this for it, and longer than three times its transfer. Guards then ask
+  // for more delay.
   Duration late_after = std::chrono::seconds(10);
 };
 
-// DiLoCo (Douillard et al., 2023): long intervals, Nesterov momentum between them, eight bits an element.
+// Returns the options of DiLoCo (Douillard et al., 2023): long intervals, Nesterov momentum between them, eight bits an
+// element.
 LocalOptions diloco_options();
 
-// kInvalidArgument: says which option cannot be so.
+// Checks options. kInvalidArgument names the invalid option.
 Status check(const LocalOptions& options);
-// XXH64 of what ranks must have in common, and a training with its checkpoint: all but the name.
+// Returns the XXH64 digest of all options except the name. Ranks have to agree on it, and a training with its
+// checkpoint.
 std::uint64_t digest(const LocalOptions& options);
 
 }  // namespace sirtaki::local_updates

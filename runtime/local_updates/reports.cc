@@ -10,7 +10,7 @@
 namespace sirtaki::local_updates {
 namespace {
 
-// One rank's part of all reports.
+// Decodes the reports of all ranks.
 template <class Value, class Read>
 Result<std::vector<Value>> decode(const Reports& reports, const char* what, const Read& read) {
   std::vector<Value> values;
@@ -122,11 +122,12 @@ Result<std::vector<RankRound>> decode_rounds(const Reports& reports) {
              }));
   for (std::size_t rank = 1; rank < decisions.size(); ++rank) {
     if (decisions[rank] != decisions[0]) {
-      return Status(Code::kMismatch,
-                    "rank " + std::to_string(rank) +
-                        " has decided otherwise than rank 0 in a round before. Likely cause: the program's function "
-                        "for intervals, or its calls of drain() and synchronous(), differ between ranks",
-                    {static_cast<Rank>(rank), {}});
+      return Status(
+          Code::kMismatch,
+          "rank " + std::to_string(rank) +
+              " decided differently from rank 0 in an earlier round. Likely cause: the function of the program "
+              "for intervals, or its calls of drain() and synchronous(), differ between ranks",
+          {static_cast<Rank>(rank), {}});
     }
   }
   return rounds;

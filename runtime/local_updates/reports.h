@@ -1,6 +1,6 @@
-// What ranks tell each other of local updates, as bytes of fixed sizes.
+// Encodings of the reports that ranks exchange, with fixed sizes.
 //
-// Used inside runtime/local_updates only. Pure. Decoding names the rank whose report cannot be.
+// Internal to runtime/local_updates. Pure. Decoding errors name the rank whose report is invalid.
 #pragma once
 
 #include <cstdint>
@@ -12,32 +12,32 @@
 
 namespace sirtaki::local_updates {
 
-// Times are told in whole microseconds, 0 at least.
+// Returns a time in whole microseconds, at least 0.
 std::int64_t micros(Duration time);
 
 std::vector<std::byte> encode(const RankReport& report);
 Result<std::vector<RankReport>> decode_snapshots(const Reports& reports);
 
-// What came of a fragment's sum on a rank.
+// The outcome of the sum of a fragment on one rank.
 struct Vote {
-  bool good = false;  // it has come, and is finite
+  bool good = false;  // the sum arrived and is finite
   std::int64_t transfer_us = 0;
-  double mean_norm2 = 0;  // of the mean difference
+  double mean_norm2 = 0;  // norm of the mean difference
 };
 std::vector<std::byte> encode(const Vote& vote);
 Result<std::vector<Vote>> decode_votes(const Reports& reports);
 
-// What a rank measured in a round, and the digest of all decisions so far.
+// Measurements of one rank in a round, and the digest of all decisions so far.
 struct RoundReport {
   RankRound round;
   std::uint64_t decisions = 0;
 };
 std::vector<std::byte> encode(const RoundReport& report);
-// kMismatch: ranks have decided differently before.
+// Decodes the reports of a round. kMismatch: earlier decisions of ranks differ.
 Result<std::vector<RankRound>> decode_rounds(const Reports& reports);
 
 std::vector<std::byte> encode_digests(const std::vector<std::uint64_t>& digests);
-// By rank, `count` of each.
+// Returns `count` digests of each rank.
 Result<std::vector<std::vector<std::uint64_t>>> decode_digests(const Reports& reports, std::size_t count);
 
 }  // namespace sirtaki::local_updates

@@ -8,10 +8,10 @@
 namespace sirtaki::local_updates {
 namespace {
 
-// Losses that the running mean looks back on.
+// Length of the running mean of losses.
 constexpr std::int64_t kLosses = 32;
 
-// Whatever the program does between two steps now and then does not count.
+// The median ignores the occasional other work of the program between two steps.
 std::int64_t median(std::vector<std::int64_t> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::ranges::nth_element(values, middle);
@@ -76,7 +76,7 @@ RankRound RoundMeter::report(bool synchronous) {
   round.lr = last_.lr;
   round.step_us = steps_us_.empty() ? 0 : median(steps_us_);
   if (synchronous && !stalls_us_.empty()) {
-    // Of few steps one hiccup would be most of a mean.
+    // In the mean of a few steps a single hiccup would dominate.
     round.stall_us = median(stalls_us_);
     round.dense_us = round.transfer_us = gradients_us_ / static_cast<std::int64_t>(stalls_us_.size());
     round.longest_us = static_cast<std::int64_t>(static_cast<double>(round.dense_us) *

@@ -1,6 +1,7 @@
-// RoundMeter: what one rank measures between two decisions, as the interval controller wants to hear it.
+// RoundMeter: measurements of one rank between two decisions, as input of the interval controller.
 //
-// Owned by LocalUpdater; the training's thread. Times are given, it reads no clock. Losses go into a running mean.
+// LocalUpdater owns it and uses it on the thread of the training. Times are arguments; it reads no clock. Losses enter
+// a running mean.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,13 @@
 
 namespace sirtaki::local_updates {
 
-// What the program says of the step that it has just made.
+// The report of the program about the step it has just made.
 struct LocalStep {
   double lr = -1;                             // below 0: not known
-  std::optional<double> loss = std::nullopt;  // this rank's
-  std::int64_t share = 1;                     // its weight in the next means: samples, or 1
+  std::optional<double> loss = std::nullopt;  // loss of this rank
+  std::int64_t share = 1;                     // weight in the next means: samples, or 1
   std::int64_t steps_left = RankRound::kUnknown;
-  // Where gradients were averaged: what the step waited for them, and what the link needed for them.
+  // With averaged gradients: the time for which the step waited for them, and the time of their transfer.
   Duration stall = Duration(0);
   Duration transfer = Duration(0);
 };
@@ -28,21 +29,22 @@ class RoundMeter {
  public:
   explicit RoundMeter(const LocalModel& model);
 
-  // `took`: since the step before was left; nullopt: not known.
+  // Adds a step. `took` is the time since the end of the previous call; nullopt: not known.
   void step(const LocalStep& step, std::optional<Duration> took);
-  // What the link needed for a fragment; the same on all ranks.
+  // Adds the transfer time of a fragment, which is equal on all ranks.
   void merged(int fragment, std::int64_t transfer_us, bool compressed);
-  // What this rank waited for a merge. Counts in the next report of local steps, whenever that is.
+  // Adds a wait of this rank for a merge. It counts in the next report of local steps, whenever that is.
   void waited(Duration wait);
 
-  // What a merge of the fragment takes; 0: not known.
+  // Returns the expected transfer time of a merge of the fragment; 0: not known.
   Duration expected(int fragment) const;
 
-  // `synchronous`: gradients were averaged. Step, digest, time and late merges are the caller's.
+  // Returns the report of a round; with `synchronous` gradients were averaged. The caller adds step, digest, time and
+  // late merges.
   RankRound report(bool synchronous);
-  // The loss that was reported is the one before the next round.
+  // Begins a round: the reported loss becomes the loss before the next round.
   void next_round();
-  // The model is another one: its losses begin anew.
+  // Drops all losses after the model was replaced.
   void forget_losses();
 
   double loss() const { return loss_; }
@@ -63,10 +65,10 @@ class RoundMeter {
   std::vector<std::int64_t> steps_us_;
   std::vector<std::int64_t> stalls_us_;
   std::int64_t gradients_us_ = 0;
-  std::int64_t merge_waits_us_ = 0;  // since the last report, and the steps since then
+  std::int64_t merge_waits_us_ = 0;  // since the last report, like steps_since_report_
   std::int64_t steps_since_report_ = 0;
-  std::vector<Time> times_;  // by fragment
-  bool compressed_ = false;  // the last merge
+  std::vector<Time> times_;  // indexed by fragment
+  bool compressed_ = false;  // the last merge was compressed
   double loss_ = 0;          // running mean
   double loss_before_ = 0;
   std::int64_t losses_ = 0;

@@ -1,6 +1,7 @@
-// ScratchPool: memory of fragments in flight, used again by the next ones.
+// ScratchPool: memory of fragments in flight, reused for later ones.
 //
-// Owned by LocalUpdater; the training's thread. Keeps as many arrays as were ever out at one time.
+// LocalUpdater owns it and uses it on the thread of the training. It keeps as many arrays as were ever in use at one
+// time.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@ class ScratchPool {
 
   Array take(std::int64_t numel) {
     const auto size = static_cast<std::size_t>(numel);
-    // The smallest that is large enough, else the largest.
+    // Best fit: the smallest array that is large enough, else the largest.
     auto best = free_.begin();
     for (auto it = free_.begin(); it != free_.end(); ++it) {
       const bool fits = it->capacity() >= size;
@@ -32,7 +33,7 @@ class ScratchPool {
       free_.erase(best);
     }
     if (array.capacity() < size) {
-      // A vector that grows would take twice what it had, and copy what nobody wants.
+      // Growing a vector needs up to twice the memory, and copies elements that are no longer needed.
       bytes_ -= static_cast<std::int64_t>(array.capacity() * sizeof(float));
       array = Array();
       array.reserve(size);
@@ -46,7 +47,7 @@ class ScratchPool {
       free_.push_back(std::move(array));
     }
   }
-  // Of all arrays, out or not.
+  // Returns the bytes of all arrays, in use or free.
   std::int64_t bytes() const { return bytes_; }
 
  private:

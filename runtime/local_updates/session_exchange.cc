@@ -73,8 +73,8 @@ Status SessionExchange::open_fragment(const LocalModel& model, const FragmentLay
   return {};
 }
 
-// What is in flight borrows memory. Other ranks may come to a report late, or never, and Ctrl-C may be why this one
-// ends.
+// Operations in flight borrow memory, so it goes to the session with them. This rank cannot wait here: others may post
+// a report late or never, and Ctrl-C may be the reason for the end of this one.
 SessionExchange::~SessionExchange() {
   for (const auto& [channel, posted] : posted_) {
     session_.forget(posted.request, posted.mine);
@@ -126,7 +126,7 @@ std::optional<Result<Reports>> SessionExchange::received(Channel channel, Durati
     return std::nullopt;
   }
   if (!status->ok()) {
-    // Interrupted, the wait is over, but not the operation, whose memory the destructor leaves to the session.
+    // An interrupt ends the wait but not the operation; the destructor leaves its memory to the session.
     return Result<Reports>(*status);
   }
   Reports reports;
@@ -141,7 +141,7 @@ std::optional<Result<Reports>> SessionExchange::received(Channel channel, Durati
   posted_.erase(place);
   if (static_cast<int>(reports.size()) != size()) {
     return Result<Reports>(
-        Status(Code::kMismatch, channel_name(name_, channel) + ": ranks tell reports of other sizes"));
+        Status(Code::kMismatch, channel_name(name_, channel) + ": the reports of ranks have different sizes"));
   }
   return Result<Reports>(std::move(reports));
 }
@@ -151,9 +151,9 @@ std::optional<Result<Reports>> SessionExchange::received(Channel channel, Durati
 Status SessionExchange::send(int fragment, std::span<float> data, bool compressed) {
   Fragment& f = of(fragment);
   if (compressed && !f.compressed) {
-    return bug("a fragment is to be compressed, and no codec is named");
+    return bug("a fragment is sent compressed without a codec");
   }
-  // What the codec still keeps of a sum that was given up would be sent by itself.
+  // A residual of a sum that was given up must not be sent, so it is dropped.
   if (std::exchange(f.has_residual, false)) {
     SRT_TRY(session_.stream_take_residuals(*f.compressed, {}));
   }
@@ -171,7 +171,7 @@ Status SessionExchange::send(int fragment, std::span<float> data, bool compresse
 std::optional<Status> SessionExchange::sum(int fragment, Duration timeout) {
   const Fragment& f = of(fragment);
   const TimePoint begin = now();
-  // Not stream_wait(), which ends the step and is asked for once.
+  // stream_wait() ends the step and may be called only once, so it is no poll.
   const std::optional<Status> reduced = session_.stream_wait_tensors(stream_of(f), f.tensors, timeout);
   if (!reduced) {
     return std::nullopt;
@@ -183,7 +183,7 @@ std::optional<Status> SessionExchange::sum(int fragment, Duration timeout) {
 
 void SessionExchange::abandon(int fragment) {
   const StreamId stream = stream_of(of(fragment));
-  static_cast<void>(session_.stream_abort(stream, "local updates end on this rank"));
+  static_cast<void>(session_.stream_abort(stream, "local updates ended on this rank"));
 }
 
 Duration SessionExchange::transfer_time(int fragment) const {
@@ -204,7 +204,7 @@ void SessionExchange::mark(const std::string& name, TimePoint begin, TimePoint e
 }
 
 Status SessionExchange::broadcast(Rank root, Bytes data, Duration timeout) {
-  // A copy: the operation goes on where the wait is interrupted, and the caller's memory does not wait for it.
+  // A copy, because the operation continues after an interrupted wait, and the memory of the caller may be gone then.
   const auto copy = std::make_shared<std::vector<std::byte>>(data.begin(), data.end());
   engine::OpSpec op;
   op.kind = OpKind::kBroadcast;
@@ -221,7 +221,7 @@ Status SessionExchange::broadcast(Rank root, Bytes data, Duration timeout) {
     std::ranges::copy(*copy, data.begin());
   }
   session_.forget(requests.front(), copy);
-  return status.value_or(Status(Code::kTimeout, name_ + ": some rank did not come to a repair in time"));
+  return status.value_or(Status(Code::kTimeout, name_ + ": a rank did not take part in a repair within the timeout"));
 }
 
 }  // namespace sirtaki::local_updates

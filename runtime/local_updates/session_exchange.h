@@ -1,9 +1,10 @@
-// SessionExchange: local updates over a Session: operations by name for reports, a stream a fragment for sums.
+// SessionExchange: LocalExchange over a Session: operations by name for reports, a stream for the sums of each
+// fragment.
 //
-// A fragment's sum is a step of its stream, which brings partitions, priorities, codecs, aborts and liveness. Fragments
-// that may travel compressed have a second stream, so that a drain can send them as they are.
-// Owned by whoever has the LocalUpdater; outlived by the session. The training's thread. Destroyed while something is
-// in flight it waits for it: where other ranks may not come any more, close the session first.
+// The sum of a fragment is a step of its stream, which provides partitions, priorities, codecs, aborts and liveness.
+// Fragments that may be compressed have a second stream, because a drain sends them uncompressed. The owner of the
+// LocalUpdater owns it, and the session outlives it. Used on the thread of the training. The destructor waits for
+// exchanges in flight: if other ranks may never arrive, close the session first.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,7 @@ namespace sirtaki::local_updates {
 
 class SessionExchange final : public LocalExchange {
  public:
-  // Opens the streams, on all ranks alike. `session` and the model's memory outlive the exchange.
+  // Opens the streams. Collective: all ranks call it alike. `session` and the memory of the model outlive the exchange.
   static Result<std::unique_ptr<SessionExchange>> open(engine::Session& session, const LocalModel& model,
                                                        const LocalOptions& options);
   ~SessionExchange() override;
@@ -48,10 +49,10 @@ class SessionExchange final : public LocalExchange {
   struct Fragment {
     StreamId dense;
     std::optional<StreamId> compressed;
-    std::vector<int> tensors;           // 0, 1, ...: those of the stream
-    std::vector<std::int64_t> offsets;  // with the end
-    bool last_compressed = false;       // the last send
-    bool has_residual = false;          // the codec keeps what did not arrive
+    std::vector<int> tensors;           // indices in the stream: 0, 1, ...
+    std::vector<std::int64_t> offsets;  // with the end as last entry
+    bool last_compressed = false;       // the last send was compressed
+    bool has_residual = false;          // the codec has a compression error
   };
 
   SessionExchange(engine::Session& session, std::string name);
