@@ -15,7 +15,7 @@ class Join : public testing::Test {
   void say(Rank from, const MemberMessage& message, Duration when = seconds(0)) {
     c_.on_message(from, message, at(when));
   }
-  // What rank `to` is sent of one kind, since the last call.
+  // Returns the messages of one kind to rank `to` since the last call.
   template <class T>
   std::vector<T> sent(Rank to) {
     std::vector<T> found;

@@ -45,7 +45,7 @@ std::vector<Fragment> look(const local_updates::LocalModel& model, const LocalUp
   return fragments;
 }
 
-// What all ranks have seen: an anchor of a fragment and version is the same for whoever has it.
+// Observations of all ranks: the anchor of a fragment and version is the same on all ranks that have it.
 struct Seen {
   std::map<std::pair<std::size_t, std::uint64_t>, std::vector<float>> anchors;
   std::map<std::size_t, std::string> decisions;

@@ -29,7 +29,7 @@ struct Drill {
 
 struct Result4 {
   std::string error;
-  std::vector<Alarm> alarms;  // of rank 0's decisions, which are everybody's
+  std::vector<Alarm> alarms;  // alarms of the decisions, which are the same on all ranks
   std::vector<std::string> stats;
   std::vector<std::vector<std::vector<float>>> models;
   std::vector<std::uint64_t> anchors;

@@ -1,4 +1,4 @@
-// The parts of local updates alone: options, anchors, layout, reports, buffers, what is measured, memory.
+// The parts of local updates alone: options, anchors, layout, reports, buffers, measurements, memory.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -55,7 +55,7 @@ TEST(LocalOptions, SayWhatCannotBe) {
   EXPECT_TRUE(check(local_updates::diloco_options()).ok());
 }
 
-// Of numbers whose sums and products are exact.
+// The numbers have exact sums and products.
 TEST(LocalAnchor, GoesToTheMeanOrAStepTowardsIt) {
   const std::vector<float> start = {8, -4, 0};
   const std::vector<std::vector<float>> means = {{4, 0, 2}, {4, -4, 2}};

@@ -35,7 +35,7 @@ Tensors plain_run(const TrainingOptions& options, Rank rank, int steps) {
   return training.tensors;
 }
 
-// What a run leaves: by rank.
+// Results of a run, indexed by rank.
 struct Ran {
   explicit Ran(int size)
       : models(static_cast<std::size_t>(size)), anchors(models.size()), logs(models.size()), spans(models.size()) {}

@@ -1,4 +1,4 @@
-// What the interval controller makes of alarms, and drills in which one rank or all go wrong.
+// Effects of alarms on the interval controller, and drills in which one rank or all fail.
 #include <gtest/gtest.h>
 
 #include <algorithm>

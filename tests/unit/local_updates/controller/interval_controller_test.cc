@@ -78,7 +78,7 @@ TEST(IntervalController, WarmsUpForAPartOfTheTraining) {
   }
 }
 
-// By themselves after a hundred steps, or 5 % of 2,000.
+// Without waits the warm-up takes a hundred steps, or 5 % of 2,000.
 TEST(IntervalController, WarmUpsThatWaitAreShorter) {
   for (const auto& [dense_us, steps] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {18'000, 112}, {48'000, 64}, {108'000, 32}, {1'000'000, 32}}) {

@@ -141,7 +141,7 @@ TEST(LinkBound, ALinkThatIsTooSlowForAnyDelayDoesNotRaiseItForEver) {
   EXPECT_LE(link.delay(), 6);
 }
 
-// What was measured of dense differences before stays as it is, whatever becomes of a step.
+// Earlier measurements of dense differences stay, whatever a step takes.
 TEST(LinkBound, OnlyWhatTravelsNowTellsOfAFasterLink) {
   LinkBound link = local_after(2'000'000);
   for (int i = 0; i < 60; ++i) {

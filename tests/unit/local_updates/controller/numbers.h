@@ -1,4 +1,4 @@
-// What the tests of guards, norms and statistics take for usual, and what is never a measurement.
+// Usual values for the tests of guards, norms and statistics, and values that are never measurements.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace sirtaki::local_updates {
 
-// Of a round: its steps, and the sum of their learning rates.
+// The steps of a round, and the sum of their learning rates.
 inline constexpr std::int64_t kSteps = 8;
 inline constexpr double kRates = 0.8;
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -1,4 +1,4 @@
-// What holds for the interval controller whatever it is fed: seeds, noise, links.
+// Properties of the interval controller that hold for any input: seeds, noise, links.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What ranks told, as statistics that hold for all of them.
+// Statistics that hold for all ranks, made from their reports.
 #include "runtime/local_updates/controller/round_stats.h"
 
 #include <gtest/gtest.h>

@@ -134,7 +134,8 @@ TEST(IntervalSaved, AJobWithOtherRanksGoesOnThroughAChangeOfMembers) {
             (std::vector<std::int64_t>{1, 1}));
 }
 
-// Every number at its ends and beside itself: what is taken makes decisions, without an error or an overflow.
+// Every number at the ends of its range and beside it: an accepted state makes decisions without an error or an
+// overflow.
 TEST(IntervalSaved, NumbersThatCannotBeAreRefused) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   for (const std::string text : {"auto:warmup=0,compress=on", "divergence:warmup=0", "adacomm:warmup=0"}) {

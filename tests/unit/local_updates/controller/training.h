@@ -1,9 +1,8 @@
-// Training: an imagined training that feeds an IntervalController as an engine does, with what its ranks and its link
-// do to it.
+// Training: a simulated training that feeds an IntervalController as an engine does, with simulated ranks and link.
 //
-// For: unit tests. Fragments are sent in turn and merged after a delay, in the next round if it is long; reports are
-// weighed by what was known when they were sent. Norms grow with the learning rate and n^0.75, so guards see nothing
-// unusual until a test says otherwise.
+// Used by unit tests. Fragments are sent in turn and merged after a delay, in the next round if the delay is long;
+// reports are weighed by the norms of the time of sending. Norms grow with the learning rate and n^0.75, so guards
+// raise no alarm unless a test injects a fault.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +28,7 @@ inline IntervalOptions options_of(const std::string& text) {
   return options ? std::move(*options) : IntervalOptions{};
 }
 
-// How the norm of a difference grows.
+// Growth of the norm of a difference with the steps.
 enum class Growth : std::uint8_t { kMiddle, kNoise, kDrift };
 
 class Training {
@@ -44,11 +43,11 @@ class Training {
   }
   explicit Training(const std::string& text, std::size_t ranks = 4) : Training(options_of(text), ranks) {}
 
-  // A synchronous step takes step_us, three fifths of which hide what is on the link.
+  // A synchronous step takes step_us, three fifths of which hide the transfer.
   std::int64_t step_us = 30'000;
   std::int64_t sync_steps = kSyncSteps;
   std::int64_t dense_us = 0;
-  std::int64_t longest_permille = 250;  // of a merge: its longest fragment
+  std::int64_t longest_permille = 250;  // part of a merge that the longest fragment takes
   std::int64_t steps_left = RoundStats::kUnknown;
   double loss = 1;
   // Learning rate of a step, counted from 1.
@@ -56,8 +55,8 @@ class Training {
   Growth growth = Growth::kMiddle;
   bool weighs_late = false;  // just before the merge
 
-  // What goes wrong: reports of a fragment, before they are weighed; which merges are given up, by fragment and step;
-  // what ranks measured; the statistics.
+  // Injected faults: changes of the reports of a fragment before they are weighed; merges to give up, by fragment and
+  // step; changes of measurements; changes of statistics.
   std::function<void(std::vector<RankReport>&)> report = [](auto&) {};
   std::function<bool(int, std::int64_t)> lose = [](int, std::int64_t) { return false; };
   std::function<void(std::vector<RankRound>&)> measure = [](auto&) {};
@@ -67,7 +66,7 @@ class Training {
     rate = [value](std::int64_t) { return value; };
   }
 
-  // The steps of a round, and what is known at its end.
+  // Runs the steps of a round and returns its statistics.
   RoundStats next() {
     const Interval now = controller_->current();
     const bool local = now.mode == Mode::kLocal;
@@ -87,7 +86,7 @@ class Training {
     return stats(local ? 0 : std::max<std::int64_t>(dense_us - step_us * 3 / 5, 0), now.compress);
   }
 
-  // All that is in flight, and a merge of what is left.
+  // Finishes all merges in flight, then merges the rest.
   RoundStats drain() {
     merges_.clear();
     late_ = 0;
@@ -109,7 +108,7 @@ class Training {
     }
     return decision;
   }
-  Decision drained;  // by the last drain
+  Decision drained;  // decision of the last drain
 
   Decision rounds(int count) {
     Decision last;
@@ -133,7 +132,7 @@ class Training {
   IntervalController& controller() { return *controller_; }
   std::int64_t step() const { return step_; }
   std::size_t ranks() const { return ranks_; }
-  // Of the last round.
+  // Returns the merges of the last round.
   const std::vector<Merge>& merges() const { return merges_; }
 
  private:
