@@ -141,7 +141,7 @@ Result<Bundle> decode_bundle(ConstBytes bytes, int size) {
 }
 
 Result<Spread> decode_spread(ConstBytes bytes, int size) {
-  return decode_items<Told>(bytes, size, decode_coordinator_message);
+  return decode_items<TargetedMessage>(bytes, size, decode_coordinator_message);
 }
 
 }  // namespace sirtaki::control

@@ -19,11 +19,11 @@ struct SourcedMessage {
 using Bundle = std::vector<SourcedMessage>;
 
 // All of `ranks` are told this.
-struct Told {
+struct TargetedMessage {
   RankSet ranks;
   CoordinatorMessage message;
 };
-using Spread = std::vector<Told>;
+using Spread = std::vector<TargetedMessage>;
 
 inline constexpr std::size_t kPartBytes = std::size_t{8} << 20;
 

@@ -38,7 +38,7 @@ void Coordinator::send(RankSet to, CoordinatorMessage message) {
   actions_.sends.push_back({std::move(to), std::move(message)});
 }
 
-void Coordinator::on_said(const RankSet& from, const MemberMessage& message, TimePoint now) {
+void Coordinator::on_received(const RankSet& from, const MemberMessage& message, TimePoint now) {
   if (const auto* report = std::get_if<Waiting>(&message)) {
     stall_.on_report(from, *report, now);
     for (const WaitEntry& entry : report->entries) {
@@ -86,24 +86,24 @@ void Coordinator::on(const RankSet& from, const Announce& message) {
        [](const OpMeta& a, const OpMeta& b) { return a.compatible(b); });
   use.announced.add(from);
   count_left(message.name, message.use);
-  settle(message.name, message.use);
+  decide(message.name, message.use);
   recall_missing(message.name);
 }
 
-void Coordinator::settle(const std::string& name, std::uint64_t use_number) {
+void Coordinator::decide(const std::string& name, std::uint64_t use_number) {
   Name& record = record_of(name);
   const auto it = record.uses.find(use_number);
   if (it == record.uses.end()) {
     return;
   }
-  const RankSet standing = standing_in(name, record, use_number);
-  if (!it->second.announced.contains(record.members.without(standing))) {
+  const RankSet absent = absent_joined(name, record, use_number);
+  if (!it->second.announced.contains(record.members.without(absent))) {
     return;
   }
   Status status = describe_mismatch(name, it->second.metas);
   const OpMeta meta = it->second.metas.front().value;
-  if (status.ok() && !standing.empty()) {
-    status = refusal_of(name, meta, standing);
+  if (status.ok() && !absent.empty()) {
+    status = refusal_of(name, meta, absent);
   }
   if (!status.ok()) {
     cancel(name, use_number, status, true);
@@ -113,11 +113,11 @@ void Coordinator::settle(const std::string& name, std::uint64_t use_number) {
     record.id = next_id_++;
   }
   record.uses.erase(it);
-  if (!standing.empty()) {
-    for (const Rank rank : standing.ranks()) {
+  if (!absent.empty()) {
+    for (const Rank rank : absent.ranks()) {
       joined_.at(rank).uses[name] = use_number + 1;
     }
-    send(standing, StandInOp{name, use_number, meta});
+    send(absent, StandInOp{name, use_number, meta});
   }
   send(record.members, Agreed{name, use_number, record.id});
 }
@@ -129,8 +129,8 @@ void Coordinator::recall_missing(const std::string& name) {
     return;
   }
   for (auto& [number, use] : record->second.uses) {
-    const RankSet standing = standing_in(name, record->second, number);
-    RankSet missing = record->second.members.without(use.announced).without(use.recalled).without(standing);
+    const RankSet absent = absent_joined(name, record->second, number);
+    RankSet missing = record->second.members.without(use.announced).without(use.recalled).without(absent);
     if (!missing.empty()) {
       use.recalled.add(missing);
       send(std::move(missing), Recall{record->second.id, number});
@@ -180,10 +180,10 @@ void Coordinator::on(const RankSet& from, const StreamOpen& message) {
     return;
   }
   refuse_opening_of_joined(message.name);
-  settle_opening(message.name);
+  decide_opening(message.name);
 }
 
-void Coordinator::settle_opening(const std::string& name) {
+void Coordinator::decide_opening(const std::string& name) {
   const auto it = openings_.find(name);
   if (it == openings_.end() || !it->second.opened.contains(it->second.members)) {
     return;
@@ -253,15 +253,15 @@ void Coordinator::on_lost(Rank rank) {
 void Coordinator::on_tick(TimePoint now) {
   apply(stall_.inspect(now));
   give_up_last_words(now);
-  tell_left(now);
+  notify_left(now);
 }
 
 std::optional<TimePoint> Coordinator::next_tick() const {
   std::optional<TimePoint> next = stall_.next_tick();
-  if (tell_left_at_) {
-    next = std::min(next.value_or(*tell_left_at_), *tell_left_at_);
+  if (notify_left_at_) {
+    next = std::min(next.value_or(*notify_left_at_), *notify_left_at_);
   }
-  for (const auto& [rank, due] : wordless_) {
+  for (const auto& [rank, due] : awaiting_last_word_) {
     next = next ? std::min(*next, due) : due;
   }
   return next;

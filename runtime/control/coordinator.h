@@ -46,8 +46,10 @@ class Coordinator {
 
   // What all of `from` say, in the order each of them said it. TraceChunk, TraceRequest and JobBroken are the owner's
   // business and ignored here.
-  void on_said(const RankSet& from, const MemberMessage& message, TimePoint now);
-  void on_message(Rank from, const MemberMessage& message, TimePoint now) { on_said(RankSet::of(from), message, now); }
+  void on_received(const RankSet& from, const MemberMessage& message, TimePoint now);
+  void on_message(Rank from, const MemberMessage& message, TimePoint now) {
+    on_received(RankSet::of(from), message, now);
+  }
   void on_left(Rank rank, TimePoint now);
   void on_lost(Rank rank);
   void on_tick(TimePoint now);
@@ -108,25 +110,25 @@ class Coordinator {
   void on_last_word(const RankSet& from, const Leaving& message, TimePoint now);
   void finish_left(Rank rank, TimePoint now);
   void give_up_last_words(TimePoint now);
-  void tell_left(TimePoint now);
+  void notify_left(TimePoint now);
   Name& record_of(const std::string& name);
-  void settle(const std::string& name, std::uint64_t use);
+  void decide(const std::string& name, std::uint64_t use);
   void count_left(const std::string& name, std::uint64_t use);
   void recall_missing(const std::string& name);
   void cancel(const std::string& name, std::uint64_t use, const Status& status, bool everywhere);
   void abort_stream(const StreamAbort& cause, bool everywhere);
-  void settle_opening(const std::string& name);
+  void decide_opening(const std::string& name);
   void refuse_opening(const std::string& name, Status status);
   std::optional<Rank> left_of(const RankSet& members) const;
-  RankSet standing_in(const std::string& name, const Name& record, std::uint64_t use) const;
-  Status refusal_of(const std::string& name, const OpMeta& meta, const RankSet& standing) const;
+  RankSet absent_joined(const std::string& name, const Name& record, std::uint64_t use) const;
+  Status refusal_of(const std::string& name, const OpMeta& meta, const RankSet& absent) const;
   void align_uses();
   void count_joined_step(const WaitEntry& entry);
   void refuse_opening_of_joined(const std::string& name);
   void end_join(Rank last);
   RankSet joined_ranks() const;
   void ask_unused();
-  void note_unused(Rank rank, const std::unordered_map<std::string, std::uint64_t>& uses);
+  void record_unused(Rank rank, const std::unordered_map<std::string, std::uint64_t>& uses);
   void forget_unused();
   void send_names(const std::vector<std::string>& names, const std::vector<std::string>& kept, bool asks);
   void apply(const StallInspector::Findings& findings);
@@ -138,11 +140,11 @@ class Coordinator {
   using Uses = std::unordered_map<std::string, std::uint64_t>;  // seen through, by name
   std::map<Rank, Uses> last_words_;                             // of ranks that are about to leave
   std::map<Rank, Uses> left_uses_;
-  std::vector<Rank> left_;    // in the order in which they did
-  std::vector<Rank> untold_;  // have left, and the others are told so at tell_left_at_; with a tree only
-  std::optional<TimePoint> tell_left_at_;
-  std::map<Rank, TimePoint> wordless_;  // gone, and the last word is still to come: until then
-  std::map<Rank, JoinedRank> joined_;   // while some have and some have not
+  std::vector<Rank> left_;        // in the order in which they did
+  std::vector<Rank> unnotified_;  // have left, and the others are told so at tell_left_at_; with a tree only
+  std::optional<TimePoint> notify_left_at_;
+  std::map<Rank, TimePoint> awaiting_last_word_;  // gone, and the last word is still to come: until then
+  std::map<Rank, JoinedRank> joined_;             // while some have and some have not
   std::unordered_map<std::string, Name> names_;
   std::deque<std::string> oldest_;  // names, but those asked for: the first are asked for next
   std::optional<Asked> asked_;

@@ -43,7 +43,7 @@ void Coordinator::on(const RankSet& from, const Joined& message) {
     }
   }
   for (const auto& [name, number] : pending) {
-    settle(name, number);
+    decide(name, number);
   }
   if (all) {
     end_join(from.ranks().back());
@@ -67,7 +67,7 @@ RankSet Coordinator::joined_ranks() const {
 }
 
 // Ranks that have joined without submitting this use.
-RankSet Coordinator::standing_in(const std::string& name, const Name& record, std::uint64_t use) const {
+RankSet Coordinator::absent_joined(const std::string& name, const Name& record, std::uint64_t use) const {
   RankSet ranks;
   const auto pending = record.uses.find(use);
   for (const auto& [rank, joined] : joined_) {
@@ -82,25 +82,25 @@ RankSet Coordinator::standing_in(const std::string& name, const Name& record, st
 }
 
 // Nobody can stand in for a root, nor zeros for what is no sum.
-Status Coordinator::refusal_of(const std::string& name, const OpMeta& meta, const RankSet& standing) const {
+Status Coordinator::refusal_of(const std::string& name, const OpMeta& meta, const RankSet& absent) const {
   const std::string what = "'" + name + "' (" + meta.to_string() + ")";
   if (meta.kind == OpKind::kBarrier) {
     return {};
   }
-  if (meta.kind == OpKind::kBroadcast && standing.contains(meta.root)) {
+  if (meta.kind == OpKind::kBroadcast && absent.contains(meta.root)) {
     return joined_status(meta.root, what, "the root of a broadcast has what the others are to get");
   }
   if (meta.kind != OpKind::kAllreduce && options_.joined_only_reduce) {
-    return joined_status(standing.front(), what, "under --horovod only allreduce and barrier go on without a rank");
+    return joined_status(absent.front(), what, "under --horovod only allreduce and barrier go on without a rank");
   }
   const bool reduces = meta.kind == OpKind::kAllreduce || meta.kind == OpKind::kReduceScatter;
   const bool zeros_count =
       meta.reduce_op == ReduceOp::kMin || meta.reduce_op == ReduceOp::kMax || meta.reduce_op == ReduceOp::kProduct;
   if (reduces && zeros_count) {
-    return joined_status(standing.front(), what, "only sums, averages and Adasum go on without a rank's data");
+    return joined_status(absent.front(), what, "only sums, averages and Adasum go on without a rank's data");
   }
   if (meta.device != DeviceType::kCpu) {
-    return joined_status(standing.front(), what, "a tensor on a GPU needs all ranks, or a copy of it on the CPU");
+    return joined_status(absent.front(), what, "a tensor on a GPU needs all ranks, or a copy of it on the CPU");
   }
   return {};
 }

@@ -61,13 +61,13 @@ void Coordinator::on_left(Rank rank, TimePoint now) {
   if (!relayed()) {
     finish_left(rank, now);
   } else if (!left_uses_.contains(rank)) {
-    wordless_[rank] = now + last_word_wait_;
+    awaiting_last_word_[rank] = now + last_word_wait_;
   }
 }
 
 // A rank may end before it has anything to say, and a relay that ends may take the word of another with it.
 void Coordinator::give_up_last_words(TimePoint now) {
-  const std::map<Rank, TimePoint> waited = wordless_;
+  const std::map<Rank, TimePoint> waited = awaiting_last_word_;
   for (const auto& [rank, due] : waited) {
     if (due <= now) {
       finish_left(rank, now);
@@ -77,10 +77,10 @@ void Coordinator::give_up_last_words(TimePoint now) {
 
 void Coordinator::finish_left(Rank rank, TimePoint now) {
   if (relayed()) {
-    untold_.push_back(rank);
-    tell_left_at_ = tell_left_at_.value_or(now + kLeaveLinger);
+    unnotified_.push_back(rank);
+    notify_left_at_ = notify_left_at_.value_or(now + kLeaveLinger);
   }
-  wordless_.erase(rank);
+  awaiting_last_word_.erase(rank);
   stall_.on_gone(rank);
   left_.push_back(rank);
   // Every rank that waits in join() gets an error, and goes on by itself.
@@ -95,23 +95,23 @@ void Coordinator::finish_left(Rank rank, TimePoint now) {
   }
   for (const auto& [name, number] : pending) {
     count_left(name, number);
-    settle(name, number);
+    decide(name, number);
   }
   if (asked_ && asked_->missing.contains(rank)) {
     // Its last word is its answer; the others still have to give theirs.
-    note_unused(rank, left_uses_[rank]);
+    record_unused(rank, left_uses_[rank]);
     asked_->missing.remove(RankSet::of(rank));
     if (asked_->missing.empty()) {
       forget_unused();
     }
   }
-  std::vector<std::string> lacking;
+  std::vector<std::string> refused;
   for (const auto& [name, opening] : openings_) {
     if (opening.members.contains(rank)) {
-      lacking.push_back(name);
+      refused.push_back(name);
     }
   }
-  for (const std::string& name : lacking) {
+  for (const std::string& name : refused) {
     refuse_opening(name, left_status(rank, "stream '" + name + "'"));
   }
 }
@@ -122,16 +122,16 @@ std::optional<Rank> Coordinator::left_of(const RankSet& members) const {
   return found == left_.end() ? std::nullopt : std::optional(*found);
 }
 
-void Coordinator::tell_left(TimePoint now) {
-  if (!tell_left_at_ || now < *tell_left_at_) {
+void Coordinator::notify_left(TimePoint now) {
+  if (!notify_left_at_ || now < *notify_left_at_) {
     return;
   }
-  tell_left_at_.reset();
+  notify_left_at_.reset();
   RankSet others = all_;
   for (const auto& [rank, uses] : left_uses_) {
     others.remove(RankSet::of(rank));
   }
-  std::vector<Rank> ranks = std::exchange(untold_, {});
+  std::vector<Rank> ranks = std::exchange(unnotified_, {});
   if (!others.empty()) {
     send(std::move(others), RanksLeft{std::move(ranks)});
   }

@@ -38,7 +38,7 @@ void Coordinator::ask_unused() {
   send_names(names, {}, true);
   // What a rank that has left has seen through, others may still have to submit.
   for (const auto& [rank, uses] : left_uses_) {
-    note_unused(rank, uses);
+    record_unused(rank, uses);
   }
   if (asked_->missing.empty()) {
     forget_unused();
@@ -67,16 +67,16 @@ void Coordinator::send_names(const std::vector<std::string>& names, const std::v
   }
 }
 
-void Coordinator::note_unused(Rank rank, const std::unordered_map<std::string, std::uint64_t>& uses) {
+void Coordinator::record_unused(Rank rank, const std::unordered_map<std::string, std::uint64_t>& uses) {
   for (auto& [name, count] : asked_->counts) {
     if (!names_.at(name).members.contains(rank)) {
       continue;
     }
-    const auto said = uses.find(name);
-    if (said == uses.end() || count.value_or(said->second) != said->second) {
+    const auto count_here = uses.find(name);
+    if (count_here == uses.end() || count.value_or(count_here->second) != count_here->second) {
       asked_->kept.insert(name);
     } else {
-      count = said->second;
+      count = count_here->second;
     }
   }
 }
@@ -90,7 +90,7 @@ void Coordinator::on(const RankSet& from, const Unused& message) {
     uses[count.name] = count.uses;
   }
   for (const Rank rank : from.common(asked_->missing).ranks()) {
-    note_unused(rank, uses);
+    record_unused(rank, uses);
   }
   asked_->missing.remove(from);
   if (asked_->missing.empty()) {

@@ -43,9 +43,9 @@ Names::Submitted Names::submit(const std::string& name, const OpMeta& meta) {
     return out;
   }
   // A root that starts by itself ends by itself, before it could hear that another rank means to be the root.
-  const bool settled = meta.kind != OpKind::kBroadcast || !entry.roots_vary;
+  const bool roots_agree = meta.kind != OpKind::kBroadcast || !entry.roots_vary;
   const bool known =
-      entry.id != 0 && settled &&
+      entry.id != 0 && roots_agree &&
       std::any_of(entry.agreed.begin(), entry.agreed.end(), [&](const OpMeta& m) { return m.compatible(meta); });
   const bool recalled = entry.recalled.erase(out.use) != 0;
   Live& live = entry.live[out.use];
@@ -140,7 +140,7 @@ Unused Names::on_ask_unused(const AskUnused& ask) {
     Entry& entry = entries_[name];
     const bool used = std::exchange(entry.touched, false);
     if (!used && entry.live.empty() && entry.failed.empty() && entry.recalled.empty()) {
-      entry.held = true;
+      entry.blocked = true;
       unused.counts.push_back({name, entry.next_use});
     }
   }
@@ -156,21 +156,21 @@ void Names::on_forgotten(const Forgotten& message) {
   }
   for (const std::string& name : message.kept) {
     if (const auto entry = entries_.find(name); entry != entries_.end()) {
-      entry->second.held = false;
+      entry->second.blocked = false;
     }
   }
 }
 
-bool Names::held(const std::string& name) const {
+bool Names::is_blocked(const std::string& name) const {
   const auto entry = entries_.find(name);
-  return entry != entries_.end() && entry->second.held;
+  return entry != entries_.end() && entry->second.blocked;
 }
 
-bool Names::holds_any() const {
-  return std::ranges::any_of(entries_, [](const auto& named) { return named.second.held; });
+bool Names::any_blocked() const {
+  return std::ranges::any_of(entries_, [](const auto& named) { return named.second.blocked; });
 }
 
-bool Names::stand_in(const StandInOp& use) {
+bool Names::contribute_zeros(const StandInOp& use) {
   Entry& entry = entries_[use.name];
   if (use.use < entry.next_use) {
     return false;

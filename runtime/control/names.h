@@ -49,14 +49,14 @@ class Names {
   std::vector<Announce> on_joining();
   void on_all_joined() { announces_all_ = false; }
   // This rank has joined and takes part in this use, as if it had submitted and announced it. False: it has already.
-  bool stand_in(const StandInOp& use);
+  bool contribute_zeros(const StandInOp& use);
   // Returns those of these names that are unused here since the last such question; none of them is used until
   // on_forgotten().
   Unused on_ask_unused(const AskUnused& ask);
   void on_forgotten(const Forgotten& message);
   // Uses wait for on_forgotten() before submit().
-  bool held(const std::string& name) const;
-  bool holds_any() const;
+  bool is_blocked(const std::string& name) const;
+  bool any_blocked() const;
   std::size_t size() const { return entries_.size(); }
   // The operation is over on this rank, well or not.
   void finished(const std::string& name, std::uint64_t use);
@@ -80,7 +80,7 @@ class Names {
     std::uint32_t id = 0;
     std::uint64_t next_use = 0;
     bool touched = false;  // used without a word since the coordinator asked
-    bool held = false;
+    bool blocked = false;
     std::deque<OpMeta> agreed;  // most recent first
     std::map<std::uint64_t, Live> live;
     std::set<std::uint64_t> recalled;        // uses to announce when they come

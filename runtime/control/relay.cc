@@ -16,7 +16,7 @@ bool is_report(const MemberMessage& message) {
 }
 
 // Of the job: who says this, if all do.
-RankSet members_of(const MemberMessage& message) {
+RankSet expected_senders(const MemberMessage& message) {
   const auto* announce = std::get_if<Announce>(&message);
   const auto* opening = std::get_if<StreamOpen>(&message);
   const std::string& name = announce != nullptr ? announce->name : opening != nullptr ? opening->name : std::string();
@@ -30,11 +30,11 @@ Relay::Relay(RankSet below, std::vector<RankSet> children, RelayOptions options)
 
 // ---- up ----
 
-void Relay::on_said(Bundle bundle, TimePoint now) {
-  for (SourcedMessage& said : bundle) {
-    said.ranks = said.ranks.common(below_);
-    if (!said.ranks.empty() && !is_repetition(said.message)) {
-      add(std::move(said), now);
+void Relay::on_received(Bundle bundle, TimePoint now) {
+  for (SourcedMessage& item : bundle) {
+    item.ranks = item.ranks.common(below_);
+    if (!item.ranks.empty() && !is_repetition(item.message)) {
+      add(std::move(item), now);
     }
   }
   flush_if_complete();
@@ -66,31 +66,31 @@ bool Relay::is_repetition(const MemberMessage& message) {
   return false;
 }
 
-void Relay::add(SourcedMessage said, TimePoint now) {
-  const std::string about = subject(said.message);
-  const bool report = is_report(said.message);
+void Relay::add(SourcedMessage item, TimePoint now) {
+  const std::string about = subject(item.message);
+  const bool report = is_report(item.message);
   delay(report, now);
   if (about.empty()) {
     urgent_ = true;
-    pending_.push_back(std::move(said));
+    pending_.push_back(std::move(item));
     return;
   }
-  const auto [heard, first] = heard_.try_emplace(about);
+  const auto [received, first] = received_.try_emplace(about);
   if (first) {
-    heard->second.members = members_of(said.message).common(below_);
+    received->second.members = expected_senders(item.message).common(below_);
   }
-  heard->second.from.add(said.ranks);
+  received->second.from.add(item.ranks);
   std::vector<std::size_t>& places = places_[about];
   // A rank's newer word replaces one that has not been passed on yet.
   for (const std::size_t place : places) {
-    pending_[place].ranks.remove(said.ranks);
+    pending_[place].ranks.remove(item.ranks);
   }
-  const auto same = [&](std::size_t place) { return merges(pending_[place].message, said.message); };
+  const auto same = [&](std::size_t place) { return merges(pending_[place].message, item.message); };
   if (const auto known = std::ranges::find_if(places, same); known != places.end()) {
-    pending_[*known].ranks.add(said.ranks);
+    pending_[*known].ranks.add(item.ranks);
   } else {
     places.push_back(pending_.size());
-    pending_.push_back(std::move(said));
+    pending_.push_back(std::move(item));
   }
 }
 
@@ -109,7 +109,7 @@ std::optional<TimePoint> Relay::next_tick() const {
 }
 
 bool Relay::complete() const {
-  return std::ranges::all_of(places_, [&](const auto& entry) { return is_heard(heard_.at(entry.first)); });
+  return std::ranges::all_of(places_, [&](const auto& entry) { return is_complete(received_.at(entry.first)); });
 }
 
 void Relay::flush_if_complete() {
@@ -121,31 +121,31 @@ void Relay::flush_if_complete() {
 void Relay::flush() {
   Bundle bundle;
   std::size_t bytes = 0;
-  for (SourcedMessage& said : pending_) {
-    if (said.ranks.empty()) {
+  for (SourcedMessage& item : pending_) {
+    if (item.ranks.empty()) {
       continue;
     }
     if (pending_.size() > 1) {
-      bytes += encode(said.message).size();
+      bytes += encode(item.message).size();
       if (bytes > options_.max_bytes && !bundle.empty()) {
         actions_.up.push_back(std::exchange(bundle, {}));
         bytes = 0;
       }
     }
-    bundle.push_back(std::move(said));
+    bundle.push_back(std::move(item));
   }
   if (!bundle.empty()) {
     actions_.up.push_back(std::move(bundle));
   }
   // The stragglers of an incomplete subject pass without waiting for anybody else.
   for (const auto& [about, places] : places_) {
-    const auto heard = heard_.find(about);
-    if (is_heard(heard->second) || about == subject(Waiting{})) {
-      heard_.erase(heard);
+    const auto received = received_.find(about);
+    if (is_complete(received->second) || about == subject(Waiting{})) {
+      received_.erase(received);
     }
   }
-  if (heard_.size() > kRememberedSubjects) {
-    heard_.clear();
+  if (received_.size() > kRememberedSubjects) {
+    received_.clear();
   }
   pending_.clear();
   places_.clear();
@@ -168,15 +168,15 @@ void Relay::on_tick(TimePoint now) {
 
 // ---- down ----
 
-void Relay::on_told(const Spread& spread) {
-  for (const Told& told : spread) {
-    forget_answered(told.message);
+void Relay::on_spread(const Spread& spread) {
+  for (const TargetedMessage& targeted : spread) {
+    forget_answered(targeted.message);
   }
   for (std::size_t child = 0; child < children_.size(); ++child) {
     Spread part;
-    for (const Told& told : spread) {
-      if (RankSet ranks = told.ranks.common(children_[child]); !ranks.empty()) {
-        part.push_back({std::move(ranks), told.message});
+    for (const TargetedMessage& targeted : spread) {
+      if (RankSet ranks = targeted.ranks.common(children_[child]); !ranks.empty()) {
+        part.push_back({std::move(ranks), targeted.message});
       }
     }
     if (!part.empty()) {
@@ -202,7 +202,7 @@ void Relay::forget_answered(const CoordinatorMessage& message) {
   }
   // What is pending about it is still to be passed on, and waits for nobody.
   if (!about.empty() && !places_.contains(about)) {
-    heard_.erase(about);
+    received_.erase(about);
   }
 }
 

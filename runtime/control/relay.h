@@ -42,9 +42,9 @@ class Relay {
   Relay(RankSet below, std::vector<RankSet> children, RelayOptions options = {});
 
   // From a rank below (a bundle of one) or from a relay below.
-  void on_said(Bundle bundle, TimePoint now);
+  void on_received(Bundle bundle, TimePoint now);
   // From above. What concerns no rank below is ignored.
-  void on_told(const Spread& spread);
+  void on_spread(const Spread& spread);
   // A rank has left or is lost: nothing waits for it any more.
   void on_gone(Rank rank, TimePoint now);
   // Passes on what is held back.
@@ -61,15 +61,15 @@ class Relay {
     std::uint32_t attempts_aborted = 0;  // abortions of the attempts before this one are known
   };
 
-  struct Heard {
+  struct Received {
     RankSet from;
     RankSet members;  // who may say it
   };
 
   bool is_repetition(const MemberMessage& message);
-  void add(SourcedMessage said, TimePoint now);
+  void add(SourcedMessage item, TimePoint now);
   void delay(bool report, TimePoint now);
-  bool is_heard(const Heard& heard) const { return heard.from.contains(heard.members.common(present_)); }
+  bool is_complete(const Received& received) const { return received.from.contains(received.members.common(present_)); }
   bool complete() const;
   void flush_if_complete();
   void forget_answered(const CoordinatorMessage& message);
@@ -81,7 +81,7 @@ class Relay {
 
   std::vector<SourcedMessage> pending_;
   std::unordered_map<std::string, std::vector<std::size_t>> places_;  // subject -> places in pending_
-  std::unordered_map<std::string, Heard> heard_;                      // subject -> who has said it, also before a flush
+  std::unordered_map<std::string, Received> received_;                // subject -> who has said it, also before a flush
   bool urgent_ = false;
   std::optional<TimePoint> news_due_;  // when the announcements that are held back pass on
   std::optional<TimePoint> news_end_;  // however many still come

@@ -47,7 +47,7 @@ void StallInspector::on_report(const RankSet& from, Waiting report, TimePoint no
     last = fresh;
   }
   for (const WaitEntry& entry : fresh->entries) {
-    hold(entry, ranks, now);
+    add(entry, ranks, now);
   }
   for (const auto& [old, group] : before) {
     for (const WaitEntry& entry : old->entries) {
@@ -59,29 +59,29 @@ void StallInspector::on_report(const RankSet& from, Waiting report, TimePoint no
   }
 }
 
-void StallInspector::hold(const WaitEntry& entry, const RankSet& ranks, TimePoint now) {
-  const auto [it, first] = held_.try_emplace(key_of(entry));
-  Held& held = it->second;
+void StallInspector::add(const WaitEntry& entry, const RankSet& ranks, TimePoint now) {
+  const auto [it, first] = in_flight_.try_emplace(key_of(entry));
+  InFlight& in_flight = it->second;
   if (first) {
-    held.since = now;
-    held.warn_at = now + options_.stall_warn;
+    in_flight.since = now;
+    in_flight.warn_at = now + options_.stall_warn;
   }
-  held.ranks.add(ranks);
+  in_flight.ranks.add(ranks);
   bool known = false;
-  for (Variant& variant : held.variants) {
+  for (Variant& variant : in_flight.variants) {
     const bool same = variant.entry.check == entry.check;
     known = known || same;
     same ? variant.ranks.add(ranks) : variant.ranks.remove(ranks);
   }
   if (!known) {
-    held.variants.push_back({entry, ranks});
+    in_flight.variants.push_back({entry, ranks});
   }
-  std::erase_if(held.variants, [](const Variant& v) { return v.ranks.empty(); });
+  std::erase_if(in_flight.variants, [](const Variant& v) { return v.ranks.empty(); });
 }
 
 void StallInspector::release(const WaitEntry& entry, const RankSet& ranks) {
-  const auto it = held_.find(key_of(entry));
-  if (it == held_.end()) {
+  const auto it = in_flight_.find(key_of(entry));
+  if (it == in_flight_.end()) {
     return;
   }
   it->second.ranks.remove(ranks);
@@ -90,7 +90,7 @@ void StallInspector::release(const WaitEntry& entry, const RankSet& ranks) {
   }
   std::erase_if(it->second.variants, [](const Variant& v) { return v.ranks.empty(); });
   if (it->second.ranks.empty()) {
-    held_.erase(it);
+    in_flight_.erase(it);
   }
 }
 
@@ -114,8 +114,8 @@ void StallInspector::set_joined(const RankSet& ranks, bool joined) {
 }
 
 // Of the others it says nothing whether they hold the entry.
-RankSet StallInspector::taking_part(const Held& held) const {
-  const WaitEntry& entry = held.variants.front().entry;
+RankSet StallInspector::participants(const InFlight& in_flight) const {
+  const WaitEntry& entry = in_flight.variants.front().entry;
   const RankSet all = alive_.common(scope_of(entry.name, static_cast<int>(ranks_.size())));
   return entry.kind == WaitKind::kStreamOpen ? all : all.without(joined_);
 }
@@ -130,10 +130,10 @@ bool StallInspector::looks_stuck() const {
   }
   // What all hold is on its way: the data plane will finish it.
   const auto shared = [&](const auto& entry) {
-    const Held& held = entry.second;
-    return !held.ranks.common(programs).empty() && held.ranks.contains(taking_part(held));
+    const InFlight& in_flight = entry.second;
+    return !in_flight.ranks.common(programs).empty() && in_flight.ranks.contains(participants(in_flight));
   };
-  return !programs.empty() && std::ranges::none_of(held_, shared);
+  return !programs.empty() && std::ranges::none_of(in_flight_, shared);
 }
 
 // Differs from an earlier value when any rank moved in between.
@@ -147,8 +147,8 @@ std::uint64_t StallInspector::progress() const {
 
 std::string StallInspector::describe_waits() const {
   std::map<std::string, RankSet> waits;
-  for (const auto& [key, held] : held_) {
-    for (const Variant& variant : held.variants) {
+  for (const auto& [key, in_flight] : in_flight_) {
+    for (const Variant& variant : in_flight.variants) {
       waits[describe(variant.entry)].add(variant.ranks);
     }
   }
@@ -159,12 +159,13 @@ std::string StallInspector::describe_waits() const {
   return text;
 }
 
-std::string StallInspector::describe_late(const Held& held, Duration age) const {
-  const RankSet concerned = taking_part(held);
-  const RankSet missing = concerned.without(held.ranks);
-  const RankSet waiting = held.ranks.common(concerned).empty() ? held.ranks : held.ranks.common(concerned);
+std::string StallInspector::describe_late(const InFlight& in_flight, Duration age) const {
+  const RankSet concerned = participants(in_flight);
+  const RankSet missing = concerned.without(in_flight.ranks);
+  const RankSet waiting =
+      in_flight.ranks.common(concerned).empty() ? in_flight.ranks : in_flight.ranks.common(concerned);
   std::string text = waiting.to_string() + (waiting.size() == 1 ? " has" : " have") + " waited " +
-                     seconds_to_string(age) + " for " + describe(held.variants.front().entry);
+                     seconds_to_string(age) + " for " + describe(in_flight.variants.front().entry);
   if (missing.empty()) {
     return text + "; every rank has submitted it, so the network is slow or blocked";
   }
@@ -173,12 +174,12 @@ std::string StallInspector::describe_late(const Held& held, Duration age) const 
 }
 
 void StallInspector::find_mismatches(Findings& findings) const {
-  for (const auto& [key, held] : held_) {
-    if (held.variants.size() < 2) {
+  for (const auto& [key, in_flight] : in_flight_) {
+    if (in_flight.variants.size() < 2) {
       continue;
     }
     std::vector<const Variant*> variants;
-    for (const Variant& variant : held.variants) {
+    for (const Variant& variant : in_flight.variants) {
       variants.push_back(&variant);
     }
     std::ranges::sort(variants, {}, [](const Variant* v) { return v->ranks.front(); });
@@ -221,28 +222,28 @@ void StallInspector::find_stuck(TimePoint now, Findings& findings) {
       "every rank waits for something another rank has not submitted: " + describe_waits() +
       ". Likely cause: the ranks take different branches or a different number of steps; submit the "
       "same operations on all ranks";
-  for (const auto& [key, held] : held_) {
-    findings.verdicts.push_back({held.variants.front().entry, Status(Code::kStuck, text, {-1, key.name})});
+  for (const auto& [key, in_flight] : in_flight_) {
+    findings.verdicts.push_back({in_flight.variants.front().entry, Status(Code::kStuck, text, {-1, key.name})});
   }
 }
 
 void StallInspector::find_late(TimePoint now, Findings& findings) {
-  for (auto& [key, held] : held_) {
-    if (now < held.warn_at) {
+  for (auto& [key, in_flight] : in_flight_) {
+    if (now < in_flight.warn_at) {
       continue;
     }
-    if (!held.asked) {
-      held.asked = true;
-      held.warn_at = now + kAnswerTime;
+    if (!in_flight.asked) {
+      in_flight.asked = true;
+      in_flight.warn_at = now + kAnswerTime;
       findings.query = true;
       continue;
     }
-    const Duration age = now - held.since;
-    held.asked = false;
-    held.warn_at = now + options_.stall_warn;
-    const std::string text = describe_late(held, age);
+    const Duration age = now - in_flight.since;
+    in_flight.asked = false;
+    in_flight.warn_at = now + options_.stall_warn;
+    const std::string text = describe_late(in_flight, age);
     if (age >= options_.stall_fail) {
-      findings.verdicts.push_back({held.variants.front().entry,
+      findings.verdicts.push_back({in_flight.variants.front().entry,
                                    Status(Code::kTimeout, text + "; given up (control.stall_fail)", {-1, key.name})});
     } else {
       findings.warnings.push_back(text);
@@ -259,9 +260,9 @@ void StallInspector::skip_standstill(TimePoint now) {
   if (stuck_since_) {
     stuck_since_ = now;  // all of it again: ranks may still stand still
   }
-  for (auto& [key, held] : held_) {
-    held.since += lost;
-    held.warn_at += lost;
+  for (auto& [key, in_flight] : in_flight_) {
+    in_flight.since += lost;
+    in_flight.warn_at += lost;
   }
 }
 
@@ -280,8 +281,8 @@ std::optional<TimePoint> StallInspector::next_tick() const {
   if (stuck_since_) {
     sooner(*stuck_since_ + options_.stuck_after);
   }
-  for (const auto& [key, held] : held_) {
-    sooner(held.warn_at);
+  for (const auto& [key, in_flight] : in_flight_) {
+    sooner(in_flight.warn_at);
   }
   return next;
 }

@@ -67,7 +67,7 @@ class StallInspector {
     RankSet ranks;
   };
   // What at least one rank has in flight.
-  struct Held {
+  struct InFlight {
     std::vector<Variant> variants;  // more than one: the ranks mean different operations
     RankSet ranks;                  // of all variants
     TimePoint since;                // the first of them
@@ -81,14 +81,14 @@ class StallInspector {
   };
 
   static Key key_of(const WaitEntry& entry) { return {entry.kind, entry.name, entry.use}; }
-  void hold(const WaitEntry& entry, const RankSet& ranks, TimePoint now);
+  void add(const WaitEntry& entry, const RankSet& ranks, TimePoint now);
   void release(const WaitEntry& entry, const RankSet& ranks);
   void skip_standstill(TimePoint now);
-  RankSet taking_part(const Held& held) const;
+  RankSet participants(const InFlight& in_flight) const;
   bool looks_stuck() const;
   std::uint64_t progress() const;
   std::string describe_waits() const;
-  std::string describe_late(const Held& held, Duration age) const;
+  std::string describe_late(const InFlight& in_flight, Duration age) const;
   void find_mismatches(Findings& findings) const;
   void find_stuck(TimePoint now, Findings& findings);
   void find_late(TimePoint now, Findings& findings);
@@ -97,7 +97,7 @@ class StallInspector {
   std::vector<RankState> ranks_;
   RankSet alive_;
   RankSet joined_;
-  std::map<Key, Held> held_;
+  std::map<Key, InFlight> in_flight_;
   std::optional<TimePoint> stuck_since_;
   std::uint64_t stuck_progress_ = 0;
 };

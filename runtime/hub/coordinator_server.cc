@@ -124,7 +124,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
       if (!below.contains(said.ranks)) {
         return fail_job(from, corrupt("it speaks for " + said.ranks.to_string() + ", which it does not relay for"));
       }
-      coordinator_->on_said(said.ranks, said.message, loop_.now());
+      coordinator_->on_received(said.ranks, said.message, loop_.now());
       if (std::holds_alternative<control::Leaving>(said.message)) {
         // A rank that relays for others stays connected until they are done; nobody is to wait for its work that long.
         for (const Rank rank : said.ranks.ranks()) {

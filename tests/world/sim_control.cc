@@ -124,7 +124,7 @@ void SimControl::to_coordinator(Place from, control::Bundle bundle) {
     const auto said = control::decode_bundle(bytes, options_.size);
     SRT_CHECK(said.ok());
     for (const control::SourcedMessage& item : *said) {
-      coordinator_.on_said(item.ranks, item.message, clock_.now());
+      coordinator_.on_received(item.ranks, item.message, clock_.now());
     }
     act();
   });
@@ -136,7 +136,7 @@ void SimControl::to_relay(Place from, std::size_t relay, control::Bundle bundle)
   transmit(from, host, {bytes.size(), bundle.size()}, [this, relay, bytes] {
     auto said = control::decode_bundle(bytes, options_.size);
     SRT_CHECK(said.ok());
-    relays_[relay].relay->on_said(std::move(*said), clock_.now());
+    relays_[relay].relay->on_received(std::move(*said), clock_.now());
     pump(relay);
   });
 }
@@ -178,7 +178,7 @@ void SimControl::to_relay(Place from, std::size_t relay, const control::Spread& 
   transmit(from, host, {bytes.size(), spread.size()}, [this, relay, bytes] {
     const auto told = control::decode_spread(bytes, options_.size);
     SRT_CHECK(told.ok());
-    relays_[relay].relay->on_told(*told);
+    relays_[relay].relay->on_spread(*told);
     pump(relay);
   });
 }
@@ -188,7 +188,7 @@ void SimControl::to_member(Place from, Rank to, const control::Spread& spread) {
   transmit(from, static_cast<Place>(to), {bytes.size(), spread.size()}, [this, to, bytes] {
     const auto told = control::decode_spread(bytes, options_.size);
     SRT_CHECK(told.ok());
-    for (const control::Told& item : *told) {
+    for (const control::TargetedMessage& item : *told) {
       processes_[static_cast<std::size_t>(to)]->events.message(control::encode(item.message));
     }
   });
@@ -212,7 +212,7 @@ void SimControl::act() {
       continue;
     }
     control::Spread part;
-    for (const control::Told& told : spread) {
+    for (const control::TargetedMessage& told : spread) {
       if (control::RankSet ranks = told.ranks.common(relays_[i].place.below); !ranks.empty()) {
         part.push_back({std::move(ranks), told.message});
       }

@@ -258,7 +258,7 @@ void TreeNode::pass_up(RelayUplink& way, const Bundle& bundle) {
     return;
   }
   if (way.local != nullptr) {
-    way.local->relay->on_said(bundle, loop_.now());
+    way.local->relay->on_received(bundle, loop_.now());
     return pump(*way.local);
   }
   for (auto& bytes : control::encode_parts(bundle)) {
@@ -277,7 +277,7 @@ void TreeNode::pass_down(Child& child, const Spread& spread) {
     if (child.local->from == nullptr) {
       return tell(spread);
     }
-    child.local->from->relay->on_told(spread);
+    child.local->from->relay->on_spread(spread);
     return pump(*child.local->from);
   }
   for (auto& bytes : control::encode_parts(spread)) {
@@ -290,7 +290,7 @@ void TreeNode::pass_down(Child& child, const Spread& spread) {
 }
 
 void TreeNode::tell(const Spread& spread) {
-  for (const control::Told& told : spread) {
+  for (const control::TargetedMessage& told : spread) {
     if (told.ranks.contains(options_.rank)) {
       events_.told(control::encode(told.message));
     }
@@ -323,7 +323,7 @@ void TreeNode::on_spread(ConstBytes bytes) {
   }
   for (const auto& node : nodes_) {
     if (node->up.relay < 0) {
-      node->relay->on_told(*spread);
+      node->relay->on_spread(*spread);
       pump(*node);
     }
   }
@@ -338,7 +338,7 @@ void TreeNode::on_tree(Branch& branch, ConstBytes message) {
     if (way->from == nullptr) {
       return tell(*spread);
     }
-    way->from->relay->on_told(*spread);
+    way->from->relay->on_spread(*spread);
     return pump(*way->from);
   }
   const auto [node, child] = child_of(branch);
@@ -353,7 +353,7 @@ void TreeNode::on_tree(Branch& branch, ConstBytes message) {
   for (control::SourcedMessage& said : *bundle) {
     said.ranks = said.ranks.common(child->ranks);
   }
-  node->relay->on_said(std::move(*bundle), loop_.now());
+  node->relay->on_received(std::move(*bundle), loop_.now());
   pump(*node);
 }
 

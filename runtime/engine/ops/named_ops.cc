@@ -87,7 +87,7 @@ void NamedOps::submit(OpSpec spec, OpDone done) {
     loop_.post([moved = std::move(done), status = net.status()]() mutable { moved(status, {}); });
     return;
   }
-  if (names_.held(agreed_name(spec))) {
+  if (names_.is_blocked(agreed_name(spec))) {
     held_.emplace_back(std::move(spec), std::move(done));
     return;
   }
@@ -163,13 +163,13 @@ void NamedOps::on_forgotten(const control::Forgotten& message) {
     submit(std::move(spec), std::move(done));
   }
   // Names of other sets of ranks may have a message of their own.
-  if (none_held_ && !names_.holds_any()) {
+  if (none_held_ && !names_.any_blocked()) {
     std::exchange(none_held_, {})();
   }
 }
 
 void NamedOps::when_none_held(Task then) {
-  if (!names_.holds_any()) {
+  if (!names_.any_blocked()) {
     then();
   } else {
     none_held_ = std::move(then);

@@ -52,7 +52,7 @@ void NamedOps::announce_in_flight() {
 }
 
 void NamedOps::on_stand_in(const control::StandInOp& message) {
-  if (!names_.stand_in(message)) {
+  if (!names_.contribute_zeros(message)) {
     return;
   }
   ++progress_;

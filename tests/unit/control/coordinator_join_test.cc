@@ -78,10 +78,10 @@ TEST_F(Join, ARankThatJoinedStandsInForWhatItHasNotSubmitted) {
 
 TEST_F(Join, OthersAreToldToAnnounceEveryUse) {
   say(1, Joined{{}, {{"loss", 4}}});
-  const auto told = sent<SomeJoined>(0);
-  ASSERT_EQ(told.size(), 1U);
-  EXPECT_EQ(told[0].ranks, std::vector<Rank>{1});
-  EXPECT_EQ(told[0].counts, (std::vector<Leaving::Count>{{"loss", 4}}));
+  const auto targeted = sent<SomeJoined>(0);
+  ASSERT_EQ(targeted.size(), 1U);
+  EXPECT_EQ(targeted[0].ranks, std::vector<Rank>{1});
+  EXPECT_EQ(targeted[0].counts, (std::vector<Leaving::Count>{{"loss", 4}}));
 }
 
 TEST_F(Join, ABroadcastFromARankThatJoinedIsAnErrorThatNamesIt) {

@@ -182,9 +182,9 @@ TEST(Coordinator, WhoCanGiveWayDoesSoBeforeTheJobIsStuck) {
   c.on_tick(at(milliseconds(1001)));
   const auto actions = c.take_actions();
   EXPECT_TRUE(sent<OpCancelled>(actions).empty());
-  const auto told = sent<GiveWay>(actions);
-  ASSERT_EQ(told.size(), 1U);
-  EXPECT_EQ(told[0].first.to_string(), "ranks 0, 2");
+  const auto targeted = sent<GiveWay>(actions);
+  ASSERT_EQ(targeted.size(), 1U);
+  EXPECT_EQ(targeted[0].first.to_string(), "ranks 0, 2");
   // They wait again, and have to.
   c.on_message(0, waiting({"left"}, true, 2), at(milliseconds(1100)));
   c.on_message(2, waiting({"left"}, true, 2), at(milliseconds(1100)));

@@ -27,7 +27,7 @@ class Job {
   std::uint64_t use(const std::string& name, const std::vector<Rank>& users) {
     std::uint64_t number = 0;
     for (const Rank r : users) {
-      EXPECT_FALSE(rank(r).held(name));
+      EXPECT_FALSE(rank(r).is_blocked(name));
       const auto submitted = rank(r).submit(name, meta({2}));
       number = submitted.use;
       if (submitted.announce) {

@@ -123,8 +123,8 @@ TEST(Names, WhatHasBegunWithoutAWordIsAnnouncedWhenSomeHaveJoined) {
 
 TEST(Names, ARankThatStandsInCountsTheUse) {
   Names names;
-  EXPECT_TRUE(names.stand_in({"a", 5, meta({2})}));
-  EXPECT_FALSE(names.stand_in({"a", 5, meta({2})}));
+  EXPECT_TRUE(names.contribute_zeros({"a", 5, meta({2})}));
+  EXPECT_FALSE(names.contribute_zeros({"a", 5, meta({2})}));
   EXPECT_TRUE(names.on_agreed({"a", 5, 7}));
   names.finished("a", 5);
   EXPECT_EQ(names.submit("a", meta({2})).use, 6U);

@@ -25,7 +25,7 @@ Waiting waiting(std::uint64_t progress, const std::string& name) {
 class RelayTest : public testing::Test {
  protected:
   void say(Rank rank, MemberMessage message, Duration when = {}) {
-    relay_.on_said({{RankSet::of(rank), std::move(message)}}, at(when));
+    relay_.on_received({{RankSet::of(rank), std::move(message)}}, at(when));
   }
   std::vector<Bundle> up() { return relay_.take_actions().up; }
 
@@ -64,7 +64,7 @@ TEST_F(RelayTest, ManyNamesOfManyRanksAreOneBundle) {
     for (int n = 0; n < 50; ++n) {
       all.push_back({RankSet::of(r), announce("op" + std::to_string(n))});
     }
-    relay_.on_said(std::move(all), at({}));
+    relay_.on_received(std::move(all), at({}));
   }
   const auto bundles = up();
   ASSERT_EQ(bundles.size(), 1U);
@@ -158,7 +158,7 @@ TEST_F(RelayTest, OneAbortAndOneRequestForFlagsOfAnAttempt) {
   say(8, StreamAbort{stream, 0, 5, Status(Code::kAborted, "first")});
   say(9, StreamAbort{stream, 0, 5, Status(Code::kAborted, "second")});
   EXPECT_EQ(up().size(), 1U);
-  relay_.on_told({{RankSet::range(0, 64), StreamAborted{stream, 2, 0, true, Status(Code::kAborted, "elsewhere")}}});
+  relay_.on_spread({{RankSet::range(0, 64), StreamAborted{stream, 2, 0, true, Status(Code::kAborted, "elsewhere")}}});
   say(10, StreamAbort{stream, 1, 0, Status(Code::kAborted, "void already")});
   EXPECT_TRUE(up().empty());
   say(10, StreamAbort{stream, 2, 0, Status(Code::kAborted, "third")});
@@ -173,7 +173,7 @@ TEST_F(RelayTest, OneAbortAndOneRequestForFlagsOfAnAttempt) {
   say(9, StreamUnused{stream, 3, 0});
   EXPECT_EQ(up().size(), 1U);
   // Another stream under the same number.
-  relay_.on_told({{RankSet::range(0, 64), StreamAgreed{"next", stream}}});
+  relay_.on_spread({{RankSet::range(0, 64), StreamAgreed{"next", stream}}});
   say(9, StreamUnused{stream, 0, 1});
   say(9, StreamAbort{stream, 0, 0, Status(Code::kAborted, "again")});
   EXPECT_EQ(up().size(), 2U);
@@ -207,7 +207,7 @@ TEST_F(RelayTest, NobodyWaitsForARankThatHasGone) {
 }
 
 TEST_F(RelayTest, AnswersGoToTheChildrenTheyConcern) {
-  relay_.on_told({{RankSet::range(0, 64), Agreed{"a", 0, 1}}, {RankSet::range(11, 20), Recall{1, 4}}});
+  relay_.on_spread({{RankSet::range(0, 64), Agreed{"a", 0, 1}}, {RankSet::range(11, 20), Recall{1, 4}}});
   const auto down = relay_.take_actions().down;
   ASSERT_EQ(down.size(), 4U);
   for (std::size_t i = 0; i < 4; ++i) {
@@ -215,7 +215,7 @@ TEST_F(RelayTest, AnswersGoToTheChildrenTheyConcern) {
     ASSERT_EQ(down[i].second.size(), i == 3 ? 2U : 1U);
     EXPECT_EQ(down[i].second[0].ranks, RankSet::of(8 + static_cast<Rank>(i)));
   }
-  relay_.on_told({{RankSet::range(0, 8), Recall{1, 5}}});
+  relay_.on_spread({{RankSet::range(0, 8), Recall{1, 5}}});
   EXPECT_TRUE(relay_.take_actions().down.empty());
 }
 
@@ -227,7 +227,7 @@ TEST_F(RelayTest, ABundleThatGrowsTooBigIsCut) {
   for (int n = 0; n < 10; ++n) {
     all.push_back({RankSet::range(0, 2), announce(std::string(300, static_cast<char>('a' + n)))});
   }
-  relay.on_said(std::move(all), at({}));
+  relay.on_received(std::move(all), at({}));
   const auto bundles = relay.take_actions().up;
   EXPECT_GE(bundles.size(), 4U);
   std::size_t items = 0;
@@ -250,11 +250,11 @@ TEST(RelayedCoordinator, NamesTheSameRanksAndValuesAsWithoutATree) {
   for (const RelayPlace& place : plan_tree(kSize, 4)) {
     Relay relay(place.below, place.children);
     for (const Rank r : place.below.ranks()) {
-      relay.on_said({{RankSet::of(r), said_by(r)}}, at({}));
+      relay.on_received({{RankSet::of(r), said_by(r)}}, at({}));
     }
     for (const Bundle& bundle : relay.take_actions().up) {
       for (const SourcedMessage& said : bundle) {
-        top.on_said(said.ranks, said.message, at({}));
+        top.on_received(said.ranks, said.message, at({}));
       }
     }
   }
@@ -297,19 +297,19 @@ TEST(RelayedCoordinator, ARankWhoseLastWordNeverComesHasLeftAllTheSame) {
 // Over the tree the news has one order with the agreements; on a connection of its own it would overtake them.
 TEST(RelayedCoordinator, ALeaveIsToldBehindWhatWasAgreedBeforeIt) {
   Coordinator c(3, {}, kLastWordWait);
-  c.on_said(RankSet::range(0, 3), Joined{}, at({}));
-  c.on_said(RankSet::range(0, 2), Leaving{}, at({}));
+  c.on_received(RankSet::range(0, 3), Joined{}, at({}));
+  c.on_received(RankSet::range(0, 2), Leaving{}, at({}));
   c.on_left(0, at({}));
   const auto agreed = c.take_actions().sends;
   ASSERT_EQ(agreed.size(), 1U);
   EXPECT_TRUE(std::holds_alternative<AllJoined>(agreed[0].message));
   ASSERT_EQ(c.next_tick(), at(milliseconds(20)));
   c.on_tick(at(milliseconds(20)));
-  const auto told = c.take_actions().sends;
-  ASSERT_EQ(told.size(), 1U);
-  EXPECT_EQ(told[0].to, RankSet::of(2));
-  ASSERT_TRUE(std::holds_alternative<RanksLeft>(told[0].message));
-  EXPECT_EQ(std::get<RanksLeft>(told[0].message).ranks, (std::vector<Rank>{0, 1}));
+  const auto targeted = c.take_actions().sends;
+  ASSERT_EQ(targeted.size(), 1U);
+  EXPECT_EQ(targeted[0].to, RankSet::of(2));
+  ASSERT_TRUE(std::holds_alternative<RanksLeft>(targeted[0].message));
+  EXPECT_EQ(std::get<RanksLeft>(targeted[0].message).ranks, (std::vector<Rank>{0, 1}));
   EXPECT_EQ(c.next_tick(), std::nullopt);
 }
 
@@ -335,9 +335,9 @@ TEST(Bundle, WireFormKeepsEverythingAndRefusesJunk) {
   }
   EXPECT_TRUE(encode_parts(Spread()).empty());
   const Spread spread{{RankSet::of(2), Recall{7, 9}}};
-  const auto told = decode_spread(encode(spread), 3);
-  ASSERT_TRUE(told.ok());
-  EXPECT_EQ(encode(*told), encode(spread));
+  const auto targeted = decode_spread(encode(spread), 3);
+  ASSERT_TRUE(targeted.ok());
+  EXPECT_EQ(encode(*targeted), encode(spread));
 }
 
 }  // namespace

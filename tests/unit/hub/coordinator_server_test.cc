@@ -45,7 +45,7 @@ class Member final : public rendezvous::ClientHandler {
     auto spread = control::decode_spread(bytes, 64);
     const std::lock_guard lock(mutex_);
     ASSERT_TRUE(spread.ok());
-    for (const control::Told& told : *spread) {
+    for (const control::TargetedMessage& told : *spread) {
       told_.push_back(told.ranks.to_string() + ": " + std::to_string(told.message.index()));
     }
     changed_.notify_all();
