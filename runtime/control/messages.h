@@ -1,7 +1,8 @@
-// Control messages between a member (one rank's engine) and the coordinator, with their bounded wire form.
+// Control messages between a member (the engine of one rank) and the coordinator, with their bounded wire form.
 //
-// Member -> coordinator: MemberMessage. Coordinator -> members: CoordinatorMessage. Both travel as opaque payloads of
-// the rendezvous connection, in order per connection. docs/wire_format.md lists them. Plain values; pure.
+// MemberMessage travels from member to coordinator, CoordinatorMessage from coordinator to members. Both are opaque
+// payloads of the rendezvous connection, in order on each connection. docs/wire_format.md lists them. Plain values;
+// pure.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace sirtaki::control {
 
-// What all ranks must agree on before an operation by name may run.
+// The properties of an operation by name on which all ranks must agree before it runs.
 struct OpMeta {
   OpKind kind = OpKind::kAllreduce;
   DType dtype = DType::kF32;
@@ -25,26 +26,26 @@ struct OpMeta {
   double prescale = 1.0;
   double postscale = 1.0;
   std::vector<std::int64_t> dims;     // the first may differ between ranks for allgather and alltoall
-  std::vector<std::int64_t> strides;  // of the memory in elements; empty: row-major
+  std::vector<std::int64_t> strides;  // strides of the memory in elements; empty: row-major
 
-  // True when the two ranks may take part in one operation.
+  // Returns true if the two ranks may take part in one operation.
   bool compatible(const OpMeta& other) const;
-  // 16 bits that differ (almost always) when the metas are not compatible; part of the tag on the wire, so that ranks
-  // that disagree never mix their bytes.
+  // Returns 16 bits that differ (almost always) if the metas are not compatible. They are part of the tag on the wire,
+  // so that ranks that disagree never mix their bytes.
   std::uint16_t fingerprint() const;
   std::string to_string() const;  // "allreduce sum float32 [2, 3]"
 };
 
 // ---- member -> coordinator ----
 
-// Use number `use` of `name` on this rank, with what it is.
+// Announces use number `use` of `name` on this rank, with its properties.
 struct Announce {
   std::string name;
   std::uint64_t use = 0;
   OpMeta meta;
 };
 
-// A use ended with an error that the others may not know of.
+// Reports that a use ended with an error that the others may not know.
 struct OpFailed {
   std::string name;
   std::uint64_t use = 0;
@@ -71,7 +72,7 @@ struct StreamOpen {
   bool operator==(const StreamOpen&) const = default;
 };
 
-// This rank cannot go on with the stream's current step.
+// Reports that this rank cannot complete the current step of the stream.
 struct StreamAbort {
   StreamId stream;
   std::uint32_t attempt = 0;
@@ -79,7 +80,8 @@ struct StreamAbort {
   Status status;
 };
 
-// This rank has tensors without a gradient in this step: all ranks are to exchange who has which, from now on.
+// Reports that this rank has tensors without a gradient in this step: from now on all ranks exchange which rank has
+// which gradient.
 struct StreamUnused {
   StreamId stream;
   std::uint32_t attempt = 0;
@@ -101,17 +103,18 @@ struct WaitEntry {
   bool operator==(const WaitEntry&) const = default;
 };
 
-// What is in flight on this rank; sent when it has waited for a moment in which nothing moved, when that changes, now
-// and then while other work moves, and on Query. An empty list: nothing.
+// Lists the operations in flight on this rank. It is sent after a moment of waiting without progress, after each change
+// of such a list, occasionally while other work makes progress, and in answer to Query. An empty list means that
+// nothing is in flight.
 struct Waiting {
-  bool blocked = false;        // every thread that ever waits is waiting now, and nothing moves
-  bool gives_way = false;      // a thread among them goes on without its result when it gets GiveWay
-  std::uint64_t progress = 0;  // changes whenever this rank submits or completes anything
+  bool blocked = false;        // every thread that ever waits is waiting now, and nothing makes progress
+  bool gives_way = false;      // one of these threads continues without its result after GiveWay
+  std::uint64_t progress = 0;  // changes whenever this rank submits or completes an operation
   std::vector<WaitEntry> entries;
   bool operator==(const Waiting&) const = default;
 };
 
-// Recorded spans (base/timeline.h encodes them); the hub writes them to the job's trace file.
+// Carries recorded spans (base/timeline.h encodes them); the hub writes them to the trace file of the job.
 struct TraceChunk {
   std::vector<std::byte> records;
   bool last = false;
@@ -122,15 +125,15 @@ struct TraceRequest {
   std::string path;
 };
 
-// The last word of a rank that leaves in order: how many uses of each name it has submitted and seen through. A rank
-// may complete a use before the others have submitted it (a broadcast's root), and leave.
+// The last message of a rank that leaves in order: for each name, the number of uses that it has submitted and
+// completed. A rank may complete a use before the others have submitted it (the root of a broadcast), and leave.
 struct Leaving {
   struct Count {
     std::string name;
     std::uint64_t uses = 0;
     bool operator==(const Count&) const = default;
   };
-  std::vector<Count> counts;  // by name
+  std::vector<Count> counts;  // sorted by name
   bool operator==(const Leaving&) const = default;
 };
 
@@ -138,26 +141,26 @@ struct Leaving {
 struct StreamPlace {
   StreamId stream;
   std::uint32_t attempt = 0;
-  std::uint64_t step = 0;  // the next
+  std::uint64_t step = 0;  // the next step
   bool operator==(const StreamPlace&) const = default;
 };
 
-// This rank has no more data: others may go on stepping, it takes part with zeros, from these places on.
+// Reports that this rank has no more data: from these places on it contributes zeros while others continue.
 struct Joined {
   std::vector<StreamPlace> places;
-  std::vector<Leaving::Count> counts;  // uses submitted; it submits no more until all ranks have joined
+  std::vector<Leaving::Count> counts;  // uses submitted; this rank submits no more until all ranks have joined
   bool operator==(const Joined&) const = default;
 };
 
-// Answers AskUnused: those of the names asked for that this rank has not used since and has nothing in flight of, with
-// their uses so far. The rank begins no use of them until Forgotten.
+// Answers AskUnused with the listed names that this rank has not used since and has not in flight, and with their
+// numbers of uses. The rank begins no use of them until Forgotten.
 struct Unused {
   std::vector<Leaving::Count> counts;
   bool operator==(const Unused&) const = default;
 };
 
-// All ranks live, and this one knows that the job cannot go on: it has lost the way to the coordinator over the tree of
-// relays, or its GPU. The job is to end.
+// Reports that the job has to end although all ranks live: this rank has lost its path to the coordinator over the tree
+// of relays, or its GPU.
 struct JobBroken {
   Status status;
 };
@@ -167,21 +170,21 @@ using MemberMessage = std::variant<Announce, OpFailed, StreamOpen, StreamAbort, 
 
 // ---- coordinator -> members ----
 
-// All ranks have announced this use and agree. Who has not started it starts it now.
+// All ranks have announced this use and agree. Ranks that have not started it start it now.
 struct Agreed {
   std::string name;
   std::uint64_t use = 0;
   std::uint32_t id = 0;
 };
 
-// A rank announced this use although the name was agreed: announce it too, now or when it comes.
+// A rank announced this use although the name was agreed: the receiver announces it, too, now or when it submits it.
 struct Recall {
   std::uint32_t id = 0;
   std::uint64_t use = 0;
 };
 
-// This use ends with `status` on all ranks. A rank that has not submitted it yet: with `everywhere`, its submission
-// fails with the same status; else the number is skipped (nobody knows that it would ever come).
+// This use ends with `status` on all ranks. On a rank that has not submitted it yet, the submission fails with the same
+// status if `everywhere` is set; otherwise the number is skipped, because the use may never come.
 struct OpCancelled {
   std::string name;
   std::uint64_t use = 0;
@@ -200,8 +203,8 @@ struct StreamRefused {
 };
 
 // Step `step` of the attempt before `attempt` is void on all ranks; the next is step 0 of `attempt`. A rank that still
-// receives the last of the step before completes it first: all others have. Without `everywhere`, a rank that has not
-// begun the step is not told of it.
+// receives the end of the previous step completes that one first, because all others have. Without `everywhere`, the
+// program of a rank that has not begun the step gets no error.
 struct StreamAborted {
   StreamId stream;
   std::uint32_t attempt = 0;
@@ -217,7 +220,7 @@ struct StreamFlags {
   std::uint64_t step = 0;
 };
 
-// The job cannot go on.
+// The job ends.
 struct JobFailed {
   Status status;
 };
@@ -226,49 +229,51 @@ struct TraceSwitch {
   bool on = false;
 };
 
-// Answer with Waiting.
+// Requests Waiting.
 struct Query {};
 
-// Every rank waits for what another has not submitted, and this one may submit more if it does not wait.
+// Every rank waits for an operation that another rank has not submitted, and this rank may submit more if it does not
+// wait.
 struct GiveWay {};
 
-// To a rank that has joined while others have not: take part in their steps.
+// Sent to a rank that has joined while others have not: it takes part in their steps.
 struct StandIn {};
 
-// Every rank has joined, `last` as the last. At each place, the step that some ranks have begun is void, and the next
-// is step 0 of the attempt given; the steps before it are completed first.
+// Every rank has joined, `last` as the last one. At each place, the step that some ranks have begun is void, and the
+// next is step 0 of the given attempt; earlier steps are completed first.
 struct AllJoined {
   Rank last = 0;
   std::vector<StreamPlace> resets;
 };
 
-// These ranks have shut down in order. Only in jobs with a tree of relays: there, what was agreed before may still be
-// on its way when the notice on the rank's own connection comes.
+// These ranks have shut down in order. Used only in jobs with a tree of relays, where the notice on the own connection
+// of a rank may overtake earlier agreements.
 struct RanksLeft {
   std::vector<Rank> ranks;
 };
 
-// To ranks that have not joined while these have: announce every use until all ranks have joined, and those that have
-// begun already and that one of `ranks` has not submitted, by its counts. What was agreed once would begin unasked.
+// Sent to ranks that have not joined while these have: they announce every use until all ranks have joined, and also
+// uses in flight that one of `ranks` has not submitted, by its counts. Without it, known names would start without a
+// question.
 struct SomeJoined {
   std::vector<Rank> ranks;
   std::vector<Leaving::Count> counts;
 };
 
-// To a rank that has joined: all others take part in this use, so take part with zeros, or without rows. Agreed
-// follows.
+// Sent to a rank that has joined: all others take part in this use, so it takes part with zeros, or without rows.
+// Agreed follows.
 struct StandInOp {
   std::string name;
   std::uint64_t use = 0;
   OpMeta meta;
 };
 
-// The job knows more names than it is to keep: answer with Unused.
+// The job has more names than its limit: the receiver answers with Unused.
 struct AskUnused {
   std::vector<std::string> names;
 };
 
-// Of the names that were asked for, all ranks forget these, so that their next use is the first; the others go on.
+// All ranks forget `names`, so that their next use is the first; names in `kept` continue.
 struct Forgotten {
   std::vector<std::string> names;
   std::vector<std::string> kept;

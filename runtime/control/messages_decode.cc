@@ -1,4 +1,4 @@
-// Messages as read from the wire.
+// Decoders of the control messages.
 #include <type_traits>
 #include <utility>
 

@@ -7,13 +7,13 @@
 namespace sirtaki::control {
 namespace {
 
-// Groups in the order of their lowest rank, so that texts do not depend on who spoke first.
+// Groups are sorted by their lowest rank, so that texts do not depend on the order of arrival.
 template <class Item>
 void sort_groups(std::vector<Group<Item>>& groups) {
   std::ranges::sort(groups, {}, [](const Group<Item>& g) { return g.ranks.front(); });
 }
 
-// The values of one property by rank; empty when they are all equal. "float32 on ranks 0, 2 but int64 on rank 1"
+// Returns the values of one property by rank ("float32 on ranks 0, 2 but int64 on rank 1"); empty if they are equal.
 template <class Item, class Text>
 std::string differing(const std::vector<Group<Item>>& items, Text text_of, Rank* culprit) {
   std::vector<Group<std::string>> groups;
@@ -48,7 +48,8 @@ std::string dims_text(const OpMeta& m) {
   return m.dims.empty() ? "[]" : "[*" + (rest.empty() ? "]" : ", " + dims_to_string(rest).substr(1));
 }
 
-// Calls that are paired by their order differ in anything at all when a rank makes one that the others do not make.
+// Calls that are paired by their order differ in arbitrary properties if a rank makes a call that the others do not
+// make.
 constexpr const char* kAnotherCall =
     "one rank makes a call here that the others do not make: it evaluates alone, has another number of batches or "
     "takes "
@@ -58,7 +59,7 @@ std::string device_text(DeviceType device) {
   return device == DeviceType::kCpu ? "CPU" : "GPU";
 }
 
-// What the ranks' tensors number `i` differ in, and how; empty texts: nothing.
+// Returns the property in which tensors number `i` differ, and its values; empty texts if there is none.
 std::pair<std::string, std::string> tensor_difference(const std::vector<Group<StreamOpen>>& groups, std::size_t i,
                                                       Rank* culprit) {
   struct Property {

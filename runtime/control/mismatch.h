@@ -1,4 +1,4 @@
-// Says how ranks disagree: which tensor, which ranks, both values, likely cause. Pure.
+// Describes a disagreement of ranks: tensor, ranks, both values, likely cause. Pure.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace sirtaki::control {
 
-// What some ranks said alike.
+// A value that some ranks have in common.
 template <class T>
 struct Group {
   T value;
   RankSet ranks;
 };
 
-// ok when all metas are compatible and allowed together. Every rank is in one group; at least one group.
+// Returns OK if all values are compatible. Requires at least one group, and every rank in one group.
 Status describe_mismatch(const std::string& name, std::vector<Group<OpMeta>> groups);
 Status describe_mismatch(const std::string& name, std::vector<Group<StreamOpen>> groups);
 

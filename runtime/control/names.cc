@@ -8,8 +8,8 @@
 namespace sirtaki::control {
 namespace {
 
-// A rank can be at most this many uses ahead of one that recalls: uses complete together, except where a rank only
-// sends (a broadcast's root) and runs ahead.
+// Limit of the uses by which a rank can be ahead of one that recalls. Uses complete together, unless a rank only sends
+// (the root of a broadcast) and runs ahead.
 constexpr std::size_t kRecentUses = 64;
 
 }  // namespace
@@ -26,7 +26,7 @@ void Names::remember(Entry& entry, const OpMeta& meta) {
   }
 }
 
-// Made once: a rank that is recalled and hears of ranks that have joined is asked twice.
+// Each use is announced once, although a rank that is recalled and learns of joined ranks is asked twice.
 std::optional<Announce> Names::announcement(const std::string& name, std::uint64_t use, Live& live) {
   if (std::exchange(live.announced, true)) {
     return std::nullopt;
@@ -42,7 +42,7 @@ Names::Submitted Names::submit(const std::string& name, const OpMeta& meta) {
     out.failed = std::move(failed.mapped());
     return out;
   }
-  // A root that starts by itself ends by itself, before it could hear that another rank means to be the root.
+  // A root that starts without an agreement ends before it could learn that another rank means to be the root.
   const bool roots_agree = meta.kind != OpKind::kBroadcast || !entry.roots_vary;
   const bool known =
       entry.id != 0 && roots_agree &&
@@ -188,7 +188,7 @@ bool Names::on_cancelled(const OpCancelled& cancelled) {
     return true;
   }
   if (cancelled.use < entry.next_use) {
-    return false;  // over on this rank, which could end it alone (a broadcast's root)
+    return false;  // completed on this rank, which needed no other rank (the root of a broadcast)
   }
   if (cancelled.everywhere) {
     entry.failed[cancelled.use] = cancelled.status;

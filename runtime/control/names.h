@@ -1,12 +1,12 @@
-// Names: a member's half of the agreement on operations by name.
+// Names: the side of a member in the agreement on operations by name.
 //
-// The first use of a name is announced to the coordinator, which answers when all ranks have announced the same. Later
-// uses that look like an agreed one start at once, without a message. A use that looks different is announced again;
-// the coordinator recalls the others, who announce theirs although they may already run it: nothing can complete
-// without every rank, so the answer, "agreed" or "cancelled", reaches a started operation in time. The root of a
-// broadcast can, so a name whose root varies is announced in every use. Uses are counted by each rank for itself; they
-// are the same number on all ranks because a failed name is forgotten by all. Pure state machine, loop thread of its
-// engine; the engine sends what it returns.
+// The first use of a name is announced to the coordinator, which answers after all ranks have announced the same. Later
+// uses that match an agreed one start at once, without a message. A use with other properties is announced again; the
+// coordinator then recalls the others, which announce theirs even if it runs already. No operation completes without
+// every rank, so the answer, "agreed" or "cancelled", reaches a started operation in time. The root of a broadcast is
+// an exception, so a name whose root varies is announced in every use. Each rank counts uses for itself; the numbers
+// are equal on all ranks because all ranks forget a failed name. Pure state machine on the loop thread of its engine,
+// which sends the returned messages.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ class Names {
  public:
   struct Submitted {
     std::uint64_t use = 0;
-    std::optional<std::uint32_t> start_id;  // start now under this id; else wait for Start from on_agreed
-    std::optional<Announce> announce;       // to send
-    Status failed;                          // this use has failed already on another rank; nothing is in flight
+    std::optional<std::uint32_t> start_id;  // start now under this id; if unset, wait for Start from on_agreed()
+    std::optional<Announce> announce;       // message to send
+    Status failed;                          // this use has already failed on another rank and does not start
   };
   struct Start {
     std::uint64_t use = 0;
@@ -36,40 +36,43 @@ class Names {
   };
 
   Submitted submit(const std::string& name, const OpMeta& meta);
-  // The use to start now, if this rank has submitted it and not started it.
+  // Returns the use to start now, if this rank has submitted it and not started it.
   std::optional<Start> on_agreed(const Agreed& agreed);
-  // The announcement to answer with, if there is one to make now.
+  // Returns the announcement to send now, if there is one.
   std::optional<Announce> on_recall(const Recall& recall);
-  // True: the use is in flight here and ends with the message's status.
+  // Returns true if the use is in flight here and ends with the status of the message.
   bool on_cancelled(const OpCancelled& cancelled);
-  // Others have joined: every use is announced until on_all_joined(). The announcements to make now: of uses that this
-  // rank has begun without a word, and of which one of them knows nothing. `size`: of the job.
+  // Handles that others have joined: every use is announced until on_all_joined(). Returns the announcements to send
+  // now: uses that this rank has begun without a message and that one of the joined ranks has not submitted. `size` is
+  // the size of the job.
   std::vector<Announce> on_some_joined(const SomeJoined& joined, int size);
-  // This rank is about to join: the announcements of what it has begun without a word and still has in flight.
+  // Returns the announcements of uses in flight that this rank has begun without a message, before it joins.
   std::vector<Announce> on_joining();
   void on_all_joined() { announces_all_ = false; }
-  // This rank has joined and takes part in this use, as if it had submitted and announced it. False: it has already.
+  // Makes this joined rank take part in a use, as if it had submitted and announced it. Returns false if it already
+  // has.
   bool contribute_zeros(const StandInOp& use);
-  // Returns those of these names that are unused here since the last such question; none of them is used until
+  // Returns the listed names that are unused here since the last such question. No use of them begins until
   // on_forgotten().
   Unused on_ask_unused(const AskUnused& ask);
   void on_forgotten(const Forgotten& message);
-  // Uses wait for on_forgotten() before submit().
+  // Returns true if uses of the name have to wait for on_forgotten() before submit().
   bool is_blocked(const std::string& name) const;
   bool any_blocked() const;
   std::size_t size() const { return entries_.size(); }
-  // The operation is over on this rank, well or not.
+  // Ends an operation on this rank, with or without success.
   void finished(const std::string& name, std::uint64_t use);
 
-  // For the others, when this rank leaves: the uses it has seen through.
+  // Returns the completed uses, for the others, when this rank leaves.
   Leaving leaving() const;
-  // Uses submitted so far, of each name.
+  // Returns the number of uses submitted so far, for each name.
   std::vector<Leaving::Count> submitted() const;
-  // What a use in flight was submitted as; nullptr when it is not in flight.
+  // Returns the properties of a use in flight; nullptr if it is not in flight.
   const OpMeta* meta_of(const std::string& name, std::uint64_t use) const;
 
  private:
-  static constexpr std::size_t kRememberedShapes = 32;  // names used in turn see many: calls of torch.distributed
+  static constexpr std::size_t kRememberedShapes =
+      32;  // names that are reused see many shapes: calls of torch.distributed
 
   struct Live {
     OpMeta meta;
@@ -79,14 +82,14 @@ class Names {
   struct Entry {
     std::uint32_t id = 0;
     std::uint64_t next_use = 0;
-    bool touched = false;  // used without a word since the coordinator asked
+    bool touched = false;  // used without a message since the coordinator asked
     bool blocked = false;
     std::deque<OpMeta> agreed;  // most recent first
     std::map<std::uint64_t, Live> live;
-    std::set<std::uint64_t> recalled;        // uses to announce when they come
-    std::map<std::uint64_t, Live> recent;    // uses that are over, for late recalls
-    std::map<std::uint64_t, Status> failed;  // uses that failed elsewhere before they came here
-    bool roots_vary = false;                 // of broadcasts that were agreed
+    std::set<std::uint64_t> recalled;        // uses to announce when they are submitted
+    std::map<std::uint64_t, Live> recent;    // completed uses, for late recalls
+    std::map<std::uint64_t, Status> failed;  // uses that failed elsewhere before their submission here
+    bool roots_vary = false;                 // agreed broadcasts had different roots
   };
 
   void remember(Entry& entry, const OpMeta& meta);

@@ -5,7 +5,7 @@
 namespace sirtaki::control {
 namespace {
 
-constexpr Rank kShortRun = 3;  // as many neighbours are told one by one
+constexpr Rank kShortRun = 3;  // runs up to this length are listed one by one
 
 }  // namespace
 
@@ -19,13 +19,13 @@ void RankSet::add(Range range) {
   if (range.first >= range.last) {
     return;
   }
-  // What is behind all needs no search.
+  // A range behind all others needs no search.
   if (ranges_.empty() || range.first > ranges_.back().last) {
     size_ += range.last - range.first;
     ranges_.push_back(range);
     return;
   }
-  // The ranges that overlap or touch the new one melt into it.
+  // Ranges that overlap or touch the new one merge with it.
   const auto begin =
       std::find_if(ranges_.begin(), ranges_.end(), [&](const Range& r) { return r.last >= range.first; });
   auto end = begin;

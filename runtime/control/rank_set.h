@@ -1,4 +1,4 @@
-// RankSet: a set of ranks as sorted ranges, small when the ranks lie side by side. Plain value; pure.
+// RankSet: a set of ranks as sorted ranges, small if the ranks are contiguous. Plain value; pure.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace sirtaki::control {
 
 class RankSet {
  public:
-  // [first, last)
+  // The ranks from first up to but excluding last.
   struct Range {
     Rank first = 0;
     Rank last = 0;
@@ -33,23 +33,23 @@ class RankSet {
   RankSet common(const RankSet& other) const { return without(without(other)); }
   bool empty() const { return ranges_.empty(); }
   int size() const { return size_; }
-  Rank front() const { return ranges_.front().first; }  // the lowest; the set is not empty
+  Rank front() const { return ranges_.front().first; }  // the lowest rank; requires a set that is not empty
   std::vector<Rank> ranks() const;
   const std::vector<Range>& ranges() const { return ranges_; }
   bool operator==(const RankSet&) const = default;
 
-  // "rank 1", "ranks 0, 2, 3", "ranks 0-31, 40".
+  // Returns "rank 1", "ranks 0, 2, 3" or "ranks 0-31, 40".
   std::string to_string() const;
 
  private:
   void add(Range range);
 
-  std::vector<Range> ranges_;  // sorted, apart from each other, none empty
+  std::vector<Range> ranges_;  // sorted, neither adjacent nor empty
   int size_ = 0;
 };
 
 void put(WireWriter& w, const RankSet& ranks);
-// Fails the reader unless the ranges are sorted and apart and every rank is below `size`.
+// Reads a set. The reader fails unless the ranges are sorted and separate and every rank is below `size`.
 RankSet get_ranks(WireReader& r, int size);
 
 }  // namespace sirtaki::control

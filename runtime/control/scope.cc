@@ -47,7 +47,7 @@ std::optional<RankSet> parse(std::string_view name, int size) {
     }
     ranks.add(RankSet::range(*first, *last + 1));
   } while (take(text, kComma));
-  // One way to write a set, so that a set has one name.
+  // A set has one spelling, so that an operation has one name.
   return scoped_name(name.substr(0, at), ranks) == name ? std::optional(std::move(ranks)) : std::nullopt;
 }
 

@@ -1,6 +1,6 @@
-// Scope: operations of a process set carry its ranks in their name, so whoever sees the name knows who takes part.
+// Scope: names of operations of a process set contain its ranks, so that every reader of a name knows the participants.
 //
-// "grad of ranks 0-4, 7": what the program calls it, then the set as RankSet prints it. Pure.
+// An example is "grad of ranks 0-4, 7": the name that the program gave, then the set as RankSet prints it. Pure.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace sirtaki::control {
 
-// `ranks`: not empty.
+// Returns the name of an operation of a process set. Requires a set that is not empty.
 std::string scoped_name(std::string_view name, const RankSet& ranks);
 
-// Who takes part in operations of that name, among `size` ranks: all, unless it says otherwise.
+// Returns the ranks that take part in operations of that name, among `size` ranks: all, unless the name has a set.
 RankSet scope_of(std::string_view name, int size);
 
-// Reads as the name of an operation of a process set. A program's own names must not.
+// Returns true for the form of names of process sets. Names of a program must not have it.
 bool has_scope(std::string_view name);
 
 }  // namespace sirtaki::control
