@@ -1,5 +1,5 @@
-// Bundles: what several ranks say on the way up the tree of relays, and what they are told on the way down, as one
-// message on a connection. Plain values with their bounded wire form; pure.
+// Bundles: messages of several ranks on the way up the tree of relays, and messages to several ranks on the way down,
+// as one message on a connection. Plain values with their bounded wire form; pure.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace sirtaki::control {
 
-// All of `ranks` say this.
+// A message that all of `ranks` sent.
 struct SourcedMessage {
   RankSet ranks;
   MemberMessage message;
 };
 using Bundle = std::vector<SourcedMessage>;
 
-// All of `ranks` are told this.
+// A message to all of `ranks`.
 struct TargetedMessage {
   RankSet ranks;
   CoordinatorMessage message;
@@ -27,18 +27,18 @@ using Spread = std::vector<TargetedMessage>;
 
 inline constexpr std::size_t kPartBytes = std::size_t{8} << 20;
 
-// What a message is about, as long as it means the same to the coordinator whether several ranks say it one by one or
-// together: two messages about one subject may be merged when merges() allows it. Empty: each stays alone.
+// Returns the subject of a message. Two messages with one subject may be merged if merges() allows it, because the
+// coordinator reacts alike to single and merged messages. Empty: the message is never merged.
 std::string subject(const MemberMessage& message);
-// The coordinator cannot tell one from the other: equal, or announcements that are compatible.
+// Returns true if the coordinator cannot distinguish the messages: equal ones, or compatible announcements.
 bool merges(const MemberMessage& a, const MemberMessage& b);
 
 std::vector<std::byte> encode(const Bundle& bundle);
 std::vector<std::byte> encode(const Spread& spread);
-// As several, so that none but one of a single item is longer than `most` bytes.
+// Encode in several parts. No part is longer than `most` bytes, unless it has a single item.
 std::vector<std::vector<std::byte>> encode_parts(const Bundle& bundle, std::size_t most = kPartBytes);
 std::vector<std::vector<std::byte>> encode_parts(const Spread& spread, std::size_t most = kPartBytes);
-// Refuses ranks of `size` and above.
+// Decode. Ranks of `size` and above are errors.
 Result<Bundle> decode_bundle(ConstBytes bytes, int size);
 Result<Spread> decode_spread(ConstBytes bytes, int size);
 

@@ -9,9 +9,9 @@
 namespace sirtaki::control {
 namespace {
 
-constexpr std::size_t kRememberedCancels = 64;  // of one name
+constexpr std::size_t kRememberedCancels = 64;  // cancelled uses of one name
 
-// Adds ranks to the group that said the same.
+// Adds ranks to the group with the same value.
 template <class T, class Same>
 void join(std::vector<Group<T>>& groups, const RankSet& ranks, const T& value, Same same) {
   if (ranks.empty()) {
@@ -79,7 +79,7 @@ Coordinator::Name& Coordinator::record_of(const std::string& name) {
 void Coordinator::on(const RankSet& from, const Announce& message) {
   Name& name = record_of(message.name);
   if (name.cancelled.contains(message.use)) {
-    return;  // said before the cancellation reached that rank
+    return;  // sent before the cancellation reached that rank
   }
   Use& use = name.uses[message.use];
   join(use.metas, from.without(use.announced), message.meta,
@@ -122,7 +122,8 @@ void Coordinator::decide(const std::string& name, std::uint64_t use_number) {
   send(record.members, Agreed{name, use_number, record.id});
 }
 
-// Ranks that know the name may start a use without a word; when one has announced it, the others must too.
+// Ranks that know the name may start a use without a message; after an announcement of one rank, the others must
+// announce it, too.
 void Coordinator::recall_missing(const std::string& name) {
   const auto record = names_.find(name);
   if (record == names_.end() || record->second.id == 0) {
@@ -147,7 +148,7 @@ void Coordinator::cancel(const std::string& name, std::uint64_t use, const Statu
   if (record.cancelled.size() > kRememberedCancels) {
     record.cancelled.erase(record.cancelled.begin());
   }
-  // What a rank that has joined has not submitted by now is none of its business: it goes on with the next use.
+  // A joined rank takes no part in a use that it has not submitted by now; it continues with the next one.
   const RankSet joined = record.members.common(joined_ranks());
   for (const Rank rank : joined.ranks()) {
     std::uint64_t& uses = joined_.at(rank).uses[name];
@@ -168,7 +169,7 @@ void Coordinator::on(const RankSet& /*from*/, const OpFailed& message) {
 void Coordinator::on(const RankSet& from, const StreamOpen& message) {
   Opening& opening = openings_[message.name];
   opening.members = scope_of(message.name, all_.size());
-  // A rank that asks again means its later word.
+  // The latest request of a rank counts.
   for (auto& group : opening.specs) {
     group.ranks.remove(from);
   }
@@ -213,7 +214,7 @@ void Coordinator::refuse_opening(const std::string& name, Status status) {
 void Coordinator::abort_stream(const StreamAbort& cause, bool everywhere) {
   const auto it = streams_.find(cause.stream.value);
   if (it == streams_.end() || it->second.attempt != cause.attempt) {
-    return;  // said of a step that is void already
+    return;  // about a step that is void already
   }
   ++it->second.attempt;
   send(it->second.members, StreamAborted{cause.stream, it->second.attempt, cause.step, everywhere, cause.status});
@@ -225,7 +226,7 @@ void Coordinator::on(const RankSet& /*from*/, const StreamAbort& message) {
 
 void Coordinator::on(const RankSet& /*from*/, const StreamUnused& message) {
   const auto it = streams_.find(message.stream.value);
-  // Of a step that is void already: the rank asks anew in the next attempt, in which the others may be further.
+  // A request for a void step is ignored: the rank repeats it in the next attempt, in which the others may be further.
   if (it != streams_.end() && it->second.attempt == message.attempt && !it->second.flags) {
     it->second.flags = true;
     send(it->second.members, StreamFlags{message.stream, message.attempt, message.step});
@@ -272,7 +273,7 @@ void Coordinator::apply(const StallInspector::Findings& findings) {
     const std::string& name = verdict.entry.name;
     switch (verdict.entry.kind) {
       case WaitKind::kOp:
-        // Whoever has not submitted it may never do so: only a mismatch is known to be everywhere.
+        // A rank that has not submitted it may never do so; only a mismatch is known to be everywhere.
         cancel(name, verdict.entry.use, verdict.status, verdict.status.code() == Code::kMismatch);
         break;
       case WaitKind::kStreamOpen:

@@ -1,7 +1,7 @@
-// Coordinator: the job's half of every agreement: first use of names, streams, aborted steps, joins, stalls.
+// Coordinator: the side of the job in every agreement: first use of names, streams, aborted steps, joins, stalls.
 //
-// Lives in the CoordinatorServer, on its control thread (in the simulator: on the simulated loop). Pure state machine:
-// events in, a list of actions out; the owner sends them in order, so all members see the same order.
+// CoordinatorServer owns it and calls it on its control thread (in the simulator: on the simulated loop). Pure state
+// machine: events in, a list of actions out. The owner sends the actions in order, so all members see the same order.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@
 namespace sirtaki::control {
 
 struct CoordinatorOptions {
-  // While a rank has joined, what is no allreduce or barrier is refused, as Horovod does.
+  // While a rank has joined, all operations except allreduce and barrier are refused, as in Horovod.
   bool joined_only_reduce = false;
-  // Names of operations beyond so many are forgotten on all ranks when they are in use no more.
+  // Limit of remembered names. Above it all ranks forget names that are no longer used.
   std::size_t names = 1024;
 };
 
@@ -39,13 +39,14 @@ class Coordinator {
     std::vector<std::string> warnings;
   };
 
-  // `last_word_wait` above zero: messages come over a tree of relays, so a rank has left when its last word says so:
-  // on_left() may come before it or long after. When it does not come for so long after on_left(), it never will. The
-  // others are told of it by a message (RanksLeft), behind everything that was agreed before.
+  // A `last_word_wait` above zero means that messages travel over a tree of relays. A rank has then left when its
+  // Leaving message arrives, while on_left() may be called before or long after. If Leaving does not arrive within that
+  // time after on_left(), it never will. The others learn of the leave by a message (RanksLeft), behind all earlier
+  // agreements.
   Coordinator(int size, StallOptions options, Duration last_word_wait = {}, CoordinatorOptions more = {});
 
-  // What all of `from` say, in the order each of them said it. TraceChunk, TraceRequest and JobBroken are the owner's
-  // business and ignored here.
+  // Handles a message that all of `from` sent; messages of one rank arrive in its order. TraceChunk, TraceRequest and
+  // JobBroken belong to the owner and are ignored here.
   void on_received(const RankSet& from, const MemberMessage& message, TimePoint now);
   void on_message(Rank from, const MemberMessage& message, TimePoint now) {
     on_received(RankSet::of(from), message, now);
@@ -65,26 +66,28 @@ class Coordinator {
     RankSet recalled;
   };
   struct Name {
-    RankSet members;  // take part
+    RankSet members;  // participants
     std::uint32_t id = 0;
     std::map<std::uint64_t, Use> uses;
-    std::set<std::uint64_t> cancelled;  // the last of them: what is still said of these is old
+    std::set<std::uint64_t> cancelled;  // the last cancelled uses; later messages about them are outdated
   };
   struct Opening {
-    RankSet members;  // take part
+    RankSet members;  // participants
     std::vector<Group<StreamOpen>> specs;
     RankSet opened;
   };
-  // Has no more data; stands in, in steps of streams and in operations by name that it has not submitted.
+  // A rank without more data. It contributes zeros in steps of streams and in operations by name that it has not
+  // submitted.
   struct JoinedRank {
-    std::unordered_map<std::string, std::uint64_t> uses;  // submitted or stood in for, of each name
+    std::unordered_map<std::string, std::uint64_t> uses;  // uses submitted, or done with zeros, of each name
     std::map<std::uint16_t, StreamPlace> places;
   };
-  // Names that might be forgotten, while not all ranks have said whether they use them.
+  // Candidates for forgetting, until all ranks have answered whether they use them.
   struct Asked {
-    std::map<std::string, std::optional<std::uint64_t>> counts;  // of each name: its uses, the same on all ranks so far
+    std::map<std::string, std::optional<std::uint64_t>>
+        counts;  // uses of each name, equal on all ranks that have answered
     std::set<std::string> kept;
-    RankSet missing;  // have not answered
+    RankSet missing;  // ranks without an answer
   };
   struct Stream {
     std::string name;
@@ -137,16 +140,16 @@ class Coordinator {
   const Duration last_word_wait_;
   const CoordinatorOptions options_;
   StallInspector stall_;
-  using Uses = std::unordered_map<std::string, std::uint64_t>;  // seen through, by name
-  std::map<Rank, Uses> last_words_;                             // of ranks that are about to leave
+  using Uses = std::unordered_map<std::string, std::uint64_t>;  // completed uses, by name
+  std::map<Rank, Uses> last_words_;                             // Leaving messages of ranks that are about to leave
   std::map<Rank, Uses> left_uses_;
-  std::vector<Rank> left_;        // in the order in which they did
-  std::vector<Rank> unnotified_;  // have left, and the others are told so at tell_left_at_; with a tree only
+  std::vector<Rank> left_;        // in the order of leaving
+  std::vector<Rank> unnotified_;  // left, but the others do not know it until notify_left_at_; with a tree only
   std::optional<TimePoint> notify_left_at_;
-  std::map<Rank, TimePoint> awaiting_last_word_;  // gone, and the last word is still to come: until then
-  std::map<Rank, JoinedRank> joined_;             // while some have and some have not
+  std::map<Rank, TimePoint> awaiting_last_word_;  // deadline of the Leaving message of ranks that have gone
+  std::map<Rank, JoinedRank> joined_;             // not empty while some ranks have joined and others have not
   std::unordered_map<std::string, Name> names_;
-  std::deque<std::string> oldest_;  // names, but those asked for: the first are asked for next
+  std::deque<std::string> oldest_;  // all names except those in asked_; the first ones are asked for next
   std::optional<Asked> asked_;
   std::uint32_t next_id_ = 1;
   std::map<std::string, Opening> openings_;

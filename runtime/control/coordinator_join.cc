@@ -19,7 +19,7 @@ Status joined_status(Rank rank, const std::string& what, const std::string& why)
 
 void Coordinator::on(const RankSet& from, const Joined& message) {
   if (!left_.empty()) {
-    return;  // not all can join any more, as this rank is about to hear
+    return;  // not all ranks can join any more; this one is about to receive the reason
   }
   for (const Rank rank : from.ranks()) {
     JoinedRank& joined = joined_[rank];
@@ -66,7 +66,7 @@ RankSet Coordinator::joined_ranks() const {
   return ranks;
 }
 
-// Ranks that have joined without submitting this use.
+// Returns the joined ranks that have not submitted this use.
 RankSet Coordinator::absent_joined(const std::string& name, const Name& record, std::uint64_t use) const {
   RankSet ranks;
   const auto pending = record.uses.find(use);
@@ -81,7 +81,7 @@ RankSet Coordinator::absent_joined(const std::string& name, const Name& record, 
   return ranks;
 }
 
-// Nobody can stand in for a root, nor zeros for what is no sum.
+// Zeros replace neither the data of a root nor an operand of other operators than sums.
 Status Coordinator::refusal_of(const std::string& name, const OpMeta& meta, const RankSet& absent) const {
   const std::string what = "'" + name + "' (" + meta.to_string() + ")";
   if (meta.kind == OpKind::kBarrier) {
@@ -105,7 +105,7 @@ Status Coordinator::refusal_of(const std::string& name, const OpMeta& meta, cons
   return {};
 }
 
-// A rank that has joined cannot stand in where it has closed the stream.
+// A joined rank cannot contribute to a stream that it has closed.
 void Coordinator::count_joined_step(const WaitEntry& entry) {
   for (const auto& [id, stream] : streams_) {
     const RankSet gone = stream.closed.common(joined_ranks());
@@ -132,7 +132,7 @@ void Coordinator::refuse_opening_of_joined(const std::string& name) {
   }
 }
 
-// A root may be ahead of the others by broadcasts that they never submitted: they go on behind these.
+// A root may be ahead by broadcasts that the others never submitted; they continue behind these.
 void Coordinator::align_uses() {
   std::unordered_map<std::string, std::uint64_t> most;
   for (const auto& [rank, joined] : joined_) {
@@ -155,8 +155,8 @@ void Coordinator::align_uses() {
   }
 }
 
-// The ranks that stood in have begun a step that the last rank never begins. That rank is the furthest in every stream:
-// no step ends without it.
+// The joined ranks have begun a step that the last rank never begins. The last rank is the furthest in every stream,
+// because no step ends without it.
 void Coordinator::end_join(Rank last) {
   AllJoined message;
   message.last = last;

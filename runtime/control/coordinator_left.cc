@@ -1,4 +1,5 @@
-// Ranks that leave in order: what still completes without them, and what never can. Part of Coordinator.
+// Ranks that leave in order: operations that still complete without them, and operations that never can. Part of
+// Coordinator.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -8,7 +9,7 @@
 namespace sirtaki::control {
 namespace {
 
-// At the end of a job all ranks leave within moments of each other: they are told of in few messages.
+// At the end of a job all ranks leave within moments of each other, so few messages notify the others of all of them.
 constexpr Duration kLeaveLinger = std::chrono::milliseconds(20);
 
 }  // namespace
@@ -22,7 +23,7 @@ Status Coordinator::left_status(Rank rank, const std::string& what) {
       {rank, what}};
 }
 
-// A rank that left in order stands in for itself where it has seen the use through; where it has not, nobody ever will.
+// A rank that left in order counts for uses that it completed; other uses can never complete.
 void Coordinator::count_left(const std::string& name, std::uint64_t use_number) {
   Name& record = record_of(name);
   for (const auto& [rank, uses] : left_uses_) {
@@ -50,7 +51,7 @@ void Coordinator::on_last_word(const RankSet& from, const Leaving& message, Time
     for (const Leaving::Count& count : message.counts) {
       uses[count.name] = count.uses;
     }
-    // Its notice may come later, when the last of those it relays for has gone: nothing waits for it that long.
+    // Its notice may arrive much later, after the last rank it relays for has gone, and nothing waits that long.
     if (relayed() && !left_uses_.contains(rank)) {
       finish_left(rank, now);
     }
@@ -65,7 +66,7 @@ void Coordinator::on_left(Rank rank, TimePoint now) {
   }
 }
 
-// A rank may end before it has anything to say, and a relay that ends may take the word of another with it.
+// A rank may end before it sends a message, and a relay that ends may lose the message of another rank.
 void Coordinator::give_up_last_words(TimePoint now) {
   const std::map<Rank, TimePoint> waited = awaiting_last_word_;
   for (const auto& [rank, due] : waited) {
@@ -83,7 +84,7 @@ void Coordinator::finish_left(Rank rank, TimePoint now) {
   awaiting_last_word_.erase(rank);
   stall_.on_gone(rank);
   left_.push_back(rank);
-  // Every rank that waits in join() gets an error, and goes on by itself.
+  // Every rank that waits in join() gets an error, and continues on its own.
   stall_.set_joined(joined_ranks(), false);
   joined_.clear();
   left_uses_[rank] = std::move(last_words_[rank]);
@@ -98,7 +99,7 @@ void Coordinator::finish_left(Rank rank, TimePoint now) {
     decide(name, number);
   }
   if (asked_ && asked_->missing.contains(rank)) {
-    // Its last word is its answer; the others still have to give theirs.
+    // Its Leaving message is its answer; the others still have to answer.
     record_unused(rank, left_uses_[rank]);
     asked_->missing.remove(RankSet::of(rank));
     if (asked_->missing.empty()) {
@@ -116,7 +117,7 @@ void Coordinator::finish_left(Rank rank, TimePoint now) {
   }
 }
 
-// The first of these ranks that has left.
+// Returns the first of these ranks that has left.
 std::optional<Rank> Coordinator::left_of(const RankSet& members) const {
   const auto found = std::ranges::find_if(left_, [&](Rank rank) { return members.contains(rank); });
   return found == left_.end() ? std::nullopt : std::optional(*found);

@@ -7,7 +7,7 @@
 
 namespace sirtaki::control {
 
-// A part of them at a time, the oldest: those that are still used pass to the end.
+// Asks for some of the oldest names at a time; names that are still used move to the end.
 void Coordinator::ask_unused() {
   if (asked_ || !joined_.empty() || names_.size() <= std::max(options_.names, std::size_t{1})) {
     return;
@@ -36,7 +36,7 @@ void Coordinator::ask_unused() {
     names.push_back(name);
   }
   send_names(names, {}, true);
-  // What a rank that has left has seen through, others may still have to submit.
+  // Others may still have to submit uses that a rank completed before it left.
   for (const auto& [rank, uses] : left_uses_) {
     record_unused(rank, uses);
   }
@@ -45,7 +45,7 @@ void Coordinator::ask_unused() {
   }
 }
 
-// Names of one set of ranks travel together.
+// Names with the same set of ranks share a message.
 void Coordinator::send_names(const std::vector<std::string>& names, const std::vector<std::string>& kept, bool asks) {
   std::map<std::vector<Rank>, Forgotten> by_members;
   for (const std::string& name : names) {

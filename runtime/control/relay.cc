@@ -15,7 +15,7 @@ bool is_report(const MemberMessage& message) {
   return std::holds_alternative<Waiting>(message);
 }
 
-// Of the job: who says this, if all do.
+// Returns the ranks of the job that send this message if all take part.
 RankSet expected_senders(const MemberMessage& message) {
   const auto* announce = std::get_if<Announce>(&message);
   const auto* opening = std::get_if<StreamOpen>(&message);
@@ -81,7 +81,7 @@ void Relay::add(SourcedMessage item, TimePoint now) {
   }
   received->second.from.add(item.ranks);
   std::vector<std::size_t>& places = places_[about];
-  // A rank's newer word replaces one that has not been passed on yet.
+  // A newer message of a rank replaces one that has not been passed on yet.
   for (const std::size_t place : places) {
     pending_[place].ranks.remove(item.ranks);
   }
@@ -94,7 +94,8 @@ void Relay::add(SourcedMessage item, TimePoint now) {
   }
 }
 
-// Taking in what many ranks say takes time itself: news that ends a pause of the others finds them all together.
+// Receiving messages of many ranks takes time itself: the first message after a pause of the others finds them
+// complete.
 void Relay::delay(bool report, TimePoint now) {
   if (report) {
     report_due_ = report_due_.value_or(now + options_.report_linger);
@@ -137,7 +138,7 @@ void Relay::flush() {
   if (!bundle.empty()) {
     actions_.up.push_back(std::move(bundle));
   }
-  // The stragglers of an incomplete subject pass without waiting for anybody else.
+  // Stragglers of an incomplete subject pass without waiting for other ranks.
   for (const auto& [about, places] : places_) {
     const auto received = received_.find(about);
     if (is_complete(received->second) || about == subject(Waiting{})) {
@@ -192,7 +193,7 @@ void Relay::forget_answered(const CoordinatorMessage& message) {
   } else if (const auto* cancelled = std::get_if<OpCancelled>(&message)) {
     about = subject(Announce{cancelled->name, cancelled->use, {}});
   } else if (const auto* opened = std::get_if<StreamAgreed>(&message)) {
-    streams_.erase(opened->stream.value);  // the number may have belonged to a stream that was closed
+    streams_.erase(opened->stream.value);  // the number may have belonged to a closed stream
     about = "open " + opened->name;
   } else if (const auto* refused = std::get_if<StreamRefused>(&message)) {
     about = "open " + refused->name;
@@ -200,7 +201,7 @@ void Relay::forget_answered(const CoordinatorMessage& message) {
     StreamNews& news = streams_[aborted->stream.value];
     news.attempts_aborted = std::max(news.attempts_aborted, aborted->attempt);
   }
-  // What is pending about it is still to be passed on, and waits for nobody.
+  // Pending messages about it are still passed on, and wait for no other rank.
   if (!about.empty() && !places_.contains(about)) {
     received_.erase(about);
   }

@@ -1,12 +1,12 @@
-// Relay: one node of the tree between ranks and coordinator. Merges what the ranks below it say alike, so that the
-// coordinator hears a few messages instead of one a rank, and spreads the answers.
+// Relay: one node of the tree between ranks and coordinator. It merges equal messages of the ranks below, so that the
+// coordinator receives a few messages instead of one a rank, and it distributes the answers.
 //
-// The coordinator learns exactly what it would learn from the ranks themselves: who said what, each rank's words about
-// one subject in their order. A first announcement waits until all ranks below have made it, as long as the others'
-// keep coming: until nothing has been said for `linger`, and no longer than `longest` from the first, so that a late
-// rank delays nobody's news by more than that. Reports of waiting wait up to `report_linger`; errors pass at once.
-// Repetitions of what ends a use or a step are dropped: the coordinator acts on the first. Pure state machine:
-// events in, actions out. Its owner (a rank's control thread, or the simulator) sends the actions in order and calls
+// The coordinator learns exactly the same as from the ranks themselves: the sender of each message, and the order of
+// the messages of each rank about one subject. A first announcement waits for all ranks below while theirs keep
+// arriving: until none has arrived for `linger`, and at most for `longest` from the first, so that a late rank delays
+// other messages by no more than that. Reports of waiting wait up to `report_linger`; errors pass at once. Repeated
+// failures of a use or a step are dropped, because the coordinator acts on the first. Pure state machine: events in,
+// actions out. Its owner (the control thread of a rank, or the simulator) sends the actions in order and calls
 // on_tick() at next_tick().
 #pragma once
 
@@ -29,25 +29,25 @@ struct RelayOptions {
   Duration linger = std::chrono::milliseconds(1);
   Duration longest = std::chrono::milliseconds(50);
   Duration report_linger = std::chrono::milliseconds(25);
-  std::size_t max_bytes = std::size_t{4} << 20;  // a bundle is cut before it grows beyond this by more than one message
+  std::size_t max_bytes = std::size_t{4} << 20;  // a bundle exceeds this by one message at most
 };
 
 class Relay {
  public:
   struct Actions {
     std::vector<Bundle> up;
-    std::vector<std::pair<std::size_t, Spread>> down;  // by child
+    std::vector<std::pair<std::size_t, Spread>> down;  // indexed by child
   };
 
   Relay(RankSet below, std::vector<RankSet> children, RelayOptions options = {});
 
-  // From a rank below (a bundle of one) or from a relay below.
+  // Handles a bundle from a relay below, or from a rank below (with one item).
   void on_received(Bundle bundle, TimePoint now);
-  // From above. What concerns no rank below is ignored.
+  // Handles messages from above. Messages to ranks elsewhere are ignored.
   void on_spread(const Spread& spread);
-  // A rank has left or is lost: nothing waits for it any more.
+  // Stops waiting for a rank that has left or is lost.
   void on_gone(Rank rank, TimePoint now);
-  // Passes on what is held back.
+  // Sends all pending messages.
   void flush();
   void on_tick(TimePoint now);
   std::optional<TimePoint> next_tick() const;
@@ -55,15 +55,15 @@ class Relay {
   Actions take_actions() { return std::exchange(actions_, {}); }
 
  private:
-  // What has been passed on about a stream and need not be repeated.
+  // The messages about a stream that were passed on and need no repetition.
   struct StreamNews {
-    std::uint32_t attempts_asked = 0;    // requests for flags in the attempts before this one are known, or of no use
-    std::uint32_t attempts_aborted = 0;  // abortions of the attempts before this one are known
+    std::uint32_t attempts_asked = 0;    // requests for flags in earlier attempts are known, or useless
+    std::uint32_t attempts_aborted = 0;  // aborts of earlier attempts are known
   };
 
   struct Received {
     RankSet from;
-    RankSet members;  // who may say it
+    RankSet members;  // ranks that may send it
   };
 
   bool is_repetition(const MemberMessage& message);
@@ -77,17 +77,17 @@ class Relay {
   const RankSet below_;
   const std::vector<RankSet> children_;
   const RelayOptions options_;
-  RankSet present_;  // of below_: neither left nor lost
+  RankSet present_;  // ranks of below_ that have neither left nor been lost
 
   std::vector<SourcedMessage> pending_;
   std::unordered_map<std::string, std::vector<std::size_t>> places_;  // subject -> places in pending_
-  std::unordered_map<std::string, Received> received_;                // subject -> who has said it, also before a flush
+  std::unordered_map<std::string, Received> received_;                // subject -> its senders, also before a flush
   bool urgent_ = false;
-  std::optional<TimePoint> news_due_;  // when the announcements that are held back pass on
-  std::optional<TimePoint> news_end_;  // however many still come
+  std::optional<TimePoint> news_due_;  // deadline of the pending announcements
+  std::optional<TimePoint> news_end_;  // their latest deadline
   std::optional<TimePoint> report_due_;
 
-  std::set<std::pair<std::string, std::uint64_t>> failed_;  // uses whose failure was passed on: the last of them
+  std::set<std::pair<std::string, std::uint64_t>> failed_;  // the last uses whose failure was passed on
   std::deque<std::pair<std::string, std::uint64_t>> failed_order_;
   std::map<std::uint16_t, StreamNews> streams_;
   Actions actions_;

@@ -8,9 +8,9 @@
 namespace sirtaki::control {
 namespace {
 
-// A look that is later than this after it was due was not held up by work: the process was stopped.
+// An inspection this late was not delayed by work: the process was stopped.
 constexpr Duration kStandstill = std::chrono::seconds(5);
-constexpr Duration kAnswerTime = std::chrono::seconds(1);  // for the ranks to answer a Query before a warning
+constexpr Duration kAnswerTime = std::chrono::seconds(1);  // time for answers to a Query before a warning
 
 std::string describe(const WaitEntry& entry) {
   switch (entry.kind) {
@@ -37,7 +37,7 @@ void StallInspector::on_report(const RankSet& from, Waiting report, TimePoint no
   skip_standstill(now);
   const RankSet ranks = from.common(alive_);
   const auto fresh = std::make_shared<const Waiting>(std::move(report));
-  // Ranks that said the same before are handled together.
+  // Ranks with the same previous report are handled together.
   std::map<Report, RankSet> before;
   for (const Rank r : ranks.ranks()) {
     Report& last = ranks_[static_cast<std::size_t>(r)].report;
@@ -113,7 +113,7 @@ void StallInspector::set_joined(const RankSet& ranks, bool joined) {
   }
 }
 
-// Of the others it says nothing whether they hold the entry.
+// Only these ranks count in an entry; for others it is irrelevant whether they have it in flight.
 RankSet StallInspector::participants(const InFlight& in_flight) const {
   const WaitEntry& entry = in_flight.variants.front().entry;
   const RankSet all = alive_.common(scope_of(entry.name, static_cast<int>(ranks_.size())));
@@ -128,7 +128,7 @@ bool StallInspector::looks_stuck() const {
       return false;
     }
   }
-  // What all hold is on its way: the data plane will finish it.
+  // An operation in flight on all ranks is being transferred, and the data plane will finish it.
   const auto shared = [&](const auto& entry) {
     const InFlight& in_flight = entry.second;
     return !in_flight.ranks.common(programs).empty() && in_flight.ranks.contains(participants(in_flight));
@@ -136,7 +136,7 @@ bool StallInspector::looks_stuck() const {
   return !programs.empty() && std::ranges::none_of(in_flight_, shared);
 }
 
-// Differs from an earlier value when any rank moved in between.
+// The value changes when any rank makes progress.
 std::uint64_t StallInspector::progress() const {
   std::uint64_t all = 0;
   for (const RankState& state : ranks_) {
@@ -214,7 +214,7 @@ void StallInspector::find_stuck(TimePoint now, Findings& findings) {
     }
   }
   if (!findings.give_way.empty()) {
-    stuck_since_ = now;  // looked at again: the next wait of that thread may be told in the same words
+    stuck_since_ = now;  // checked again: the next wait of that thread may have an equal report
     return;
   }
   stuck_since_.reset();
@@ -258,7 +258,7 @@ void StallInspector::skip_standstill(TimePoint now) {
   }
   const Duration lost = now - *due;
   if (stuck_since_) {
-    stuck_since_ = now;  // all of it again: ranks may still stand still
+    stuck_since_ = now;  // the whole time again: ranks may still be stopped
   }
   for (auto& [key, in_flight] : in_flight_) {
     in_flight.since += lost;

@@ -1,9 +1,9 @@
-// StallInspector: tells a job that is provably stuck from one where somebody is only late.
+// StallInspector: distinguishes a job that is provably stuck from one with a late rank.
 //
-// Fed with what every rank says is in flight (Waiting). Stuck: every rank still there is blocked, nothing in flight is
-// held by all of them, and nothing has moved for `stuck_after`. Late: something has been in flight for `stall_warn`; it
-// is a warning that names who has not submitted it, and an error after `stall_fail`.
-// Pure: no clock, no I/O. Owned by Coordinator.
+// Its input is the operations in flight on every rank (Waiting). Stuck: every remaining rank is blocked, no operation
+// is in flight on all of them, and nothing has changed for `stuck_after`. Late: an operation has been in flight for
+// `stall_warn`; this causes a warning with the ranks that have not submitted it, and an error after `stall_fail`. Pure:
+// no clock, no I/O. Coordinator owns it.
 #pragma once
 
 #include <compare>
@@ -27,7 +27,7 @@ struct StallOptions {
 
 class StallInspector {
  public:
-  // An entry to end, on all ranks, with a status.
+  // An entry that has to end on all ranks with a status.
   struct Verdict {
     WaitEntry entry;
     Status status;
@@ -35,20 +35,21 @@ class StallInspector {
   struct Findings {
     std::vector<Verdict> verdicts;
     std::vector<std::string> warnings;
-    bool query = false;  // ask all ranks what they have in flight
-    RankSet give_way;    // the job is stuck unless these go on without waiting
+    bool query = false;  // request Waiting from all ranks
+    RankSet give_way;    // the job is stuck unless these ranks continue without waiting
   };
 
   StallInspector(int size, StallOptions options);
 
-  // Neither on_report() nor inspect() counts time for which this process stood still: ranks did, too.
-  // All of `from` report the same.
+  // on_report() and inspect() ignore time in which this process did not run, because ranks may have been stopped, too.
+  // Records a report that all of `from` sent.
   void on_report(const RankSet& from, Waiting report, TimePoint now);
-  void on_gone(Rank rank);  // left or lost: no longer counted
-  // The program of a joined rank is waited for by nobody, and waits for all; its steps of streams and its part
-  // in operations by name run by themselves.
+  // Removes a rank that has left or is lost.
+  void on_gone(Rank rank);
+  // Marks ranks as joined. No rank waits for the program of a joined rank, and that program waits for all; its part in
+  // streams and operations by name runs without it.
   void set_joined(const RankSet& ranks, bool joined);
-  // What follows from the reports at time `now`. Call after reports and at next_tick().
+  // Returns the findings at time `now`. Call after reports and at next_tick().
   Findings inspect(TimePoint now);
   std::optional<TimePoint> next_tick() const;
 
@@ -66,18 +67,18 @@ class StallInspector {
     WaitEntry entry;
     RankSet ranks;
   };
-  // What at least one rank has in flight.
+  // An operation in flight on at least one rank.
   struct InFlight {
-    std::vector<Variant> variants;  // more than one: the ranks mean different operations
-    RankSet ranks;                  // of all variants
-    TimePoint since;                // the first of them
+    std::vector<Variant> variants;  // more than one: ranks mean different operations
+    RankSet ranks;                  // ranks of all variants
+    TimePoint since;                // time of the first report
     TimePoint warn_at;
     bool asked = false;
   };
   using Report = std::shared_ptr<const Waiting>;
   struct RankState {
     bool gone = false;
-    Report report;  // null: none
+    Report report;  // null: no report
   };
 
   static Key key_of(const WaitEntry& entry) { return {entry.kind, entry.name, entry.use}; }

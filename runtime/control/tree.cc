@@ -13,7 +13,7 @@ std::vector<RelayPlace> plan_tree(int size, int fanout) {
   for (Rank r = 0; r < size; ++r) {
     level.push_back(RankSet::of(r));
   }
-  std::size_t below = 0;  // where the relays of the level below begin
+  std::size_t below = 0;  // index of the first relay of the level below
   for (int height = 0; static_cast<int>(level.size()) > fanout; ++height) {
     const std::size_t begin = tree.size();
     std::vector<RankSet> next;
@@ -27,7 +27,7 @@ std::vector<RelayPlace> plan_tree(int size, int fanout) {
           tree[below + child].parent = static_cast<int>(tree.size());
         }
       }
-      // Another rank at each level, so that no process carries several relays while there are enough ranks.
+      // Levels use different ranks, so that no process runs several relays while there are enough ranks.
       place.host = std::min(place.below.front() + height, place.below.ranges().back().last - 1);
       next.push_back(place.below);
       tree.push_back(std::move(place));

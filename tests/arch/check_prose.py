@@ -36,7 +36,8 @@ HELD: tuple[str, ...] = (
     *("tests/unit/engine/reduction", "tests/unit/net/device"),
     *("docs", "tests/*", "tests/conformance", "tests/device", "tests/fuzz", "tests/scenarios", "tests/world"),
     *("tests/unit/base", "tests/unit/compression", "tests/unit/hub", "tests/unit/kernels", "tests/unit/launcher"),
-    *("runtime/local_updates", "scheduler", "tests/unit/local_updates", "tests/unit/scheduler"),
+    *("runtime/control", "runtime/local_updates", "scheduler"),
+    *("tests/unit/control", "tests/unit/local_updates", "tests/unit/scheduler"),
 )
 FOLDERS = (*ROOTS, "scripts", "cmake", "docs")
 ROOT_FILES = ("*.md", "CMakeLists.txt", "Makefile")
