@@ -1,7 +1,7 @@
 // Cost of payloads on the network, by reduction.
 //
-// Plans, the planner and the credit count in these bytes, and policies choose a reduction by them. docs/compression/wire.md
-// has the formulas of the collectives. Pure functions.
+// Plans, the planner and the credit count in these bytes, and policies choose a reduction by them.
+// docs/compression/wire.md has the formulas of the collectives. Pure functions.
 #pragma once
 
 #include <cstdint>
