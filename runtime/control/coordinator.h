@@ -84,8 +84,8 @@ class Coordinator {
   };
   // Candidates for forgetting, until all ranks have answered whether they use them.
   struct Asked {
-    std::map<std::string, std::optional<std::uint64_t>>
-        counts;  // uses of each name, equal on all ranks that have answered
+    // Uses of each name, equal on all ranks that have answered.
+    std::map<std::string, std::optional<std::uint64_t>> counts;
     std::set<std::string> kept;
     RankSet missing;  // ranks without an answer
   };

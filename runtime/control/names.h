@@ -71,8 +71,8 @@ class Names {
   const OpMeta* meta_of(const std::string& name, std::uint64_t use) const;
 
  private:
-  static constexpr std::size_t kRememberedShapes =
-      32;  // names that are reused see many shapes: calls of torch.distributed
+  // Reused names see many shapes, for example in calls of torch.distributed.
+  static constexpr std::size_t kRememberedShapes = 32;
 
   struct Live {
     OpMeta meta;

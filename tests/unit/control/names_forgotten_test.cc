@@ -1,4 +1,4 @@
-// Names that nobody uses any more, on the coordinator and on ranks that talk to it.
+// Names without further uses, on the coordinator and on ranks that exchange messages with it.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -35,7 +35,7 @@ class Job {
       }
       in_flight_.push_back({r, name, submitted.use});
     }
-    settle();
+    deliver_all();
     return number;
   }
   void finish() {
@@ -43,11 +43,11 @@ class Job {
       rank(r).finished(name, number);
     }
   }
-  void settle() {
+  void deliver_all() {
     for (auto sends = coordinator_.take_actions().sends; !sends.empty(); sends = coordinator_.take_actions().sends) {
       for (const Coordinator::Send& send : sends) {
         for (const Rank r : send.to.ranks()) {
-          tell(r, send.message);
+          deliver(r, send.message);
         }
       }
     }
@@ -60,7 +60,7 @@ class Job {
     std::uint64_t use;
   };
 
-  void tell(Rank r, const CoordinatorMessage& message) {
+  void deliver(Rank r, const CoordinatorMessage& message) {
     if (const auto* agreed = std::get_if<Agreed>(&message)) {
       (void)rank(r).on_agreed(*agreed);
       finish_of(r, agreed->name);
@@ -113,7 +113,7 @@ TEST(ForgottenNames, BeginAnewOnAllRanks) {
 TEST(ForgottenNames, NotWhileARankIsAheadOfTheOthers) {
   Job job(2);
   job.use("weights", {0, 1});
-  job.use("weights", {0});  // as a broadcast's root, which needs nobody
+  job.use("weights", {0});  // as the root of a broadcast, which needs no other rank
   job.finish();
   for (std::size_t i = 0; i < 8 * kNames; ++i) {
     job.use("new" + std::to_string(i), {0, 1});

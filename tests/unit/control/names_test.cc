@@ -115,7 +115,7 @@ TEST(Names, WhatHasBegunWithoutAWordIsAnnouncedWhenSomeHaveJoined) {
   ASSERT_EQ(announces.size(), 2U);
   EXPECT_EQ(announces[0].use, 1U);
   EXPECT_EQ(announces[1].use, 2U);
-  EXPECT_FALSE(names.on_recall({7, 2})) << "said already";
+  EXPECT_FALSE(names.on_recall({7, 2})) << "announced already";
   EXPECT_TRUE(names.submit("a", meta({2})).announce);
   names.on_all_joined();
   EXPECT_TRUE(names.submit("a", meta({2})).start_id);

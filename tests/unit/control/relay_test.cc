@@ -253,8 +253,8 @@ TEST(RelayedCoordinator, NamesTheSameRanksAndValuesAsWithoutATree) {
       relay.on_received({{RankSet::of(r), said_by(r)}}, at({}));
     }
     for (const Bundle& bundle : relay.take_actions().up) {
-      for (const SourcedMessage& said : bundle) {
-        top.on_received(said.ranks, said.message, at({}));
+      for (const SourcedMessage& item : bundle) {
+        top.on_received(item.ranks, item.message, at({}));
       }
     }
   }
@@ -277,7 +277,7 @@ TEST(RelayedCoordinator, ANoticeThatOvertakesTheLastWordWaitsForIt) {
   EXPECT_TRUE(std::holds_alternative<Agreed>(actions.sends[0].message));
 }
 
-// A relay that ran out of time may have kept it, or the rank had no engine yet that could have said it.
+// A relay that ran out of time may have kept it, or the rank had no engine yet to send it.
 TEST(RelayedCoordinator, ARankWhoseLastWordNeverComesHasLeftAllTheSame) {
   Coordinator c(2, {}, kLastWordWait);
   c.on_message(0, announce("a"), at({}));

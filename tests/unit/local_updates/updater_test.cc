@@ -112,7 +112,7 @@ TEST(LocalUpdates, TheTraceHasEveryRoundAndDrain) {
   }
 }
 
-// Its end is looked for more often than the end of other synchronous steps, where it is not said.
+// Rounds are shorter while the controller has to find the end of the warm-up than in other synchronous phases.
 TEST(LocalUpdates, RoundsOfAWarmUpAreShort) {
   for (const auto& [interval, rounds] : {std::pair("8:warmup=auto", 5), std::pair("8:warmup=20", 2)}) {
     RunOptions options;

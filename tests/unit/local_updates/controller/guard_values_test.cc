@@ -63,7 +63,7 @@ TEST(Guards, WhereNobodyIsLeftAllGoBack) {
   EXPECT_EQ(two.judge(stats), back) << "a joiner and one that is not finite";
   ranks[1] = {0, kRates, 0};
   stats.merges = {two.norms(0).weigh(0, kSteps, ranks).value()};
-  EXPECT_TRUE(two.judge(stats).empty()) << "nobody had anything to say";
+  EXPECT_TRUE(two.judge(stats).empty()) << "no rank had a difference";
 }
 
 TEST(Guards, ThreeStrikesResetARankTwice) {

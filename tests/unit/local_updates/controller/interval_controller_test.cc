@@ -145,7 +145,7 @@ TEST(IntervalController, DelayHidesAFragment) {
   for (const auto& [longest, delay] :
        std::vector<std::pair<std::int64_t, std::int64_t>>{{125, 1}, {250, 2}, {300, 3}, {1000, 7}}) {
     training.longest_permille = longest;
-    training.settle();
+    training.converge();
     EXPECT_EQ(training.current().delay, delay) << longest;
   }
 }
@@ -174,7 +174,7 @@ TEST(IntervalController, AutoEscalatesInOrder) {
                          {7'200'000, compress, 64, Mode::kLocal, Reason::kLinkAtMost, Escalation::kStall}}) {
     Training training(c.text);
     training.dense_us = c.dense_us;
-    training.settle();
+    training.converge();
     const Interval& now = training.current();
     EXPECT_EQ(now.steps, c.steps) << c.text << " " << c.dense_us;
     EXPECT_EQ(now.mode, c.mode);
@@ -187,17 +187,17 @@ TEST(IntervalController, AutoCompressesWhereMergesWouldComeLate) {
   Training training("auto:compress=on,warmup=0");
   training.dense_us = 60'000;
   training.longest_permille = 500;
-  training.settle();
+  training.converge();
   EXPECT_EQ(training.current().delay, 1);
   EXPECT_FALSE(training.current().compress);
   training.longest_permille = 1000;
-  training.settle();
+  training.converge();
   EXPECT_EQ(training.current().delay, 1);
   EXPECT_TRUE(training.current().compress);
-  training.settle();
+  training.converge();
   EXPECT_TRUE(training.current().compress) << "it stays so";
   training.longest_permille = 400;
-  training.settle();
+  training.converge();
   EXPECT_FALSE(training.current().compress);
 }
 
@@ -225,10 +225,10 @@ TEST(IntervalController, AutoTakesNoMoreStepsBeforeItKnowsWhatCompressedDifferen
 TEST(IntervalController, AutoTakesNoMoreStepsThanTheLinkNeeds) {
   Training training("auto:warmup=0");
   training.dense_us = 120'000;
-  training.settle();
+  training.converge();
   const std::int64_t needed = training.current().steps;
   training.set_rate(0.0125);
-  training.settle();
+  training.converge();
   EXPECT_EQ(training.current().steps, needed) << "by its learning rate qsr would have 64 times as many";
 }
 
@@ -245,13 +245,13 @@ TEST(IntervalController, AutoBeginsWhereTheWarmUpEnds) {
 TEST(IntervalController, AutoStopsCompressingWhenTheLinkIsFasterForGood) {
   Training training("auto:compress=on,warmup=0");
   training.dense_us = 480'000;
-  training.settle();
+  training.converge();
   EXPECT_TRUE(training.current().compress);
   training.dense_us = 84'000;
-  training.settle();
+  training.converge();
   EXPECT_TRUE(training.current().compress) << "nearly as many steps as without";
   training.dense_us = 60'000;
-  training.settle();
+  training.converge();
   EXPECT_FALSE(training.current().compress);
   EXPECT_EQ(training.current().mode, Mode::kLocal);
 }
@@ -259,7 +259,7 @@ TEST(IntervalController, AutoStopsCompressingWhenTheLinkIsFasterForGood) {
 TEST(IntervalController, AutoGoesBackToSynchronousStepsThroughADrain) {
   Training training("auto:warmup=0");
   training.dense_us = 120'000;
-  training.settle();
+  training.converge();
   ASSERT_EQ(training.current().mode, Mode::kLocal);
   training.dense_us = 15'000;
   int drains = 0;
@@ -278,7 +278,7 @@ TEST(IntervalController, AutoGoesBackToSynchronousStepsThroughADrain) {
 TEST(IntervalController, AutoTriesSynchronousStepsRarelyAndGoesOnWhereItWas) {
   Training training("auto:warmup=0");
   training.dense_us = 480'000;
-  training.settle();
+  training.converge();
   const Interval before = training.current();
   ASSERT_EQ(before.steps, 20);
   std::int64_t trials = 0;

@@ -161,7 +161,7 @@ TEST(IntervalProperties, NoiseDoesNotChangeTheInterval) {
     training.edit = [&](RoundStats& stats) {
       stats.transfer_us = stats.transfer_us * between(random, 970, 1030) / 1000;
     };
-    training.settle();
+    training.converge();
     int changes = 0;
     for (int i = 0; i < 300; ++i) {
       changes += training.round().changed ? 1 : 0;
@@ -179,7 +179,7 @@ TEST(IntervalProperties, SlowerLinksNeverHaveShorterIntervals) {
         Training training(text);
         training.step_us = step_us;
         training.dense_us = kModelBytes * 8 * 3 / 2 / mbit;
-        training.settle();
+        training.converge();
         intervals.push_back(training.current().steps);
       }
       EXPECT_EQ(intervals[0], 1) << text << ", loopback";

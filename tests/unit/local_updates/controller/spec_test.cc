@@ -116,7 +116,7 @@ TEST(IntervalSpec, OptionsOfAProgramAreCheckedToo) {
   options.hook = [](const RoundStats&, const Interval&) { return std::int64_t{4}; };
   EXPECT_TRUE(check(options).ok());
   options.policy = PolicyId::kQsr;
-  EXPECT_FALSE(check(options).ok()) << "nobody would ask it";
+  EXPECT_FALSE(check(options).ok()) << "no policy would call it";
   options = {};
   options.policy = PolicyId::kDivergence;
   options.base = 1;

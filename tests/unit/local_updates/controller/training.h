@@ -119,7 +119,7 @@ class Training {
   }
 
   // Until the mode is local and H no longer grows.
-  void settle() { rounds(100); }
+  void converge() { rounds(100); }
 
   Decision decide(RoundStats stats) {
     edit(stats);

@@ -308,7 +308,7 @@ TEST_F(ImportanceTest, LongerDelayNeverMeansAHigherRate) {
 }
 
 TEST(Shares, FollowLossesAndKeepTheBudget) {
-  EXPECT_TRUE(shares_by_loss({1'000'000, StepProfile::kUnknown}).empty()) << "a rank has told none";
+  EXPECT_TRUE(shares_by_loss({1'000'000, StepProfile::kUnknown}).empty()) << "a rank has no loss";
   EXPECT_TRUE(shares_by_loss({0, 0}).empty());
   EXPECT_EQ(shares_by_loss({500'000, 500'000, 500'000}), (std::vector<std::int64_t>(3, params::kOne)));
   // (8/4.5)^(2/3) over (1/4.5)^(2/3) is 4, but the smaller one counts as a quarter of the mean.
@@ -343,7 +343,7 @@ TEST_F(ImportanceTest, SplitsTheRateOverTheRanksByTheirLosses) {
   EXPECT_TRUE(controller_->wants_losses());
   profile_.losses.assign(4, StepProfile::kUnknown);
   profile(12'500'000);
-  EXPECT_TRUE(now_[2].decision.keeps.empty()) << "nobody has told a loss";
+  EXPECT_TRUE(now_[2].decision.keeps.empty()) << "no rank has a loss";
   profile_.losses = {3'000'000, 1'000'000, 1'000'000, 1'000'000};
   profile(12'500'000);
   EXPECT_TRUE(profile(12'500'000)) << controller_->last_decision();
