@@ -92,21 +92,21 @@ sirtaki_status sirtaki_stream_ready(sirtaki_stream stream, int32_t index, const 
     if (view.data == nullptr && view.numel > 0) {
       return sirtaki::invalid_argument("tensor " + std::to_string(index) + " of the stream has no data");
     }
-    return active->session->stream_ready(id_of(stream), index, view, absent != 0, known.cuda_stream);
+    return active->session->stream(id_of(stream)).ready(index, view, absent != 0, known.cuda_stream);
   });
 }
 
 sirtaki_status sirtaki_stream_finish(sirtaki_stream stream) {
   return guarded([&]() -> Status {
     SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream_finish(id_of(stream));
+    return active->session->stream(id_of(stream)).finish();
   });
 }
 
 sirtaki_status sirtaki_stream_wait(sirtaki_stream stream, int64_t timeout_ms) {
   return guarded([&]() -> Status {
     SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream_wait(id_of(stream), to_duration(timeout_ms)).value_or(timed_out());
+    return active->session->stream(id_of(stream)).wait(to_duration(timeout_ms)).value_or(timed_out());
   });
 }
 
@@ -116,7 +116,7 @@ sirtaki_status sirtaki_stream_on_done(sirtaki_stream stream, sirtaki_done_fn don
       return sirtaki::invalid_argument("done is NULL");
     }
     SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream_on_done(id_of(stream), [done, context] { done(context); });
+    return active->session->stream(id_of(stream)).on_done([done, context] { done(context); });
   });
 }
 
@@ -128,7 +128,7 @@ sirtaki_status sirtaki_stream_wait_tensors(sirtaki_stream stream, const int32_t*
     }
     SRT_ASSIGN(const auto active, owner_of(stream));
     const std::span<const int> tensors(indices, static_cast<std::size_t>(count));
-    return active->session->stream_wait_tensors(id_of(stream), tensors, to_duration(timeout_ms)).value_or(timed_out());
+    return active->session->stream(id_of(stream)).wait_tensors(tensors, to_duration(timeout_ms)).value_or(timed_out());
   });
 }
 
@@ -138,7 +138,7 @@ sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* used) {
       return sirtaki::invalid_argument("used is NULL");
     }
     SRT_ASSIGN(const auto active, owner_of(stream));
-    SRT_ASSIGN(const auto flags, active->session->stream_used(id_of(stream)));
+    SRT_ASSIGN(const auto flags, active->session->stream(id_of(stream)).used());
     std::copy(flags.begin(), flags.end(), used);
     return {};
   });
@@ -147,7 +147,7 @@ sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* used) {
 sirtaki_status sirtaki_stream_abort(sirtaki_stream stream, const char* why) {
   return guarded([&]() -> Status {
     SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream_abort(id_of(stream), why != nullptr ? why : "given up by the program");
+    return active->session->stream(id_of(stream)).abort(why != nullptr ? why : "given up by the program");
   });
 }
 
@@ -157,7 +157,7 @@ sirtaki_status sirtaki_stream_residual(sirtaki_stream stream, int32_t index, flo
       return sirtaki::invalid_argument("out is NULL, or numel is negative");
     }
     SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream_residual(id_of(stream), index, {out, static_cast<std::size_t>(numel)});
+    return active->session->stream(id_of(stream)).residual(index, {out, static_cast<std::size_t>(numel)});
   });
 }
 
@@ -167,7 +167,7 @@ sirtaki_status sirtaki_stream_set_residual(sirtaki_stream stream, int32_t index,
       return sirtaki::invalid_argument("in is NULL, or numel is negative");
     }
     SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream_set_residual(id_of(stream), index, {in, static_cast<std::size_t>(numel)});
+    return active->session->stream(id_of(stream)).set_residual(index, {in, static_cast<std::size_t>(numel)});
   });
 }
 
@@ -177,7 +177,7 @@ sirtaki_status sirtaki_stream_memory(sirtaki_stream stream, int32_t index, void*
       return sirtaki::invalid_argument("bytes is NULL, or room is negative");
     }
     SRT_ASSIGN(const auto active, owner_of(stream));
-    SRT_ASSIGN(const auto memory, active->session->stream_remembered(id_of(stream), index));
+    SRT_ASSIGN(const auto memory, active->session->stream(id_of(stream)).codec_state(index));
     *bytes = static_cast<int64_t>(memory.size());
     if (out != nullptr && *bytes <= room) {
       std::copy(memory.begin(), memory.end(), static_cast<std::byte*>(out));
@@ -193,21 +193,21 @@ sirtaki_status sirtaki_stream_set_memory(sirtaki_stream stream, int32_t index, c
     }
     SRT_ASSIGN(const auto active, owner_of(stream));
     const std::span memory(static_cast<const std::byte*>(in), static_cast<std::size_t>(bytes));
-    return active->session->stream_recall(id_of(stream), index, memory);
+    return active->session->stream(id_of(stream)).load_codec_state(index, memory);
   });
 }
 
 sirtaki_status sirtaki_stream_report_loss(sirtaki_stream stream, double loss) {
   return guarded([&]() -> Status {
     SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream_report_loss(id_of(stream), loss);
+    return active->session->stream(id_of(stream)).report_loss(loss);
   });
 }
 
 sirtaki_status sirtaki_stream_close(sirtaki_stream stream) {
   return guarded([&]() -> Status {
     SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->close_stream(id_of(stream));
+    return active->session->stream(id_of(stream)).close();
   });
 }
 
@@ -240,7 +240,7 @@ const char* sirtaki_stats_json(void) {
 const char* sirtaki_stream_tensors_json(sirtaki_stream stream) {
   return lend_json([&]() -> sirtaki::Result<std::string> {
     SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream_tensors_json(id_of(stream));
+    return active->session->stream(id_of(stream)).tensors_json();
   });
 }
 

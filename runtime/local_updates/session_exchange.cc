@@ -80,9 +80,9 @@ SessionExchange::~SessionExchange() {
     session_.forget(posted.request, posted.mine);
   }
   for (const Fragment& fragment : fragments_) {
-    static_cast<void>(session_.close_stream(fragment.dense));
+    static_cast<void>(session_.stream(fragment.dense).close());
     if (fragment.compressed) {
-      static_cast<void>(session_.close_stream(*fragment.compressed));
+      static_cast<void>(session_.stream(*fragment.compressed).close());
     }
   }
 }
@@ -155,7 +155,7 @@ Status SessionExchange::send(int fragment, std::span<float> data, bool compresse
   }
   // A residual of a sum that was given up must not be sent, so it is dropped.
   if (std::exchange(f.has_residual, false)) {
-    SRT_TRY(session_.stream_take_residuals(*f.compressed, {}));
+    SRT_TRY(session_.stream(*f.compressed).drain_residuals({}));
   }
   f.last_compressed = compressed;
   f.has_residual = compressed;
@@ -163,32 +163,32 @@ Status SessionExchange::send(int fragment, std::span<float> data, bool compresse
   for (std::size_t i = 0; i < f.tensors.size(); ++i) {
     const auto part =
         data.subspan(static_cast<std::size_t>(f.offsets[i]), static_cast<std::size_t>(f.offsets[i + 1] - f.offsets[i]));
-    SRT_TRY(session_.stream_ready(stream, f.tensors[i], view_of(part), false));
+    SRT_TRY(session_.stream(stream).ready(f.tensors[i], view_of(part), false));
   }
-  return session_.stream_finish(stream);
+  return session_.stream(stream).finish();
 }
 
 std::optional<Status> SessionExchange::sum(int fragment, Duration timeout) {
   const Fragment& f = of(fragment);
   const TimePoint begin = now();
-  // stream_wait() ends the step and may be called only once, so it is no poll.
-  const std::optional<Status> reduced = session_.stream_wait_tensors(stream_of(f), f.tensors, timeout);
+  // StreamHandle::wait() ends the step and may be called only once, so it is no poll.
+  const std::optional<Status> reduced = session_.stream(stream_of(f)).wait_tensors(f.tensors, timeout);
   if (!reduced) {
     return std::nullopt;
   }
   // The step ends a little later, or with the same error.
   const Duration left = std::max(timeout - (now() - begin), Duration(std::chrono::seconds(1)));
-  return session_.stream_wait(stream_of(f), left);
+  return session_.stream(stream_of(f)).wait(left);
 }
 
 void SessionExchange::abandon(int fragment) {
   const StreamId stream = stream_of(of(fragment));
-  static_cast<void>(session_.stream_abort(stream, "local updates ended on this rank"));
+  static_cast<void>(session_.stream(stream).abort("local updates ended on this rank"));
 }
 
 Duration SessionExchange::transfer_time(int fragment) const {
   const Fragment& f = fragments_[static_cast<std::size_t>(fragment)];
-  const auto lasted = session_.stream_lasted(stream_of(f));
+  const auto lasted = session_.stream(stream_of(f)).lasted();
   return lasted ? *lasted : Duration(0);
 }
 
@@ -196,7 +196,7 @@ Status SessionExchange::take_residual(int fragment, std::span<float> out) {
   Fragment& f = of(fragment);
   SRT_CHECK(f.last_compressed);
   f.has_residual = false;
-  return session_.stream_take_residuals(*f.compressed, out);
+  return session_.stream(*f.compressed).drain_residuals(out);
 }
 
 void SessionExchange::mark(const std::string& name, TimePoint begin, TimePoint end) {

@@ -88,43 +88,43 @@ class ThreadRank final : public RankApi {
   }
   void ready(StreamId stream, int index, TensorView tensor, bool absent) override {
     tensor.device = gpu_.where();
-    const Status status = session_.stream_ready(stream, index, tensor, absent, gpu_.stream.native);
+    const Status status = session_.stream(stream).ready(index, tensor, absent, gpu_.stream.native);
     SRT_CHECK(status.ok());
   }
   void finish(StreamId stream) override {
-    const Status status = session_.stream_finish(stream);
+    const Status status = session_.stream(stream).finish();
     SRT_CHECK(status.ok());
   }
   Await<Status> wait_stream(StreamId stream) override {
     return Await<Status>([this, stream] {
-      Status status = *session_.stream_wait(stream, Duration(-1));
+      Status status = *session_.stream(stream).wait(Duration(-1));
       gpu_.synchronize();
       return status;
     });
   }
   Await<Status> wait_tensors(StreamId stream, std::vector<int> tensors) override {
     return Await<Status>([this, stream, tensors] {
-      Status status = *session_.stream_wait_tensors(stream, tensors, Duration(-1));
+      Status status = *session_.stream(stream).wait_tensors(tensors, Duration(-1));
       gpu_.synchronize();
       return status;
     });
   }
   Await<Status> abort_stream(StreamId stream, std::string why) override {
-    return Await<Status>([this, stream, why] { return session_.stream_abort(stream, why); });
+    return Await<Status>([this, stream, why] { return session_.stream(stream).abort(why); });
   }
   Await<Status> close_stream(StreamId stream) override {
-    return Await<Status>([this, stream] { return session_.close_stream(stream); });
+    return Await<Status>([this, stream] { return session_.stream(stream).close(); });
   }
-  std::vector<std::uint8_t> used(StreamId stream) override { return *session_.stream_used(stream); }
+  std::vector<std::uint8_t> used(StreamId stream) override { return *session_.stream(stream).used(); }
 
   Status residual(StreamId stream, int index, std::span<float> out) override {
-    return session_.stream_residual(stream, index, out);
+    return session_.stream(stream).residual(index, out);
   }
   Status set_residual(StreamId stream, int index, std::span<const float> in) override {
-    return session_.stream_set_residual(stream, index, in);
+    return session_.stream(stream).set_residual(index, in);
   }
   void report_loss(StreamId stream, double loss) override {
-    const Status status = session_.stream_report_loss(stream, loss);
+    const Status status = session_.stream(stream).report_loss(loss);
     SRT_CHECK(status.ok());
   }
 

@@ -72,41 +72,7 @@ class SessionImpl final : public Session {
   std::optional<Result<Rank>> join(Duration timeout) override;
 
   Result<StreamId> open_stream(StreamSpec spec, Duration timeout) override;
-  using Session::stream_ready;
-  Status stream_ready(StreamId stream, int index, TensorView tensor, bool absent, void* cuda_stream) override {
-    return streams_->ready(stream, index, tensor, absent, cuda_stream);
-  }
-  Status stream_finish(StreamId stream) override { return streams_->finish(stream); }
-  std::optional<Status> stream_wait(StreamId stream, Duration timeout) override {
-    return streams_->wait(stream, timeout);
-  }
-  Status stream_on_done(StreamId stream, Task done) override {
-    return streams_->on_done(stream, awaited(std::move(done)));
-  }
-  std::optional<Status> stream_wait_tensors(StreamId stream, std::span<const int> tensors, Duration timeout) override {
-    return streams_->wait_tensors(stream, tensors, timeout);
-  }
-  Result<Duration> stream_lasted(StreamId stream) const override { return streams_->lasted(stream); }
-  Result<std::vector<std::uint8_t>> stream_used(StreamId stream) const override { return streams_->used(stream); }
-  Status stream_abort(StreamId stream, std::string why) override { return streams_->abort(stream, std::move(why)); }
-  Status close_stream(StreamId stream) override { return streams_->close(stream); }
-  Status stream_residual(StreamId stream, int index, std::span<float> out) const override {
-    return streams_->residual(stream, index, out);
-  }
-  Status stream_set_residual(StreamId stream, int index, std::span<const float> in) override {
-    return streams_->set_residual(stream, index, in);
-  }
-  Status stream_take_residuals(StreamId stream, std::span<float> out) override {
-    return streams_->take_residuals(stream, out);
-  }
-  Result<std::vector<std::byte>> stream_remembered(StreamId stream, int index) const override {
-    return streams_->remembered(stream, index);
-  }
-  Status stream_recall(StreamId stream, int index, ConstBytes in) override {
-    return streams_->recall(stream, index, in);
-  }
-  Status stream_report_loss(StreamId stream, double loss) override { return streams_->report_loss(stream, loss); }
-  Result<std::string> stream_tensors_json(StreamId stream) const override { return streams_->tensors_json(stream); }
+  StreamHandle stream(StreamId stream) override { return {*streams_, stream}; }
 
   std::string stats_json() const override;
   Status timeline_start(const std::string& path) override;
@@ -212,7 +178,8 @@ void SessionImpl::start_engine() {
                                                   log_.get(), [this] { waiter_.give_way(); }},
                                        [this] { return callers(); });
     ops_ = std::make_unique<HostStagedOps>(*engine_, job_.rank);
-    streams_ = std::make_unique<StreamTable>(loop_, *engine_, waiter_, job_.rank, job_.size);
+    streams_ = std::make_unique<StreamTable>(
+        loop_, *engine_, waiter_, [this](Task done) { return awaited(std::move(done)); }, job_.rank, job_.size);
     ControlEvents events;
     events.message = [this](ConstBytes bytes) { engine_->on_message(bytes); };
     events.lost = [this](Rank /*rank*/, const Status& cause) { fail(cause); };

@@ -21,6 +21,7 @@
 #include "runtime/base/types.h"
 #include "runtime/device/device_api.h"
 #include "runtime/engine/common/requests.h"
+#include "runtime/engine/session/stream_handle.h"
 #include "runtime/net/device/nccl/loader.h"
 #include "runtime/rendezvous/auth/secret.h"
 #include "runtime/rendezvous/link/membership.h"
@@ -81,34 +82,10 @@ class Session {
   // submitted before.
   virtual std::optional<Result<Rank>> join(Duration timeout) = 0;
 
-  // See StreamTable.
+  // See StreamTable::open().
   virtual Result<StreamId> open_stream(StreamSpec spec, Duration timeout) = 0;
-  // `cuda_stream`: as OpSpec's, of a tensor on a GPU.
-  virtual Status stream_ready(StreamId stream, int index, TensorView tensor, bool absent, void* cuda_stream) = 0;
-  Status stream_ready(StreamId stream, int index, TensorView tensor, bool absent) {
-    return stream_ready(stream, index, tensor, absent, nullptr);
-  }
-  virtual Status stream_finish(StreamId stream) = 0;
-  virtual std::optional<Status> stream_wait(StreamId stream, Duration timeout) = 0;
-  // See StreamTable.
-  virtual Status stream_on_done(StreamId stream, Task done) = 0;
-  // Waits for tensors of the step finished last; does not open the next. One thread at a time. An error is the step's:
-  // stream_wait() then returns the same.
-  virtual std::optional<Status> stream_wait_tensors(StreamId stream, std::span<const int> tensors,
-                                                    Duration timeout) = 0;
-  // As StreamTable's, both.
-  virtual Result<Duration> stream_lasted(StreamId stream) const = 0;
-  virtual Result<std::vector<std::uint8_t>> stream_used(StreamId stream) const = 0;
-  virtual Status stream_abort(StreamId stream, std::string why) = 0;
-  virtual Status close_stream(StreamId stream) = 0;
-  // As Stream's.
-  virtual Status stream_residual(StreamId stream, int index, std::span<float> out) const = 0;
-  virtual Status stream_set_residual(StreamId stream, int index, std::span<const float> in) = 0;
-  virtual Status stream_take_residuals(StreamId stream, std::span<float> out) = 0;
-  virtual Result<std::vector<std::byte>> stream_remembered(StreamId stream, int index) const = 0;
-  virtual Status stream_recall(StreamId stream, int index, ConstBytes in) = 0;
-  virtual Status stream_report_loss(StreamId stream, double loss) = 0;
-  virtual Result<std::string> stream_tensors_json(StreamId stream) const = 0;
+  // Returns the calls of an open stream; those of any other id return kInvalidArgument.
+  virtual StreamHandle stream(StreamId stream) = 0;
 
   virtual std::string stats_json() const = 0;
   virtual Status timeline_start(const std::string& path) = 0;

@@ -45,7 +45,7 @@ TEST(DefaultSessionTest, ACallThatIsLateFindsTablesThatHaveEnded) {
   ASSERT_TRUE(stream.ok()) << stream.status().text();
   ASSERT_TRUE(session.shutdown().ok());
   int called = 0;
-  EXPECT_EQ(active->session->stream_on_done(*stream, [&] { ++called; }).code(), Code::kShutdown);
+  EXPECT_EQ(active->session->stream(*stream).on_done([&] { ++called; }).code(), Code::kShutdown);
   EXPECT_EQ(called, 0);
   EXPECT_FALSE(active->session->wait_watched(1, std::chrono::seconds(10)).has_value());
 }

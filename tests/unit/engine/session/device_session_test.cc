@@ -129,15 +129,15 @@ TEST_F(DeviceSession, WhatTheProgramQueuesLaterIsNotWaitedFor) {
   spec.name = "another";
   const auto second = submit(std::move(spec));
   ASSERT_TRUE(second);
-  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(gradient), false, program_).ok());
-  ASSERT_TRUE(session_->stream_finish(*stream).ok());
+  ASSERT_TRUE(session_->stream(*stream).ready(0, view(gradient), false, program_).ok());
+  ASSERT_TRUE(session_->stream(*stream).finish().ok());
   std::atomic<bool> may_end{false};
   FakeDevice::queue(
       program_, [] {}, [&] { return may_end.load(); });
   go_on.set_value();
   const auto status = session_->wait(second->front(), kPatience);
   EXPECT_TRUE(status && status->ok());
-  const auto step = session_->stream_wait(*stream, kPatience);
+  const auto step = session_->stream(*stream).wait(kPatience);
   EXPECT_TRUE(step && step->ok());
   may_end = true;
   gpu_->run();
@@ -210,18 +210,18 @@ TEST_F(DeviceSession, AStepIsReadyWhenTheGpuIs) {
   const auto stream = open_stream();
   ASSERT_TRUE(stream) << stream.status().to_string();
   FakeDevice::queue(program_, [&] { tensor[2] = 30; });
-  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
-  ASSERT_TRUE(session_->stream_finish(*stream).ok());
-  EXPECT_FALSE(session_->stream_wait(*stream, std::chrono::milliseconds(20)).has_value());
+  ASSERT_TRUE(session_->stream(*stream).ready(0, view(tensor), false, program_).ok());
+  ASSERT_TRUE(session_->stream(*stream).finish().ok());
+  EXPECT_FALSE(session_->stream(*stream).wait(std::chrono::milliseconds(20)).has_value());
   gpu_->run();
-  const auto status = session_->stream_wait(*stream, kPatience);
+  const auto status = session_->stream(*stream).wait(kPatience);
   ASSERT_TRUE(status);
   EXPECT_TRUE(status->ok()) << status->to_string();
   EXPECT_EQ(tensor, (std::vector<float>{1, 2, 30}));
   std::vector<float> here(3);
   TensorView moved = view(here);
   moved.device = {};
-  const Status other = session_->stream_ready(*stream, 0, moved, false);
+  const Status other = session_->stream(*stream).ready(0, moved, false);
   EXPECT_EQ(other.code(), Code::kInvalidArgument);
   EXPECT_EQ(other.text(),
             "tensor 'weight' of stream 'training' is on cpu on "
@@ -234,9 +234,9 @@ TEST_F(DeviceSession, ATensorOfAnotherSizeIsRefusedUnread) {
   gpu_->run();
   const auto stream = open_stream();
   ASSERT_TRUE(stream);
-  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
-  ASSERT_TRUE(session_->stream_finish(*stream).ok());
-  const auto status = session_->stream_wait(*stream, kPatience);
+  ASSERT_TRUE(session_->stream(*stream).ready(0, view(tensor), false, program_).ok());
+  ASSERT_TRUE(session_->stream(*stream).finish().ok());
+  const auto status = session_->stream(*stream).wait(kPatience);
   ASSERT_TRUE(status);
   EXPECT_EQ(status->code(), Code::kMismatch) << status->to_string();
   EXPECT_NE(session_->stats_json().find("\"device.fetched_bytes\":0"), std::string::npos) << session_->stats_json();
@@ -246,10 +246,10 @@ TEST_F(DeviceSession, AStepEndsWithItsGpu) {
   std::vector<float> tensor = {1, 2, 3};
   const auto stream = open_stream();
   ASSERT_TRUE(stream);
-  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
-  ASSERT_TRUE(session_->stream_finish(*stream).ok());
+  ASSERT_TRUE(session_->stream(*stream).ready(0, view(tensor), false, program_).ok());
+  ASSERT_TRUE(session_->stream(*stream).finish().ok());
   gpu_->break_down(unavailable("an illegal address"));
-  const auto status = session_->stream_wait(*stream, kPatience);
+  const auto status = session_->stream(*stream).wait(kPatience);
   ASSERT_TRUE(status);
   EXPECT_EQ(status->text(), "rank 0 has lost its GPU, cuda:0: an illegal address");
 }
@@ -260,18 +260,18 @@ TEST_F(DeviceSession, AStepIsGivenUpBeforeTheGpuComesToIt) {
   ASSERT_TRUE(stream);
   for (const bool told : {true, false}) {
     gpu_->hold();
-    ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
-    ASSERT_TRUE(session_->stream_finish(*stream).ok());
+    ASSERT_TRUE(session_->stream(*stream).ready(0, view(tensor), false, program_).ok());
+    ASSERT_TRUE(session_->stream(*stream).finish().ok());
     std::promise<void> over;
     if (told) {
-      ASSERT_TRUE(session_->stream_on_done(*stream, [&] { over.set_value(); }).ok());
+      ASSERT_TRUE(session_->stream(*stream).on_done([&] { over.set_value(); }).ok());
     } else {
-      EXPECT_FALSE(session_->stream_wait(*stream, Duration(0)).has_value());
+      EXPECT_FALSE(session_->stream(*stream).wait(Duration(0)).has_value());
     }
-    auto abort = std::async(std::launch::async, [&] { return session_->stream_abort(*stream, "no more"); });
+    auto abort = std::async(std::launch::async, [&] { return session_->stream(*stream).abort("no more"); });
     if (told) {
       EXPECT_EQ(over.get_future().wait_for(kPatience), std::future_status::ready) << "the GPU is waited for";
-      const auto status = session_->stream_wait(*stream, kPatience);
+      const auto status = session_->stream(*stream).wait(kPatience);
       EXPECT_TRUE(status && status->text() == "rank 0 gave the step up: no more");
     }
     EXPECT_NE(abort.wait_for(std::chrono::milliseconds(20)), std::future_status::ready)
@@ -279,9 +279,9 @@ TEST_F(DeviceSession, AStepIsGivenUpBeforeTheGpuComesToIt) {
     gpu_->run();
     ASSERT_EQ(abort.wait_for(kPatience), std::future_status::ready);
     EXPECT_TRUE(abort.get().ok());
-    ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
-    ASSERT_TRUE(session_->stream_finish(*stream).ok());
-    const auto next = session_->stream_wait(*stream, kPatience);
+    ASSERT_TRUE(session_->stream(*stream).ready(0, view(tensor), false, program_).ok());
+    ASSERT_TRUE(session_->stream(*stream).finish().ok());
+    const auto next = session_->stream(*stream).wait(kPatience);
     ASSERT_TRUE(next);
     EXPECT_TRUE(next->ok()) << next->to_string();
   }
@@ -291,11 +291,11 @@ TEST_F(DeviceSession, AStreamIsClosedBeforeTheGpuComesToIt) {
   std::vector<float> tensor = {1, 2, 3};
   const auto stream = open_stream();
   ASSERT_TRUE(stream);
-  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
-  ASSERT_TRUE(session_->stream_finish(*stream).ok());
+  ASSERT_TRUE(session_->stream(*stream).ready(0, view(tensor), false, program_).ok());
+  ASSERT_TRUE(session_->stream(*stream).finish().ok());
   std::promise<void> over;
-  ASSERT_TRUE(session_->stream_on_done(*stream, [&] { over.set_value(); }).ok());
-  auto close = std::async(std::launch::async, [&] { return session_->close_stream(*stream); });
+  ASSERT_TRUE(session_->stream(*stream).on_done([&] { over.set_value(); }).ok());
+  auto close = std::async(std::launch::async, [&] { return session_->stream(*stream).close(); });
   EXPECT_EQ(over.get_future().wait_for(kPatience), std::future_status::ready) << "the GPU is waited for";
   EXPECT_NE(close.wait_for(std::chrono::milliseconds(20)), std::future_status::ready)
       << "the GPU still reads the tensor";
@@ -308,12 +308,12 @@ TEST_F(DeviceSession, JoinComesAfterTheStepsBeforeIt) {
   std::vector<float> tensor = {1, 2, 3};
   const auto stream = open_stream();
   ASSERT_TRUE(stream);
-  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
-  ASSERT_TRUE(session_->stream_finish(*stream).ok());
-  EXPECT_FALSE(session_->stream_wait(*stream, Duration(0)).has_value());
+  ASSERT_TRUE(session_->stream(*stream).ready(0, view(tensor), false, program_).ok());
+  ASSERT_TRUE(session_->stream(*stream).finish().ok());
+  EXPECT_FALSE(session_->stream(*stream).wait(Duration(0)).has_value());
   EXPECT_FALSE(session_->join(std::chrono::milliseconds(20)).has_value());
   gpu_->run();
-  const auto status = session_->stream_wait(*stream, kPatience);
+  const auto status = session_->stream(*stream).wait(kPatience);
   ASSERT_TRUE(status);
   EXPECT_TRUE(status->ok()) << status->to_string();
   EXPECT_TRUE(session_->join(kPatience).has_value());
@@ -337,8 +337,8 @@ TEST_F(DeviceSession, TheEndOfTheSessionEndsWhatIsFetched) {
   const auto stream = open_stream();
   ASSERT_TRUE(requests);
   ASSERT_TRUE(stream);
-  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
-  ASSERT_TRUE(session_->stream_finish(*stream).ok());
+  ASSERT_TRUE(session_->stream(*stream).ready(0, view(tensor), false, program_).ok());
+  ASSERT_TRUE(session_->stream(*stream).finish().ok());
   session_->close();
   EXPECT_EQ(session_->wait(requests->front(), kPatience)->code(), Code::kShutdown);
 }
