@@ -411,7 +411,8 @@ Status SessionImpl::stage_device(int index, const Result<net::nccl::Library>& nc
   plane_ = std::make_unique<DeviceTransport>(
       DeviceTransportDeps{loop_, data_->collectives(), data_->link(), *stage_, *log_, stats_, broken}, plane, nccl);
   ops_->use(*stage_, *plane_);
-  streams_->use(*stage_, *plane_, data_->collectives(), config_->device.codecs == "auto");
+  streams_->use(*stage_, *plane_,
+                PathSelector(*stage_, *plane_, data_->collectives(), config_->device.codecs == "auto"));
   return {};
 }
 

@@ -5,8 +5,6 @@
 #include <numeric>
 
 #include "runtime/base/check.h"
-#include "runtime/engine/device/device_path.h"
-#include "runtime/engine/device/host_staged_path.h"
 #include "runtime/engine/ops/op_check.h"
 
 namespace sirtaki::engine {
@@ -20,6 +18,13 @@ bool same_arguments(const StreamSpec& one, const StreamSpec& other) {
   return std::ranges::equal(one.tensors, other.tensors, same_tensor) && one.order == other.order &&
          one.reduce_op == other.reduce_op && one.prescale == other.prescale && one.postscale == other.postscale &&
          one.codec == other.codec;
+}
+
+DeviceSupport support_of(const GradientStream& stream) {
+  using OnDevice = GradientStream::OnDevice;
+  const OnDevice can = stream.on_device();
+  const bool by_host = can == OnDevice::kCodesByHost;
+  return {can == OnDevice::kDense, by_host || can == OnDevice::kCodes, by_host};
 }
 
 }  // namespace
@@ -53,7 +58,7 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
     auto it = openings_.find(entry->name);
     const bool same = it != openings_.end() && same_arguments(it->second.spec, spec);
     if (it != openings_.end() && !same && it->second.slot->done() && !it->second.slot->wait_for(Duration(0))->ok()) {
-      openings_.erase(it);  // it has failed since, and nobody asks why
+      openings_.erase(it);  // it has failed since, and no call waits for its error
       it = openings_.end();
     }
     if (it == openings_.end()) {
@@ -75,7 +80,7 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
                                       "' was not agreed in time: some rank does not open it. Create the optimizers in "
                                       "the same order on all ranks");
   }
-  // An interrupted wait leaves it to the next call, also where it has come to its end meanwhile.
+  // After an interrupted wait the opening stays for the next call, even if it has completed meanwhile.
   if (opening.slot->done() && opening.slot->wait_for(Duration(0))->code() == status->code()) {
     const std::lock_guard lock(mutex_);
     const auto it = openings_.find(opening.entry->name);
@@ -99,7 +104,7 @@ StreamTable::Opening StreamTable::begin_open(StreamSpec spec, std::shared_ptr<En
         *id = *opened;
         entry->board = engine_.stream(*opened)->board();
         if (entry->staged) {
-          choose_way(*opened, all_on_device, [slot](Status status) { slot->complete(std::move(status)); });
+          select_path(*opened, all_on_device, [slot](Status status) { slot->complete(std::move(status)); });
           return;
         }
       }
@@ -109,73 +114,51 @@ StreamTable::Opening StreamTable::begin_open(StreamSpec spec, std::shared_ptr<En
   return {{}, std::move(entry), slot, id};
 }
 
-void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
-  SRT_CHECK(stage_ != nullptr);
-  const GradientStream::OnDevice can =
-      all_on_device ? engine_.stream(stream)->on_device() : GradientStream::OnDevice::kNothing;
-  const bool by_host = can == GradientStream::OnDevice::kCodesByHost;
-  const bool encodes = (can == GradientStream::OnDevice::kCodes || by_host) && encodes_;
-  if (!encodes ? can != GradientStream::OnDevice::kDense || plane_->host_only() : by_host && plane_->host_only()) {
-    settle_way(stream, {}, false);
-    opened({});
+void StreamTable::select_path(StreamId stream, bool all_on_device, Done opened) {
+  SRT_CHECK(selector_.has_value());
+  GradientStream& fresh = *engine_.stream(stream);
+  const DeviceSupport support = all_on_device ? support_of(fresh) : DeviceSupport();
+  if (!selector_->needs_decision(support, fresh.plan())) {
+    Result<SelectedPath> path = selector_->select(support, fresh.plan(), nullptr);
+    if (path && path->dense) {
+      fresh.set_path(std::move(path->dense), std::move(path->compressor));
+      finish_open(stream, {}, true);
+    } else {
+      finish_open(stream, path.status(), false);
+    }
+    opened(path.status());
     return;
   }
-  const bool dense = std::ranges::any_of(engine_.stream(stream)->plan().partitions(),
-                                         [](const scheduler::Partition& part) { return !part.format.compressed(); });
-  if (encodes && !dense && !by_host) {
-    // Nothing of it would go over NCCL, so nobody asks for that.
-    Status status = go_on_device(*engine_.stream(stream), nullptr, encodes);
-    settle_way(stream, status, true);
-    opened(std::move(status));
-    return;
-  }
-  engine_.stream(stream)->block_start();
-  plane_->when_decided(
-      [this, stream, encodes, by_host, opened = std::move(opened)](const DeviceTransport::Answer& answer) mutable {
-        GradientStream* const s = engine_.stream(stream);
-        const bool direct = s != nullptr && answer && (*answer != nullptr || (encodes && !by_host));
-        Status status = answer.status();
-        if (direct) {
-          status = go_on_device(*s, *answer, encodes);
-        } else if (s != nullptr) {
-          s->set_path(nullptr, nullptr);
+  fresh.block_start();
+  transport_->when_decided(
+      [this, stream, support, opened = std::move(opened)](const DeviceTransport::Answer& answer) mutable {
+        Result<SelectedPath> path = SelectedPath();
+        bool on_device = false;
+        // The stream may have been closed while the ranks decided.
+        if (GradientStream* const s = engine_.stream(stream)) {
+          if (answer) {
+            path = selector_->select(support, s->plan(), *answer);
+          }
+          on_device = path && path->dense;
+          if (path) {
+            s->set_path(std::move(path->dense), std::move(path->compressor));
+          }
         }
-        settle_way(stream, status, direct);
+        Status status = answer ? path.status() : answer.status();
+        finish_open(stream, status, on_device);
         opened(std::move(status));
       });
 }
 
-void StreamTable::settle_way(StreamId stream, const Status& status, bool on_device) {
+void StreamTable::finish_open(StreamId stream, const Status& status, bool on_device) {
   if (status.ok()) {
-    staged_[stream] = std::make_shared<HostStagedStream>(*stage_, on_device ? plane_ : nullptr, [this, stream] {
+    staged_[stream] = std::make_shared<HostStagedStream>(*stage_, on_device ? transport_ : nullptr, [this, stream] {
       const GradientStream* const s = engine_.stream(stream);
       return s != nullptr && s->uses_device_memory();
     });
   } else if (engine_.stream(stream) != nullptr) {
     engine_.close_stream(stream, [](const Status& /*closed*/) {});
   }
-}
-
-Status StreamTable::go_on_device(GradientStream& stream, net::DeviceCollectives* nccl, bool encodes) {
-  if (const Status open = plane_->open_copies(); !open.ok()) {
-    return stage_->fail(open);
-  }
-  std::unique_ptr<DeviceCompressor> codes;
-  if (encodes) {
-    auto made = DeviceCompressor::create(*plane_, nccl, stream.plan().tensors());
-    if (!made) {
-      return stage_->fail(made.status());
-    }
-    codes = std::move(*made);
-  }
-  std::unique_ptr<DensePath> path;
-  if (nccl != nullptr) {
-    path = std::make_unique<DevicePath>(*plane_, *nccl);
-  } else {
-    path = std::make_unique<HostStagedPath>(*plane_, *host_);
-  }
-  stream.set_path(std::move(path), std::move(codes));
-  return {};
 }
 
 HostStagedStream* StreamTable::staged(StreamId stream) const {

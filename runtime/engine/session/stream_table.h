@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/base/loop.h"
+#include "runtime/engine/device/path_selector.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/session/host_staged_stream.h"
 #include "runtime/engine/session/request_table.h"
@@ -29,13 +30,11 @@ class StreamTable {
   StreamTable(Loop& loop, Engine& engine, Waiter& waiter, std::function<Task(Task)> counted, Rank rank, int size)
       : loop_(loop), engine_(engine), waiter_(waiter), counted_(std::move(counted)), rank_(rank), size_(size) {}
 
-  // On the loop, before the first stream with tensors of a GPU; outlive the table. `encodes`: gradients are encoded
-  // there where they can be; the same on all ranks.
-  void use(DeviceStage& stage, DeviceTransport& plane, net::Collectives& host, bool encodes) {
+  // On the loop, before the first stream with tensors of a GPU; all must outlive the table.
+  void use(DeviceStage& stage, DeviceTransport& transport, const PathSelector& selector) {
     stage_ = &stage;
-    plane_ = &plane;
-    host_ = &host;
-    encodes_ = encodes;
+    transport_ = &transport;
+    selector_.emplace(selector);
   }
 
   // After kTimeout, and kAborted of an interrupted wait, the opening goes on: another call with the same name and
@@ -70,13 +69,11 @@ class StreamTable {
   };
 
   Opening begin_open(StreamSpec spec, std::shared_ptr<Entry> entry, bool all_on_device);
-  // On the loop, of one with tensors of a GPU: `opened` once, when it is known how they travel.
-  void choose_way(StreamId stream, bool all_on_device, Done opened);
-  // On the loop: it works on the GPU's memory; `nccl` may be null. An error is one of the device.
-  Status go_on_device(GradientStream& stream, net::DeviceCollectives* nccl, bool encodes);
-  // On the loop: whether that went well. A stream that cannot be is closed.
-  void settle_way(StreamId stream, const Status& status, bool on_device);
-  // On the loop: null where all its tensors are in the host's memory.
+  // On the loop, for a stream with tensors of a GPU: calls `opened` once the path of its gradients is set.
+  void select_path(StreamId stream, bool all_on_device, Done opened);
+  // On the loop: routes the calls of the stream by way of the GPU, or closes it after an error.
+  void finish_open(StreamId stream, const Status& status, bool on_device);
+  // On the loop: returns null if all tensors of the stream are in host memory.
   HostStagedStream* staged(StreamId stream) const;
   std::shared_ptr<Entry> find(StreamId stream) const;
   void call_done(Entry& entry);
@@ -91,10 +88,9 @@ class StreamTable {
   std::unordered_map<StreamId, std::shared_ptr<Entry>> entries_;
   std::unordered_map<std::string, Opening> openings_;  // guarded by mutex_; by agreed name
   bool ended_ = false;
-  DeviceStage* stage_ = nullptr;  // set, as the next, before the first stream that needs it is open
-  DeviceTransport* plane_ = nullptr;
-  net::Collectives* host_ = nullptr;
-  bool encodes_ = false;
+  DeviceStage* stage_ = nullptr;  // use() sets this and the next two
+  DeviceTransport* transport_ = nullptr;
+  std::optional<PathSelector> selector_;
   // Loop thread:
   std::unordered_map<StreamId, std::shared_ptr<HostStagedStream>> staged_;
 };
