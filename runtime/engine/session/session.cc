@@ -3,9 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <future>
-#include <mutex>
 #include <utility>
 
 #include "kernels/target.h"
@@ -31,105 +28,34 @@ namespace {
 // Before the operations that failed for it are told (kCauseGrace), so that they are told this.
 constexpr Duration kLossGrace = kCauseGrace * 3 / 4;
 
-// Copies take milliseconds, and so does leaving NCCL where others do; a GPU that hangs is not waited for.
-constexpr Duration kDeviceGrace = std::chrono::seconds(1);
+}  // namespace
 
-class SessionImpl final : public Session {
- public:
-  SessionImpl(std::shared_ptr<const Config> config, JobSpec job, std::function<bool()> interrupted)
-      : config_(std::move(config)),
-        job_(std::move(job)),
-        interrupted_(std::move(interrupted)),
-        waiter_(interrupted_, [this] { loop_.post([this] { note_waiting(); }); }),
-        device_(job_.rank, [this](int index) { return open_device(index); }),
-        loop_("srt-loop", [this](const Status& bug) { fail(bug); }) {}
+Session::Session(std::shared_ptr<const Config> config, JobSpec job, std::function<bool()> interrupted)
+    : config_(std::move(config)),
+      job_(std::move(job)),
+      interrupted_(std::move(interrupted)),
+      waiter_(interrupted_, [this] { loop_.post([this] { note_waiting(); }); }),
+      device_(job_.rank, [this](int index) { return open_device(index); }),
+      loop_("srt-loop", [this](const Status& bug) { fail(bug); }) {}
 
-  ~SessionImpl() override { close(); }
-
-  Status open();
-
-  void close() override;
-  const rendezvous::Membership& membership() const override { return membership_; }
-  Rank rank() const override { return job_.rank; }
-  const Config& config() const override { return *config_; }
-
-  Result<std::vector<RequestId>> submit(std::vector<OpSpec> ops) override;
-  bool done(RequestId request) const override;
-  std::optional<Status> wait(RequestId request, Duration timeout) override;
-  const OpResult* result(RequestId request) const override;
-  void release(RequestId request) override;
-  void forget(RequestId request, std::shared_ptr<const void> memory) override {
-    requests_.forget(request, std::move(memory));
-  }
-  void watch(RequestId request) override { requests_.watch(request); }
-  Status on_done(RequestId request, Task done) override { return requests_.on_done(request, awaited(std::move(done))); }
-  std::optional<std::vector<RequestId>> wait_watched(std::size_t max, Duration timeout) override {
-    return requests_.wait_watched(max, timeout);
-  }
-
-  void set_gives_way(bool on) override { waiter_.set_gives_way(on); }
-
-  std::optional<Result<Rank>> join(Duration timeout) override;
-
-  Result<StreamId> open_stream(StreamSpec spec, Duration timeout) override;
-  StreamHandle stream(StreamId stream) override { return {*streams_, stream}; }
-
-  std::string stats_json() const override;
-  Status timeline_start(const std::string& path) override;
-  Status timeline_stop() override;
-  void timeline_mark(std::string name, std::int64_t begin_ns, std::int64_t end_ns) override;
-
- private:
-  Status meet();
-  void start_engine();
-  void fail(const Status& cause);
-  void note_waiting();
-  // `done`, counted from now until it has been called.
-  Task awaited(Task done);
-  Callers callers();
-  void on_data_lost(Rank rank, const Status& cause);
-  void on_device_lost(const Status& cause);
-  Status open_device(int index);
-  Status stage_device(int index, const Result<net::nccl::Library>& nccl);
-  void leave_device(const Status& cause);
-  void await_returns();
-  // `begin` on the loop, and what it gets called, for a moment at most.
-  void await(const std::function<void(Task)>& begin);
-
-  const std::shared_ptr<const Config> config_;
-  const JobSpec job_;
-  const std::function<bool()> interrupted_;
-  std::atomic<int> awaited_{0};             // functions that wait to be called
-  std::atomic<bool> looks_at_them_{false};  // a timer runs
-  Rest rest_;                               // on the loop
-  Waiter waiter_;
-  RequestTable requests_{job_.rank};
-  Stats stats_;
-  std::unique_ptr<Timeline> timeline_;
-  Track* user_track_ = nullptr;
-  std::mutex mark_mutex_;  // marks may come from several threads, a track takes one
-  std::mutex join_mutex_;
-  std::shared_ptr<Slot> join_;  // guarded by join_mutex_; a call that waits or ran out of time
-  std::shared_ptr<Rank> last_joined_;
-  DeviceChoice device_;
-  std::unique_ptr<Logger> log_;
-  rendezvous::Membership membership_;
-  std::atomic<bool> closed_{false};
-
-  // Everything below lives on loop_, which therefore is destroyed after it.
-  mutable rendezvous::AsioLoop loop_;
-  std::unique_ptr<DeviceStage> stage_;  // lends memory to those below
-  std::unique_ptr<DeviceTransport> plane_;
-  std::unique_ptr<ControlPlane> control_;
-  std::unique_ptr<DataPlane> data_;
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<HostStagedOps> ops_;
-  std::unique_ptr<StreamTable> streams_;
-};
+Session::~Session() {
+  close();
+}
 
 // ---- life ----
 
-Status SessionImpl::open() {
+Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<const Config> config, JobSpec job,
+                                               MoveFunction<bool()> interrupted) {
+  std::function<bool()> poll;
+  if (interrupted) {
+    poll = [shared = std::make_shared<MoveFunction<bool()>>(std::move(interrupted))] { return (*shared)(); };
+  }
+  std::unique_ptr<Session> session(new Session(std::move(config), std::move(job), std::move(poll)));
+  SRT_TRY(session->start());
+  return session;
+}
+
+Status Session::start() {
   SRT_ASSIGN(log_, Logger::create(*config_, job_.rank));
   if (job_.size == 1) {
     control_ = ControlPlane::single(loop_);
@@ -147,7 +73,7 @@ Status SessionImpl::open() {
   return {};
 }
 
-Status SessionImpl::meet() {
+Status Session::meet() {
   const HostInfo host = host_info(config_->job.host_id);
   timeline_ = std::make_unique<Timeline>(job_.rank, host.hostname + ", pid " + std::to_string(::getpid()));
   user_track_ = &timeline_->track("program");
@@ -171,7 +97,7 @@ Status SessionImpl::meet() {
   return {};
 }
 
-void SessionImpl::start_engine() {
+void Session::start_engine() {
   loop_.run_sync([this] {
     engine_ = std::make_unique<Engine>(engine_options(*config_, membership_.host_count()),
                                        EngineDeps{loop_, data_->collectives(), *control_, stats_, *timeline_,
@@ -195,7 +121,7 @@ void SessionImpl::start_engine() {
   });
 }
 
-void SessionImpl::fail(const Status& cause) {
+void Session::fail(const Status& cause) {
   if (closed_) {
     return;
   }
@@ -213,32 +139,24 @@ void SessionImpl::fail(const Status& cause) {
   }
 }
 
-void SessionImpl::on_data_lost(Rank /*rank*/, const Status& cause) {
+void Session::on_data_lost(Rank /*rank*/, const Status& cause) {
   loop_.after(kLossGrace, [this, cause] { fail(cause); });
 }
 
-// The others may wait for what this rank can no longer hand over.
-void SessionImpl::on_device_lost(const Status& cause) {
-  if (!closed_ && engine_->failure().ok()) {
-    control_->send(control::JobBroken{cause});
-  }
-  fail(cause);
-}
-
-void SessionImpl::note_waiting() {
+void Session::note_waiting() {
   if (engine_) {
     engine_->note_waiting();
   }
 }
 
-Task SessionImpl::awaited(Task done) {
-  ++awaited_;
-  const std::shared_ptr<void> counted(nullptr, [this](void* /*nothing*/) { --awaited_; });
-  if (!looks_at_them_.exchange(true)) {
+Task Session::awaited(Task done) {
+  ++awaited_.count;
+  const std::shared_ptr<void> counted(nullptr, [this](void* /*nothing*/) { --awaited_.count; });
+  if (!awaited_.timer_runs.exchange(true)) {
     loop_.post([this] {
       loop_.after(CallerRegistry::kLongWait, [this] {
-        looks_at_them_ = false;
-        if (awaited_ > 0) {
+        awaited_.timer_runs = false;
+        if (awaited_.count > 0) {
           note_waiting();
         }
       });
@@ -247,10 +165,10 @@ Task SessionImpl::awaited(Task done) {
   return [done = std::move(done), counted]() mutable { done(); };
 }
 
-Callers SessionImpl::callers() {
+Callers Session::callers() {
   Callers callers = waiter_.callers();
-  if (awaited_ > 0) {
-    callers = {true, rest_.lasts(loop_.now(), processor_time()), true, callers.gives_way};
+  if (awaited_.count > 0) {
+    callers = {true, awaited_.rest.lasts(loop_.now(), processor_time()), true, callers.gives_way};
   }
   if (stage_ && stage_->fetching()) {
     callers.blocked = false;  // what others wait for is about to be submitted
@@ -258,7 +176,7 @@ Callers SessionImpl::callers() {
   return callers;
 }
 
-void SessionImpl::close() {
+void Session::close() {
   if (closed_.exchange(true)) {
     return;
   }
@@ -299,7 +217,7 @@ void SessionImpl::close() {
 
 // ---- operations by name ----
 
-Result<std::vector<RequestId>> SessionImpl::submit(std::vector<OpSpec> ops) {
+Result<std::vector<RequestId>> Session::submit(std::vector<OpSpec> ops) {
   std::vector<std::string> names;
   for (OpSpec& op : ops) {
     SRT_TRY(check_op(op, job_.rank, job_.size));
@@ -331,12 +249,12 @@ Result<std::vector<RequestId>> SessionImpl::submit(std::vector<OpSpec> ops) {
   return ids;
 }
 
-bool SessionImpl::done(RequestId request) const {
+bool Session::done(RequestId request) const {
   const auto slot = requests_.find(request);
   return !slot || slot->done();
 }
 
-std::optional<Status> SessionImpl::wait(RequestId request, Duration timeout) {
+std::optional<Status> Session::wait(RequestId request, Duration timeout) {
   const auto slot = requests_.find(request);
   if (!slot) {
     return invalid_argument("no request has the number " + std::to_string(request.value) + "; was it released?");
@@ -344,7 +262,7 @@ std::optional<Status> SessionImpl::wait(RequestId request, Duration timeout) {
   return waiter_.wait(*slot, timeout);
 }
 
-const OpResult* SessionImpl::result(RequestId request) const {
+const OpResult* Session::result(RequestId request) const {
   const auto slot = requests_.find(request);
   if (!slot || !slot->done() || slot->result().dims.empty()) {
     return nullptr;
@@ -352,7 +270,7 @@ const OpResult* SessionImpl::result(RequestId request) const {
   return &slot->result();
 }
 
-void SessionImpl::release(RequestId request) {
+void Session::release(RequestId request) {
   if (const auto slot = requests_.find(request)) {
     // The memory belongs to the operation until it ends.
     static_cast<void>(waiter_.wait_out(*slot));
@@ -360,95 +278,24 @@ void SessionImpl::release(RequestId request) {
   requests_.erase(request);
 }
 
-Result<StreamId> SessionImpl::open_stream(StreamSpec spec, Duration timeout) {
+Result<StreamId> Session::open_stream(StreamSpec spec, Duration timeout) {
   for (const StreamTensor& tensor : spec.tensors) {
     SRT_TRY(device_.use(tensor.device, tensor.name));
   }
   return streams_->open(std::move(spec), timeout);
 }
 
-// ---- tensors on a GPU ----
-
-Status SessionImpl::open_device(int index) {
-  Status status(Code::kShutdown, "the session was shut down");
-  // Here, as loading it takes a while.
-  const Result<net::nccl::Library> nccl = find_nccl(config_->device, job_.size, job_.open_nccl);
-  bool host_only = true;
-  loop_.run_sync([&] {
-    status = stage_device(index, nccl);
-    host_only = !plane_ || plane_->host_only();
-  });
-  if (status.ok() && host_only) {
-    log_->info("tensors on " + device_name({DeviceType::kCuda, index}) + " travel through the host's memory");
-  } else if (!status.ok()) {
-    log_->warn(status.to_string());
-  }
-  return status;
-}
-
-Status SessionImpl::stage_device(int index, const Result<net::nccl::Library>& nccl) {
-  SRT_ASSIGN(auto device, job_.open_device ? job_.open_device(index) : open_cuda_device(index));
-  DeviceStageOptions options;
-  options.deadline = config_->control.stall_fail;
-  DeviceStageDeps deps{loop_,
-                       stats_,
-                       job_.rank,
-                       device_name({DeviceType::kCuda, index}),
-                       [this] { return engine_->failure(); },
-                       [this](const Status& cause) { on_device_lost(cause); }};
-  SRT_ASSIGN(stage_, DeviceStage::create(std::move(device), std::move(deps), options));
-  DeviceTransportOptions plane;
-  plane.data = config_->device.data;
-  plane.sums_on_hosts = config_->device.codecs == "auto";
-  plane.poller.deadline = config_->control.stall_fail;
-  plane.nccl.credit_bytes = static_cast<std::size_t>(config_->schedule.credit_bytes);
-  plane.nccl.communicator.connect_timeout = config_->control.connect_timeout;
-  const auto broken = [this](const Status& why) {
-    on_device_lost({why.code(),
-                    "NCCL has failed on rank " + std::to_string(job_.rank) + ": " + std::string(why.text()),
-                    {job_.rank, ""}});
-  };
-  plane_ = std::make_unique<DeviceTransport>(
-      DeviceTransportDeps{loop_, data_->collectives(), data_->link(), *stage_, *log_, stats_, broken}, plane, nccl);
-  ops_->use(*stage_, *plane_);
-  streams_->use(*stage_, *plane_,
-                PathSelector(*stage_, *plane_, data_->collectives(), config_->device.codecs == "auto"));
-  return {};
-}
-
-void SessionImpl::await(const std::function<void(Task)>& begin) {
-  const auto done = std::make_shared<std::promise<void>>();
-  if (loop_.run_sync([&] { begin([done] { done->set_value(); }); })) {
-    done->get_future().wait_for(kDeviceGrace);
-  }
-}
-
-// Before the network that it speaks over.
-void SessionImpl::leave_device(const Status& cause) {
-  await([&](Task then) { plane_ ? plane_->leave(cause, std::move(then)) : then(); });
-  loop_.run_sync([this] {
-    if (plane_) {
-      plane_->close();
-    }
-  });
-}
-
-// The last results may still be on their way to the GPU.
-void SessionImpl::await_returns() {
-  await([this](Task then) { stage_ ? stage_->when_returned(std::move(then)) : then(); });
-}
-
 // ---- no more data ----
 
-std::optional<Result<Rank>> SessionImpl::join(Duration timeout) {
+std::optional<Result<Rank>> Session::join(Duration timeout) {
   std::shared_ptr<Slot> slot;
   std::shared_ptr<Rank> last;
   {
-    const std::lock_guard lock(join_mutex_);
-    if (!join_) {
-      join_ = std::make_shared<Slot>();
-      last_joined_ = std::make_shared<Rank>(-1);
-      loop_.post([this, slot = join_, last = last_joined_] {
+    const std::lock_guard lock(join_.mutex);
+    if (!join_.slot) {
+      join_.slot = std::make_shared<Slot>();
+      join_.last = std::make_shared<Rank>(-1);
+      loop_.post([this, slot = join_.slot, last = join_.last] {
         ops_->after_submitted([this, slot, last] {
           streams_->after_calls([this, slot, last] {
             engine_->join([slot, last](const Result<Rank>& answer) {
@@ -459,8 +306,8 @@ std::optional<Result<Rank>> SessionImpl::join(Duration timeout) {
         });
       });
     }
-    slot = join_;
-    last = last_joined_;
+    slot = join_.slot;
+    last = join_.last;
   }
   const std::optional<Status> status = waiter_.wait(*slot, timeout);
   if (!status) {
@@ -468,9 +315,9 @@ std::optional<Result<Rank>> SessionImpl::join(Duration timeout) {
   }
   // Ended by a signal, the wait is over, but not the join.
   if (slot->done()) {
-    const std::lock_guard lock(join_mutex_);
-    if (join_ == slot) {
-      join_.reset();
+    const std::lock_guard lock(join_.mutex);
+    if (join_.slot == slot) {
+      join_.slot.reset();
     }
   }
   return status->ok() ? Result<Rank>(*last) : Result<Rank>(*status);
@@ -478,7 +325,7 @@ std::optional<Result<Rank>> SessionImpl::join(Duration timeout) {
 
 // ---- introspection ----
 
-std::string SessionImpl::stats_json() const {
+std::string Session::stats_json() const {
   std::string peers = "[]";
   std::string path;
   std::string tensors;
@@ -519,17 +366,17 @@ std::string SessionImpl::stats_json() const {
   return text;
 }
 
-Status SessionImpl::timeline_start(const std::string& path) {
+Status Session::timeline_start(const std::string& path) {
   loop_.post([this, path] { engine_->request_trace(true, path); });
   return {};
 }
 
-Status SessionImpl::timeline_stop() {
+Status Session::timeline_stop() {
   loop_.post([this] { engine_->request_trace(false, {}); });
   return {};
 }
 
-void SessionImpl::timeline_mark(std::string name, std::int64_t begin_ns, std::int64_t end_ns) {
+void Session::timeline_mark(std::string name, std::int64_t begin_ns, std::int64_t end_ns) {
   if (!timeline_->enabled() || end_ns < begin_ns) {
     return;
   }
@@ -540,19 +387,6 @@ void SessionImpl::timeline_mark(std::string name, std::int64_t begin_ns, std::in
   span.end = TimePoint(Duration(end_ns));
   const std::lock_guard lock(mark_mutex_);
   user_track_->record(span);
-}
-
-}  // namespace
-
-Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<const Config> config, JobSpec job,
-                                               MoveFunction<bool()> interrupted) {
-  std::function<bool()> poll;
-  if (interrupted) {
-    poll = [shared = std::make_shared<MoveFunction<bool()>>(std::move(interrupted))] { return (*shared)(); };
-  }
-  auto session = std::make_unique<SessionImpl>(std::move(config), std::move(job), std::move(poll));
-  SRT_TRY(session->open());
-  return std::unique_ptr<Session>(std::move(session));
 }
 
 }  // namespace sirtaki::engine

@@ -1,0 +1,100 @@
+// Session: the part that opens, uses and leaves a GPU.
+#include <future>
+#include <utility>
+
+#include "runtime/base/telemetry/log.h"
+#include "runtime/engine/device/device_transport.h"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/epoch/control_plane.h"
+#include "runtime/engine/epoch/data_plane.h"
+#include "runtime/engine/session/device_choice.h"
+#include "runtime/engine/session/host_staged_ops.h"
+#include "runtime/engine/session/session.h"
+#include "runtime/engine/session/stream_table.h"
+
+namespace sirtaki::engine {
+namespace {
+
+// Copies take milliseconds, and so does leaving NCCL if other ranks leave; a GPU that hangs must not block close().
+constexpr Duration kDeviceGrace = std::chrono::seconds(1);
+
+}  // namespace
+
+// The other ranks may wait for data that this rank can no longer send.
+void Session::on_device_lost(const Status& cause) {
+  if (!closed_ && engine_->failure().ok()) {
+    control_->send(control::JobBroken{cause});
+  }
+  fail(cause);
+}
+
+Status Session::open_device(int index) {
+  Status status(Code::kShutdown, "the session was shut down");
+  // Loaded on the calling thread, as loading takes too long for the loop.
+  const Result<net::nccl::Library> nccl = find_nccl(config_->device, job_.size, job_.open_nccl);
+  bool host_only = true;
+  loop_.run_sync([&] {
+    status = stage_device(index, nccl);
+    host_only = !plane_ || plane_->host_only();
+  });
+  if (status.ok() && host_only) {
+    log_->info("tensors on " + device_name({DeviceType::kCuda, index}) + " travel through the host's memory");
+  } else if (!status.ok()) {
+    log_->warn(status.to_string());
+  }
+  return status;
+}
+
+Status Session::stage_device(int index, const Result<net::nccl::Library>& nccl) {
+  SRT_ASSIGN(auto device, job_.open_device ? job_.open_device(index) : open_cuda_device(index));
+  DeviceStageOptions options;
+  options.deadline = config_->control.stall_fail;
+  DeviceStageDeps deps{loop_,
+                       stats_,
+                       job_.rank,
+                       device_name({DeviceType::kCuda, index}),
+                       [this] { return engine_->failure(); },
+                       [this](const Status& cause) { on_device_lost(cause); }};
+  SRT_ASSIGN(stage_, DeviceStage::create(std::move(device), std::move(deps), options));
+  DeviceTransportOptions plane;
+  plane.data = config_->device.data;
+  plane.sums_on_hosts = config_->device.codecs == "auto";
+  plane.poller.deadline = config_->control.stall_fail;
+  plane.nccl.credit_bytes = static_cast<std::size_t>(config_->schedule.credit_bytes);
+  plane.nccl.communicator.connect_timeout = config_->control.connect_timeout;
+  const auto broken = [this](const Status& why) {
+    on_device_lost({why.code(),
+                    "NCCL has failed on rank " + std::to_string(job_.rank) + ": " + std::string(why.text()),
+                    {job_.rank, ""}});
+  };
+  plane_ = std::make_unique<DeviceTransport>(
+      DeviceTransportDeps{loop_, data_->collectives(), data_->link(), *stage_, *log_, stats_, broken}, plane, nccl);
+  ops_->use(*stage_, *plane_);
+  streams_->use(*stage_, *plane_,
+                PathSelector(*stage_, *plane_, data_->collectives(), config_->device.codecs == "auto"));
+  return {};
+}
+
+void Session::await(const std::function<void(Task)>& begin) {
+  const auto done = std::make_shared<std::promise<void>>();
+  if (loop_.run_sync([&] { begin([done] { done->set_value(); }); })) {
+    done->get_future().wait_for(kDeviceGrace);
+  }
+}
+
+// Runs before the data plane closes, since ranks leave NCCL over it.
+void Session::leave_device(const Status& cause) {
+  await([&](Task then) { plane_ ? plane_->leave(cause, std::move(then)) : then(); });
+  loop_.run_sync([this] {
+    if (plane_) {
+      plane_->close();
+    }
+  });
+}
+
+// The last results may still be on their way to the GPU.
+void Session::await_returns() {
+  await([this](Task then) { stage_ ? stage_->when_returned(std::move(then)) : then(); });
+}
+
+}  // namespace sirtaki::engine
