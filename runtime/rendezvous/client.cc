@@ -40,8 +40,9 @@ struct Outcome {
   }
 };
 
-// The part that lives on the loop. Shared, so that tasks still queued for it are harmless after the client is gone.
-class Core final : public LinkHandler, public std::enable_shared_from_this<Core> {
+}  // namespace
+
+class Client::Core final : public LinkHandler, public std::enable_shared_from_this<Core> {
  public:
   Core(AsioLoop& loop, const ClientOptions& options, ClientHandler& handler)
       : loop_(loop),
@@ -87,7 +88,7 @@ class Core final : public LinkHandler, public std::enable_shared_from_this<Core>
   TimePoint awake_since_;
 };
 
-Status Core::start(Dialed dialed) {
+Status Client::Core::start(Dialed dialed) {
   asio::ip::tcp::socket socket(io_context_of(loop_));
   boost::system::error_code error;
   const bool v6 = dialed.local.family() == AF_INET6;
@@ -103,14 +104,14 @@ Status Core::start(Dialed dialed) {
   return {};
 }
 
-void Core::arm_watch(TimePoint due) {
+void Client::Core::arm_watch(TimePoint due) {
   watch_due_ = due;
   watch_ = loop_.after(due - loop_.now(), [this] { on_watch(); });
 }
 
 // Armed for the time at which the silence since the last received byte becomes too long; mostly finds that something
 // came meanwhile.
-void Core::on_watch() {
+void Client::Core::on_watch() {
   const TimePoint now = loop_.now();
   if (now - watch_due_ > interval_) {
     awake_since_ = now;  // this process was stopped: what came meanwhile may still be unread
@@ -124,7 +125,7 @@ void Core::on_watch() {
                             " (its process is stopped, or its host is unreachable)"});
 }
 
-void Core::join(const JoinRequest& request) {
+void Client::Core::join(const JoinRequest& request) {
   if (state_ == State::kOpen) {
     state_ = State::kJoining;
     rank_ = request.rank;
@@ -132,20 +133,20 @@ void Core::join(const JoinRequest& request) {
   }
 }
 
-void Core::send(FrameType type, ConstBytes message) {
+void Client::Core::send(FrameType type, ConstBytes message) {
   if (state_ == State::kMember) {
     link_->send(type, message);
   }
 }
 
-void Core::leave() {
+void Client::Core::leave() {
   if (state_ == State::kOpen || state_ == State::kJoining || state_ == State::kMember) {
     state_ = State::kLeaving;
     link_->send(FrameType::kLeave, {});
   }
 }
 
-void Core::close() {
+void Client::Core::close() {
   state_ = State::kOver;
   loop_.cancel(watch_);
   if (link_ != nullptr) {
@@ -154,7 +155,7 @@ void Core::close() {
   outcome.set_over();
 }
 
-void Core::on_frame(const Frame& frame) {
+void Client::Core::on_frame(const Frame& frame) {
   const auto self = shared_from_this();
   const bool member = state_ == State::kMember;
   switch (frame.type) {
@@ -187,7 +188,7 @@ void Core::on_frame(const Frame& frame) {
   }
 }
 
-void Core::on_ping(ConstBytes payload) {
+void Client::Core::on_ping(ConstBytes payload) {
   WireReader in(payload);
   const auto theirs = in.get<std::int64_t>();
   if (!in.finish("a heartbeat").ok()) {
@@ -197,7 +198,7 @@ void Core::on_ping(ConstBytes payload) {
   link_->send(FrameType::kPong, std::as_bytes(std::span(pong)));
 }
 
-void Core::on_joined(ConstBytes payload) {
+void Client::Core::on_joined(ConstBytes payload) {
   if (state_ == State::kLeaving) {
     return;  // gave up while the server let us in
   }
@@ -209,7 +210,7 @@ void Core::on_joined(ConstBytes payload) {
   outcome.set_joined(std::move(membership));
 }
 
-void Core::on_rejected(ConstBytes payload) {
+void Client::Core::on_rejected(ConstBytes payload) {
   WireReader in(payload);
   Status why = get_status(in);
   if (!in.finish("a rejection").ok() || why.ok()) {
@@ -218,7 +219,7 @@ void Core::on_rejected(ConstBytes payload) {
   end(why);
 }
 
-void Core::on_lost(ConstBytes payload) {
+void Client::Core::on_lost(ConstBytes payload) {
   const auto lost = decode_lost(payload);
   if (!lost || lost->status.ok()) {
     return broke_protocol();
@@ -231,7 +232,7 @@ void Core::on_lost(ConstBytes payload) {
   }
 }
 
-void Core::on_left(ConstBytes payload) {
+void Client::Core::on_left(ConstBytes payload) {
   const auto ranks = decode_left(payload);
   if (!ranks) {
     return broke_protocol();
@@ -243,12 +244,12 @@ void Core::on_left(ConstBytes payload) {
   }
 }
 
-void Core::on_end(const Status& cause) {
+void Client::Core::on_end(const Status& cause) {
   end({cause.code(), "the server at " + server_ + " is gone: " + std::string(cause.text()) +
                          "; the launcher, or rank 0 if it runs the server, has ended; its output may say why"});
 }
 
-void Core::end(const Status& cause) {
+void Client::Core::end(const Status& cause) {
   const State before = state_;
   if (before == State::kOver) {
     return;
@@ -260,47 +261,27 @@ void Core::end(const Status& cause) {
   }
 }
 
-class ClientImpl final : public Client {
- public:
-  ClientImpl(AsioLoop& loop, ClientOptions options, std::shared_ptr<Core> core, MoveFunction<bool()> cancelled)
-      : loop_(loop), options_(std::move(options)), core_(std::move(core)), cancelled_(std::move(cancelled)) {}
-  ~ClientImpl() override { close(); }
+Client::Client(AsioLoop& loop, ClientOptions options, std::shared_ptr<Core> core, MoveFunction<bool()> cancelled)
+    : loop_(loop), options_(std::move(options)), core_(std::move(core)), cancelled_(std::move(cancelled)) {}
 
-  Status start(Dialed dialed);
-  std::string local_address() const override { return local_address_; }
-  Result<Membership> join(const JoinRequest& request) override;
-  void send(std::vector<std::byte> message) override { send(FrameType::kMessage, std::move(message)); }
-  void send_tree(std::vector<std::byte> message) override { send(FrameType::kTree, std::move(message)); }
-  void leave(Duration grace) override;
-  std::uint64_t messages_sent() const override { return sent_.load(std::memory_order_relaxed); }
+Client::~Client() {
+  close();
+}
 
- private:
-  void send(FrameType type, std::vector<std::byte> message);
-  void close();
-  Result<Membership> wait_for_join();
-
-  AsioLoop& loop_;
-  const ClientOptions options_;
-  const std::shared_ptr<Core> core_;
-  MoveFunction<bool()> cancelled_;
-  std::string local_address_;
-  std::atomic<std::uint64_t> sent_{0};
-};
-
-Status ClientImpl::start(Dialed dialed) {
+Status Client::start(Dialed dialed) {
   local_address_ = dialed.local.host();
   Status status(Code::kShutdown, "the loop has been stopped");
   loop_.run_sync([&] { status = core_->start(std::move(dialed)); });
   return status;
 }
 
-void ClientImpl::close() {
+void Client::close() {
   if (!loop_.run_sync([this] { core_->close(); })) {
     core_->close();  // the loop has been stopped: everything of it belongs to this thread now
   }
 }
 
-Result<Membership> ClientImpl::wait_for_join() {
+Result<Membership> Client::wait_for_join() {
   Outcome& outcome = core_->outcome;
   const TimePoint deadline = loop_.now() + std::min(options_.join_timeout, kLongestTimeout);
   std::unique_lock lock(outcome.mutex);
@@ -321,7 +302,7 @@ Result<Membership> ClientImpl::wait_for_join() {
   return *outcome.joined;
 }
 
-Result<Membership> ClientImpl::join(const JoinRequest& request) {
+Result<Membership> Client::join(const JoinRequest& request) {
   SRT_CHECK(!loop_.in_loop());
   if (!loop_.run_sync([&] { core_->join(request); })) {
     return Status(Code::kShutdown, "the loop has been stopped");
@@ -336,13 +317,13 @@ Result<Membership> ClientImpl::join(const JoinRequest& request) {
   return result;
 }
 
-void ClientImpl::send(FrameType type, std::vector<std::byte> message) {
+void Client::send(FrameType type, std::vector<std::byte> message) {
   SRT_CHECK(message.size() <= frame_cap(static_cast<std::uint8_t>(type)).value());
   sent_.fetch_add(1, std::memory_order_relaxed);
   loop_.post([core = core_, type, message = std::move(message)] { core->send(type, message); });
 }
 
-void ClientImpl::leave(Duration grace) {
+void Client::leave(Duration grace) {
   // In run_sync: when it returns, a callback that was running has returned, and none will start.
   loop_.run_sync([this] { core_->leave(); });
   Outcome& outcome = core_->outcome;
@@ -352,8 +333,6 @@ void ClientImpl::leave(Duration grace) {
   }
   close();
 }
-
-}  // namespace
 
 Result<std::unique_ptr<Client>> Client::connect(AsioLoop& loop, ClientOptions options, ClientHandler& handler,
                                                 MoveFunction<bool()> cancelled) {
@@ -366,9 +345,9 @@ Result<std::unique_ptr<Client>> Client::connect(AsioLoop& loop, ClientOptions op
   dialing.silence_timeout = options.heartbeat_timeout;
   SRT_ASSIGN(Dialed dialed, dial(loop, dialing, cancelled));
   auto core = std::make_shared<Core>(loop, options, handler);
-  auto client = std::make_unique<ClientImpl>(loop, std::move(options), std::move(core), std::move(cancelled));
+  std::unique_ptr<Client> client(new Client(loop, std::move(options), std::move(core), std::move(cancelled)));
   SRT_TRY(client->start(std::move(dialed)));
-  return std::unique_ptr<Client>(std::move(client));
+  return client;
 }
 
 }  // namespace sirtaki::rendezvous

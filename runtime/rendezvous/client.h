@@ -5,14 +5,20 @@
 // Destroying a client that has not left closes its connection: to everybody else this rank is then lost.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/base/config/config.h"
 #include "runtime/base/task.h"
 #include "runtime/base/types.h"
 #include "runtime/rendezvous/auth/secret.h"
 #include "runtime/rendezvous/link/asio_loop.h"
+#include "runtime/rendezvous/link/dial.h"
+#include "runtime/rendezvous/link/frame.h"
 #include "runtime/rendezvous/link/membership.h"
 
 namespace sirtaki::rendezvous {
@@ -46,23 +52,40 @@ class Client {
   // kUnavailable: no server within connect_timeout, or it has another secret. kMismatch: another protocol version.
   static Result<std::unique_ptr<Client>> connect(AsioLoop& loop, ClientOptions options, ClientHandler& handler,
                                                  MoveFunction<bool()> cancelled);
-  virtual ~Client() = default;
+  ~Client();
 
   // The local address the connection uses: the one that routes to the server, hence the default for data endpoints.
-  virtual std::string local_address() const = 0;
+  std::string local_address() const { return local_address_; }
   // Joins; blocks until the epoch has formed or failed. Callbacks may come even before it returns. Once per client;
   // after a failure the client is of no more use and no callback runs. Any thread but the loop's.
-  virtual Result<Membership> join(const JoinRequest& request) = 0;
+  Result<Membership> join(const JoinRequest& request);
   // Any thread; queued in order, at most kMaxMessage bytes (frame.h). Before join() has succeeded messages are dropped;
   // later too when the connection is gone (on_disconnected has told, or will).
-  virtual void send(std::vector<std::byte> message) = 0;
+  void send(std::vector<std::byte> message) { send(FrameType::kMessage, std::move(message)); }
   // The same on behalf of several ranks, at most kMaxTree bytes.
-  virtual void send_tree(std::vector<std::byte> message) = 0;
+  void send_tree(std::vector<std::byte> message) { send(FrameType::kTree, std::move(message)); }
   // Tells the server that this rank goes, waits at most `grace` until the server has confirmed, closes. Messages sent
   // before are delivered before. From its start no callback begins, after it none runs. Any thread but the loop's;
   // idempotent.
-  virtual void leave(Duration grace) = 0;
-  virtual std::uint64_t messages_sent() const = 0;  // without heartbeats
+  void leave(Duration grace);
+  std::uint64_t messages_sent() const { return sent_.load(std::memory_order_relaxed); }  // without heartbeats
+
+ private:
+  // The part on the loop. Shared, so that tasks still queued for it are harmless after the client is gone.
+  class Core;
+
+  Client(AsioLoop& loop, ClientOptions options, std::shared_ptr<Core> core, MoveFunction<bool()> cancelled);
+  Status start(Dialed dialed);
+  void send(FrameType type, std::vector<std::byte> message);
+  void close();
+  Result<Membership> wait_for_join();
+
+  AsioLoop& loop_;
+  const ClientOptions options_;
+  const std::shared_ptr<Core> core_;
+  MoveFunction<bool()> cancelled_;
+  std::string local_address_;
+  std::atomic<std::uint64_t> sent_{0};
 };
 
 }  // namespace sirtaki::rendezvous
