@@ -154,23 +154,23 @@ Scenario run_balance(RankApi& api, CompressedRun run) {
     }
     if (s == run.steps / 2) {
       // A residual of other origin is sent like any other.
-      Owned debt = given[0];
-      require_ok(api.residual(*stream, 0, debt.values), what + ", reading what is owed");
-      for (std::size_t i = 0; i < debt.values.size(); ++i) {
-        debt.values[i] += 3;
+      Owned residual = given[0];
+      require_ok(api.residual(*stream, 0, residual.values), what + ", reading the residual");
+      for (std::size_t i = 0; i < residual.values.size(); ++i) {
+        residual.values[i] += 3;
         given[0].values[i] += 3;
       }
-      require_ok(api.set_residual(*stream, 0, debt.values), what + ", setting what is owed");
+      require_ok(api.set_residual(*stream, 0, residual.values), what + ", setting the residual");
     }
   }
   for (std::size_t t = 0; t < given.size(); ++t) {
-    Owned paid = given[t];
-    require_ok(api.residual(*stream, static_cast<int>(t), paid.values), "reading what is owed");
-    for (std::size_t i = 0; i < paid.values.size(); ++i) {
-      paid.values[i] = given[t].values[i] - paid.values[i];
+    Owned sent = given[t];
+    require_ok(api.residual(*stream, static_cast<int>(t), sent.values), "reading the residual");
+    for (std::size_t i = 0; i < sent.values.size(); ++i) {
+      sent.values[i] = given[t].values[i] - sent.values[i];
     }
-    require_ok(co_await api.run(sum_of(paid)), "the balance");
-    require(paid.values == received[t].values, "tensor " + std::to_string(t) + ": what was given is lost");
+    require_ok(co_await api.run(sum_of(sent)), "the balance");
+    require(sent.values == received[t].values, "tensor " + std::to_string(t) + ": a part of the inputs is lost");
   }
 }
 

@@ -43,7 +43,7 @@ TEST(Compressed, AThousandStepsLeaveAllRanksWithTheSameBits) {
   }
 }
 
-TEST(Compressed, WhatIsGivenComesOutOrIsOwed) {
+TEST(Compressed, ResultsAndResidualsAddUpToTheInputs) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(kAllPairs); ++seed) {
     expect_well(options_for(seed), compressed_balance(run_of(seed, 6)));
   }
@@ -73,7 +73,7 @@ TEST(Compressed, RanksThatReduceFactorsHaveTheSameResultsWhateverHappens) {
 }
 
 // Small integers pass int8 unharmed, so scenarios of dense streams know every sum of compressed ones, too.
-TEST(Compressed, WhateverDenseStreamsCanDo) {
+TEST(Compressed, ScenariosOfDenseStreams) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(10); ++seed) {
     for (const char* const codec : {"int8:min=0,ndim=0,wire=scatter", "int8:min=0,ndim=0,wire=gather"}) {
       world::SimOptions options = options_for(seed);

@@ -32,7 +32,7 @@ TEST_P(CompressedThreads, RanksHaveTheSameResultsWhateverHappens) {
   }
 }
 
-TEST_P(CompressedThreads, WhatIsGivenComesOutOrIsOwed) {
+TEST_P(CompressedThreads, ResultsAndResidualsAddUpToTheInputs) {
   expect_well(compressed_balance(run_of(1, 5)), 1);
 }
 

@@ -52,7 +52,7 @@ inline Scenario three_steps(RankApi& api, const char* codec) {
 inline std::vector<std::uint64_t> encoded_bytes(world::ThreadOptions chosen, const char* codec) {
   std::mutex mutex;
   std::vector<std::uint64_t> bytes;
-  chosen.all_given_back = true;
+  chosen.expect_no_leaks = true;
   chosen.stats = [&](Rank /*rank*/, const std::string& json) {
     constexpr std::string_view kKey = "\"device.encoded_bytes\":";
     const std::size_t at = json.find(kKey);
@@ -98,8 +98,8 @@ inline Scenario lose_while_encoding(RankApi& api) {
   api.ready(*stream, 0, tensor.view(), false);
   api.finish(*stream);
   require_lost(co_await api.wait_stream(*stream), "a step");
-  float owed[100];
-  require(api.rank() != 1 || !api.residual(*stream, 0, owed).ok(), "what is owed went with the GPU");
+  float residual[100];
+  require(api.rank() != 1 || !api.residual(*stream, 0, residual).ok(), "the residual is lost with the GPU");
 }
 
 // ---- the same bits ----

@@ -56,12 +56,12 @@ TEST(DeviceHosts, ResultsHaveTheBitsOfTheCpu) {
   }
 }
 
-TEST(DeviceHosts, WhatIsOwedIsPaid) {
+TEST(DeviceHosts, ResidualsAreSent) {
   expect_codes_well([](const ScenarioFn& scenario, std::uint64_t seed) { expect_well(scenario, seed); });
 }
 
 // The codec keeps every element, so that sums are those of dense streams.
-TEST(DeviceHosts, WhatHappensToAStream) {
+TEST(DeviceHosts, ScenariosOfAStream) {
   const std::string codec = "compression.codec = \"group_topk:rate=1,group=64,min=0,ndim=0,wire=gather\"\n";
   expect_well(stream_steps(3, 8), 3, codec);
   expect_well(stream_forward(6, 10), 6, codec);
@@ -80,7 +80,7 @@ TEST(DeviceHosts, WithoutNcclTheCpuEncodes) {
   EXPECT_EQ(encoded_bytes(on_hosts(kRanks, 1), kTopk), all);
   EXPECT_EQ(encoded_bytes(on_hosts(kRanks, 1, "device.data = \"host\"\n"), kTopk), none);
   world::ThreadOptions without = on_hosts(kRanks, 1, "log.level = \"error\"\n");
-  without.rank_without = 1;
+  without.rank_without_nccl = 1;
   EXPECT_EQ(encoded_bytes(without, kTopk), none);
 }
 
@@ -96,7 +96,7 @@ constexpr const char* kPolicies[] = {"auto:min=0,ndim=0,gain=0", "auto:min=0,ndi
                                      "twobit:min=1KiB,ndim=0"};
 
 // Sums of rank 0 over all runs.
-struct Ways {
+struct Transfers {
   std::uint64_t over_nccl = 0;
   std::uint64_t fetched = 0;
   std::uint64_t adopted = 0;
@@ -107,8 +107,8 @@ std::uint64_t number_of(const std::string& json, const std::string& key) {
   return at == std::string::npos ? 0 : std::stoull(json.substr(at + key.size() + 3));
 }
 
-Ways run_policies(int ranks, const std::function<ScenarioFn(const CompressedRun&)>& scenario) {
-  Ways ways;
+Transfers run_policies(int ranks, const std::function<ScenarioFn(const CompressedRun&)>& scenario) {
+  Transfers transfers;
   std::mutex mutex;
   for (std::uint64_t seed = 1; seed <= std::size(kPolicies); ++seed) {
     world::ThreadOptions chosen;
@@ -121,28 +121,28 @@ Ways run_policies(int ranks, const std::function<ScenarioFn(const CompressedRun&
     chosen.stats = [&](Rank rank, const std::string& json) {
       const std::lock_guard lock(mutex);
       if (rank == 0) {
-        ways.over_nccl += number_of(json, "device.nccl_bytes");
-        ways.fetched += number_of(json, "device.fetched_bytes");
-        ways.adopted += number_of(json, "streams.plans_adopted");
+        transfers.over_nccl += number_of(json, "device.nccl_bytes");
+        transfers.fetched += number_of(json, "device.fetched_bytes");
+        transfers.adopted += number_of(json, "streams.plans_adopted");
       }
     };
     CompressedRun run = run_of(seed, 40);
     run.codec = kPolicies[seed % std::size(kPolicies)];
     EXPECT_EQ(world::run_threads(chosen, scenario(run)), "") << run.codec;
   }
-  return ways;
+  return transfers;
 }
 
 TEST(DevicePolicies, DenseStepsGoOverNcclAndOthersDoNot) {
-  const Ways ways = run_policies(2, compressed_balance);
-  EXPECT_GT(ways.over_nccl, 0U);
-  EXPECT_GT(ways.fetched, 0U);
-  EXPECT_GT(ways.adopted, 0U);
+  const Transfers transfers = run_policies(2, compressed_balance);
+  EXPECT_GT(transfers.over_nccl, 0U);
+  EXPECT_GT(transfers.fetched, 0U);
+  EXPECT_GT(transfers.adopted, 0U);
 }
 
 // With a policy that never compresses, sums are those of dense streams. Only steps after a step that was given up, and
 // after joins, go through host memory.
-TEST(DevicePolicies, WhatHappensToAStream) {
+TEST(DevicePolicies, ScenariosOfAStream) {
   const std::string codec = "compression.codec = \"auto:gain=50%,min=0,ndim=0,sparse=0\"\n";
   const auto expect = [&](const ScenarioFn& scenario, std::uint64_t seed = 1) {
     world::ThreadOptions chosen = on_hosts(3, seed, codec);
@@ -165,9 +165,9 @@ TEST(DevicePolicies, StepsThatAreGivenUp) {
     run.wild = true;
     return compressed_steps(run);
   };
-  const Ways ways = run_policies(3, wild);
-  EXPECT_GT(ways.over_nccl, 0U);
-  EXPECT_GT(ways.fetched, 0U);
+  const Transfers transfers = run_policies(3, wild);
+  EXPECT_GT(transfers.over_nccl, 0U);
+  EXPECT_GT(transfers.fetched, 0U);
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ TEST_P(DeviceThreads, StepsThatAreGivenUp) {
     expect_well(stream_dying(2));
   }
 }
-TEST_P(DeviceThreads, RanksThatDifferAreTold) {
+TEST_P(DeviceThreads, RanksThatDifferGetAnError) {
   if (ranks() > 1) {
     expect_well(mismatch_and_recover(8, 2));
     expect_well(stuck_and_recover());
@@ -86,7 +86,7 @@ TEST_P(DeviceThreads, EncodedOnTheGpu) {
 }
 
 // A checkpoint may restore residuals of tensors that are never compressed.
-TEST_P(DeviceThreads, WhatIsOwedOfTensorsThatAreNotEncodedIsPaid) {
+TEST_P(DeviceThreads, ResidualsOfTensorsThatAreNotEncodedAreSent) {
   for (const char* codec : {"none", "layer1=>int8:min=0,ndim=0,wire=gather"}) {
     CompressedRun run = run_of(2, 6);
     run.codec = codec;
@@ -95,7 +95,7 @@ TEST_P(DeviceThreads, WhatIsOwedOfTensorsThatAreNotEncodedIsPaid) {
 }
 
 // The codec keeps every element, so that sums are those of dense streams.
-TEST_P(DeviceThreads, WhatHappensToAStreamThatIsEncodedOnTheGpu) {
+TEST_P(DeviceThreads, ScenariosOfAStreamEncodedOnTheGpu) {
   const std::string codec = "compression.codec = \"group_topk:rate=1,group=64,min=0,ndim=0,wire=gather\"\n";
   world::ThreadOptions chosen = options(3, codec);
   chosen.stats = [](Rank rank, const std::string& json) {
@@ -126,7 +126,7 @@ TEST_P(DeviceThreads, APolicyThatStaysDenseIsOverNccl) {
   }
 }
 
-TEST_P(DeviceThreads, WhatIsEncodedOnTheGpuIsTold) {
+TEST_P(DeviceThreads, StatisticsCountBytesEncodedOnTheGpu) {
   const auto every = [](std::uint64_t bytes) { return std::vector(static_cast<std::size_t>(ranks()), bytes); };
   EXPECT_EQ(encoded_bytes(options(1), kTopk), every(1200));
   EXPECT_EQ(encoded_bytes(options(1, "device.codecs = \"host\"\n"), kTopk), every(0));
@@ -274,7 +274,7 @@ TEST_P(DeviceThreads, StreamsAndOperationsInAnyOrder) {
   std::mutex mutex;
   std::vector<std::string> seen;
   world::ThreadOptions chosen = options(7);
-  chosen.all_given_back = true;
+  chosen.expect_no_leaks = true;
   chosen.stats = [&](Rank /*rank*/, const std::string& json) {
     const std::lock_guard lock(mutex);
     seen.push_back(json);
@@ -293,7 +293,7 @@ TEST_P(DeviceThreads, StreamsAndOperationsInAnyOrder) {
 TEST_P(DeviceThreads, ARankWithoutNcclBringsAllToTheHostsMemory) {
   if (ranks() > 1 && nccl()) {
     world::ThreadOptions chosen = options(8, "log.level = \"error\"\n");
-    chosen.rank_without = 1;
+    chosen.rank_without_nccl = 1;
     chosen.stats = [](Rank rank, const std::string& json) {
       EXPECT_NE(json.find("\"device.data\":\"host\""), std::string::npos) << rank << json;
     };
@@ -326,9 +326,9 @@ Scenario refuse(RankApi& api) {
 TEST_P(DeviceThreads, ARankWithoutNcclIsAnErrorWhereItIsDemanded) {
   if (ranks() > 1 && nccl()) {
     world::ThreadOptions chosen = options(9, "device.data = \"nccl\"\n");
-    chosen.rank_without = 1;
+    chosen.rank_without_nccl = 1;
     EXPECT_EQ(world::run_threads(chosen, refuse), "");
-    chosen.rank_without = -1;
+    chosen.rank_without_nccl = -1;
     EXPECT_EQ(world::run_threads(chosen, mix), "");
   }
 }

@@ -104,7 +104,7 @@ Scenario run_replanned(RankApi& api, std::uint64_t seed, int steps, GiveUpAt at)
   bool recovered = at.step < 0;
   for (int s = 0; s < steps; ++s) {
     const std::string what = "step " + std::to_string(s) + (recovered ? "" : " before the one given up");
-    require(recovered || s <= at.step + 1, what + ": nobody said that a step was given up");
+    require(recovered || s <= at.step + 1, what + ": no rank reported that a step was given up");
     const std::uint64_t salt = static_cast<std::uint64_t>(s) * 10 + (recovered ? 1000 : 0);
     Step step(api, spec, salt, seed, false);
     int left = !recovered && api.rank() == culprit && s == at.step ? at.point : -1;
@@ -191,7 +191,7 @@ Scenario run_dying(RankApi& api, int steps) {
       status = co_await api.wait_tensors(*stream, std::vector<int>(1, t));
     }
     const Status end = co_await api.wait_stream(*stream);
-    require(end.code() == status.code(), "told " + status.to_string() + ", then " + end.to_string());
+    require(end.code() == status.code(), "received " + status.to_string() + ", then " + end.to_string());
     if (!status.ok()) {
       // Messages of the last rank for the step before may be lost with it.
       require(s >= steps - 1, "failed too early: " + status.to_string());

@@ -144,9 +144,9 @@ Scenario run_uneven(RankApi& api, std::uint64_t seed, int epochs) {
     const Result<Rank> last = co_await api.join();
     require_ok(last.status(), what + ", joining");
     // All ranks received the same last rank, and operations by name work again.
-    Owned told{{static_cast<float>(*last)}};
-    require_ok(co_await api.run(allreduce("last", told)), what + ", after joining");
-    require(told.values.front() == static_cast<float>(*last * api.size()), what + ": told another rank as the last");
+    Owned last_rank{{static_cast<float>(*last)}};
+    require_ok(co_await api.run(allreduce("last", last_rank)), what + ", after joining");
+    require(last_rank.values.front() == static_cast<float>(*last * api.size()), what + ": received another last rank");
   }
 }
 
@@ -309,9 +309,9 @@ Scenario run_names(RankApi& api, std::uint64_t seed) {
     }
     const Result<Rank> last = co_await api.join();
     require_ok(last.status(), "joining");
-    Owned told{{static_cast<float>(*last)}};
-    require_ok(co_await api.run(allreduce("last", told)), "after joining");
-    require(told.values.front() == static_cast<float>(*last * api.size()), "told another rank as the last");
+    Owned last_rank{{static_cast<float>(*last)}};
+    require_ok(co_await api.run(allreduce("last", last_rank)), "after joining");
+    require(last_rank.values.front() == static_cast<float>(*last * api.size()), "received another last rank");
   }
 }
 

@@ -298,7 +298,7 @@ TEST(LocalThreads, BuffersAreEqualAfterADrain) {
   EXPECT_EQ(all[0].count, (std::vector<std::int64_t>{9}));
 }
 
-TEST(LocalThreads, RanksWithOtherOptionsAreTold) {
+TEST(LocalThreads, RanksWithOtherOptionsGetAnError) {
   ThreadOptions options;
   options.size = 2;
   const std::string error = run_sessions(options, [&](engine::Session& session) {

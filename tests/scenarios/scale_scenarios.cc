@@ -59,7 +59,7 @@ class Marks {
     for (std::size_t i = 0; i < after.size(); ++i) {
       after[i] = difference(after[i], before_[i]);
     }
-    result_.hub = after.back();
+    result_.coordinator = after.back();
     after.pop_back();
     result_.ranks = std::move(after);
     result_.data_operations = world_->data_operations() - operations_before_;
@@ -73,7 +73,7 @@ class Marks {
     for (Rank r = 0; r < static_cast<Rank>(result_.took.size()); ++r) {
       all.push_back(world_->control().traffic(r));
     }
-    all.push_back(world_->control().hub());
+    all.push_back(world_->control().coordinator_traffic());
     return all;
   }
 

@@ -23,7 +23,7 @@ struct ScaleOptions {
 struct ScaleResult {
   std::string scenario;
   std::string error;  // empty: the run succeeded
-  world::Traffic hub;
+  world::Traffic coordinator;
   std::vector<world::Traffic> ranks;
   // one entry per rank; from the common instant, or from the event that the scenario measures
   std::vector<Duration> took;

@@ -49,12 +49,12 @@ void print(const ScaleResult& result, int ranks, int fanout, std::uint64_t seed,
   const auto number = [&](const char* key, double value) { json.key(key).value(value); };
   json.begin_object().key("scenario").value(result.scenario);
   json.key("ranks").value(ranks).key("fanout").value(fanout).key("seed").value(seed);
-  number("hub_received", static_cast<double>(result.hub.received));
-  number("hub_sent", static_cast<double>(result.hub.sent));
-  number("hub_membership", static_cast<double>(result.hub.membership));
-  number("hub_bytes_received", static_cast<double>(result.hub.bytes_received));
-  number("hub_bytes_sent", static_cast<double>(result.hub.bytes_sent));
-  number("hub_busy", seconds(result.hub.busy));
+  number("hub_received", static_cast<double>(result.coordinator.received));
+  number("hub_sent", static_cast<double>(result.coordinator.sent));
+  number("hub_membership", static_cast<double>(result.coordinator.membership));
+  number("hub_bytes_received", static_cast<double>(result.coordinator.bytes_received));
+  number("hub_bytes_sent", static_cast<double>(result.coordinator.bytes_sent));
+  number("hub_busy", seconds(result.coordinator.busy));
   std::vector<std::uint64_t> messages;
   for (const world::Traffic& traffic : result.ranks) {
     messages.push_back(traffic.sent + traffic.received - traffic.membership);

@@ -124,7 +124,7 @@ TEST(Sim, RankThatNeverComesIsGivenUpAtTheLimit) {
   EXPECT_NE(outcome.find("rank 2"), std::string::npos) << outcome;
 }
 
-TEST(Sim, DeathIsToldToEverybodyWithTheRank) {
+TEST(Sim, DeathIsReportedToAllRanksWithTheRank) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(60); ++seed) {
     world::SimOptions options = options_for(seed);
     options.size = 2 + static_cast<int>(seed % 4);
@@ -134,7 +134,7 @@ TEST(Sim, DeathIsToldToEverybodyWithTheRank) {
   }
 }
 
-TEST(Sim, LeavingEarlyIsToldToTheOthers) {
+TEST(Sim, LeavingEarlyIsReportedToTheOthers) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(60); ++seed) {
     world::SimOptions options = options_for(seed);
     options.size = 2 + static_cast<int>(seed % 4);
@@ -224,7 +224,7 @@ TEST(Sim, StepGivenUpAnywhereLeavesAllRanksWithOnePlan) {
   }
 }
 
-TEST(Sim, DifferentPlansAreSaidOnceAndNotUsed) {
+TEST(Sim, DifferentPlansAreReportedOnceAndNotUsed) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(10); ++seed) {
     world::SimOptions options = options_for(seed);
     options.size = 3;
@@ -243,7 +243,7 @@ TEST(Sim, DifferentPlansAreSaidOnceAndNotUsed) {
 }
 
 // The plans are rejected in step 4; ranks have seen different parts of that when a step is given up.
-TEST(Sim, DifferentPlansAreSaidOnceWhateverStepIsGivenUp) {
+TEST(Sim, DifferentPlansAreReportedOnceWhicheverStepIsGivenUp) {
   for (int step = 3; step < 6; ++step) {
     for (int point = 0; point < kReplannedPoints; ++point) {
       const auto seed = static_cast<std::uint64_t>(step * kReplannedPoints + point);
@@ -280,7 +280,7 @@ TEST(Sim, ThreadThatWaitsForATensorIsWokenByAbortAndClose) {
   }
 }
 
-TEST(Sim, ThreadThatWaitsForATensorIsToldOfALostRank) {
+TEST(Sim, ThreadThatWaitsForATensorLearnsOfALostRank) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(60); ++seed) {
     world::SimOptions options = options_for(seed);
     options.size = 2 + static_cast<int>(seed % 4);

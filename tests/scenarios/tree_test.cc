@@ -67,7 +67,7 @@ TEST(Tree, LateRankIsWaitedForAndNamed) {
   EXPECT_NE(warnings.front().find("after validation"), std::string::npos) << warnings.front();
 }
 
-TEST(Tree, DeathIsToldToEverybodyWithTheRank) {
+TEST(Tree, DeathIsReportedToAllRanksWithTheRank) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(30); ++seed) {
     Duration took{};
     expect_well(options_for(seed), dying_rank(static_cast<int>(seed % 5)), &took);
@@ -158,7 +158,7 @@ TEST(Tree, TheBusiestProcessHearsNoMoreThanItsChildrenHoweverManyRanksThereAre) 
     world::SimOptions options = big_options(size);
     world::SimWorld world(options);
     ASSERT_EQ(world.run(first_use(20)), "");
-    std::uint64_t most = world.control().hub().received;
+    std::uint64_t most = world.control().coordinator_traffic().received;
     for (Rank r = 0; r < size; ++r) {
       most = std::max(most, world.control().traffic(r).received);
     }
@@ -174,7 +174,8 @@ TEST(Tree, TheEndOfAJobCostsARankAFewMessagesHoweverManyRanksThereAre) {
       options.control.fanout = fanout;
       const ScaleResult result = run_scale("end", options, {});
       ASSERT_EQ(result.error, "");
-      EXPECT_LE(result.hub.sent + result.hub.received, 3U * static_cast<unsigned>(size)) << size << ", " << fanout;
+      EXPECT_LE(result.coordinator.sent + result.coordinator.received, 3U * static_cast<unsigned>(size))
+          << size << ", " << fanout;
     }
   }
 }

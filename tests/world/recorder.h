@@ -16,7 +16,7 @@ namespace sirtaki::world {
 class Recorder {
  public:
   // Kinds of entries; the committed digests contain them, so values keep their meaning.
-  enum class Kind : std::uint8_t { kData = 1, kToHub = 2, kToRank = 3, kPlan = 4, kResult = 5, kStatus = 6 };
+  enum class Kind : std::uint8_t { kData = 1, kToCoordinator = 2, kToRank = 3, kPlan = 4, kResult = 5, kStatus = 6 };
 
   void add(Kind kind, Rank rank, std::uint64_t key, ConstBytes bytes);
 

@@ -22,14 +22,14 @@ SimControl::SimControl(SimClock& clock, ControlOptions options, std::function<Du
       options_(options),
       delay_(std::move(delay)),
       left_(std::move(left)),
-      hub_loop_(clock.make_loop()),
+      coordinator_loop_(clock.make_loop()),
       coordinator_(options.size, options.stall,
                    control::plan_tree(options.size, options.fanout).empty() ? Duration() : kLastWordWait,
                    options.coordinator) {
   for (int i = 0; i <= options_.size; ++i) {
     processes_.push_back(std::make_unique<Process>());
   }
-  processes_.back()->loop = hub_loop_.get();
+  processes_.back()->loop = coordinator_loop_.get();
   for (control::RelayPlace& place : control::plan_tree(options_.size, options_.fanout)) {
     const std::size_t at = relays_.size();
     processes_[static_cast<std::size_t>(place.host)]->relays.push_back(at);
@@ -43,7 +43,7 @@ SimControl::SimControl(SimClock& clock, ControlOptions options, std::function<Du
 }
 
 SimControl::~SimControl() {
-  hub_loop_->kill();
+  coordinator_loop_->kill();
 }
 
 void SimControl::attach(Rank rank, SimLoop& loop, ControlEvents events) {
@@ -54,7 +54,7 @@ void SimControl::attach(Rank rank, SimLoop& loop, ControlEvents events) {
 
 void SimControl::start() {
   if (options_.heartbeat_interval > Duration(0)) {
-    hub_loop_->after(options_.heartbeat_interval, [this] { beat(); });
+    coordinator_loop_->after(options_.heartbeat_interval, [this] { beat(); });
   }
 }
 
@@ -120,7 +120,7 @@ void SimControl::send(Rank from, const control::MemberMessage& message) {
 
 void SimControl::to_coordinator(Place from, control::Bundle bundle) {
   const std::vector<std::byte> bytes = control::encode(bundle);
-  transmit(from, hub_place(), {bytes.size(), bundle.size()}, [this, bytes] {
+  transmit(from, coordinator_place(), {bytes.size(), bundle.size()}, [this, bytes] {
     const auto said = control::decode_bundle(bytes, options_.size);
     SRT_CHECK(said.ok());
     for (const control::SourcedMessage& item : *said) {
@@ -201,7 +201,7 @@ void SimControl::act() {
     if (relays_.empty()) {
       const control::Spread single{{action.to, std::move(action.message)}};
       for (const Rank r : action.to.ranks()) {
-        to_member(hub_place(), r, single);
+        to_member(coordinator_place(), r, single);
       }
     } else {
       spread.push_back({std::move(action.to), std::move(action.message)});
@@ -218,7 +218,7 @@ void SimControl::act() {
       }
     }
     if (!part.empty()) {
-      to_relay(hub_place(), i, part);
+      to_relay(coordinator_place(), i, part);
     }
   }
   warnings_.insert(warnings_.end(), actions.warnings.begin(), actions.warnings.end());
@@ -226,9 +226,9 @@ void SimControl::act() {
 }
 
 void SimControl::schedule_tick() {
-  hub_loop_->cancel(std::exchange(tick_, {}));
+  coordinator_loop_->cancel(std::exchange(tick_, {}));
   if (const auto next = coordinator_.next_tick()) {
-    tick_ = hub_loop_->after(*next - clock_.now(), [this] {
+    tick_ = coordinator_loop_->after(*next - clock_.now(), [this] {
       tick_ = {};
       coordinator_.on_tick(clock_.now());
       act();
@@ -236,16 +236,16 @@ void SimControl::schedule_tick() {
   }
 }
 
-// ---- membership: every rank's own connection to the hub ----
+// ---- membership: every rank's own connection to the coordinator ----
 
 void SimControl::leave(Rank rank) {
-  transmit(static_cast<Place>(rank), hub_place(), {kNoticeBytes, 1, true}, [this, rank] {
+  transmit(static_cast<Place>(rank), coordinator_place(), {kNoticeBytes, 1, true}, [this, rank] {
     processes_[static_cast<std::size_t>(rank)]->left = true;
     // Its connections send the good-bye after all earlier messages.
-    hub_loop_->after(kGoodBye, [this, rank] { left_(rank); });
+    coordinator_loop_->after(kGoodBye, [this, rank] { left_(rank); });
     departed_.push_back(rank);
     if (departed_.size() == 1) {
-      hub_loop_->after(kLeaveLinger, [this] { tell_departures(); });
+      coordinator_loop_->after(kLeaveLinger, [this] { tell_departures(); });
     }
   });
 }
@@ -263,7 +263,7 @@ void SimControl::tell_departures() {
 
 void SimControl::die(Rank rank) {
   processes_[static_cast<std::size_t>(rank)]->gone = true;
-  hub_loop_->after(options_.death_notice, [this, rank] {
+  coordinator_loop_->after(options_.death_notice, [this, rank] {
     tell_departures();
     coordinator_.on_lost(rank);
     announce({rank}, true);
@@ -272,13 +272,13 @@ void SimControl::die(Rank rank) {
 
 void SimControl::announce(const std::vector<Rank>& ranks, bool lost) {
   act();
-  for (Place place = 0; place < hub_place(); ++place) {
+  for (Place place = 0; place < coordinator_place(); ++place) {
     Process& process = *processes_[place];
     // A relay serves the ranks below it even after its own rank has left in order.
     if (process.gone || (process.left && process.relays.empty())) {
       continue;
     }
-    transmit(hub_place(), place, {kNoticeBytes, ranks.size(), true}, [this, &process, ranks, lost] {
+    transmit(coordinator_place(), place, {kNoticeBytes, ranks.size(), true}, [this, &process, ranks, lost] {
       for (const Rank rank : ranks) {
         if (!process.left && (lost || relays_.empty())) {  // a tree announces a leave by RanksLeft
           process.events.gone(rank, lost);
@@ -295,14 +295,14 @@ void SimControl::announce(const std::vector<Rank>& ranks, bool lost) {
 }
 
 void SimControl::beat() {
-  for (Place place = 0; place < hub_place(); ++place) {
+  for (Place place = 0; place < coordinator_place(); ++place) {
     if (!processes_[place]->gone) {
-      transmit(hub_place(), place, {kNoticeBytes, 1, true}, [this, place] {
-        transmit(place, hub_place(), {kNoticeBytes, 1, true}, [] {});
+      transmit(coordinator_place(), place, {kNoticeBytes, 1, true}, [this, place] {
+        transmit(place, coordinator_place(), {kNoticeBytes, 1, true}, [] {});
       });
     }
   }
-  hub_loop_->after(options_.heartbeat_interval, [this] { beat(); });
+  coordinator_loop_->after(options_.heartbeat_interval, [this] { beat(); });
 }
 
 }  // namespace sirtaki::world

@@ -65,7 +65,7 @@ class SimControl {
   // Kills the process of `rank`: its loop accepts no more tasks.
   void die(Rank rank);
 
-  const Traffic& hub() const { return processes_.back()->traffic; }
+  const Traffic& coordinator_traffic() const { return processes_.back()->traffic; }
   const Traffic& traffic(Rank rank) const { return processes_[static_cast<std::size_t>(rank)]->traffic; }
   std::uint64_t messages() const { return messages_; }  // without membership
   const std::vector<std::string>& warnings() const { return warnings_; }
@@ -94,7 +94,7 @@ class SimControl {
   };
   using Place = std::size_t;  // place of a process: its rank; the coordinator has the last
 
-  Place hub_place() const { return processes_.size() - 1; }
+  Place coordinator_place() const { return processes_.size() - 1; }
   void transmit(Place from, Place to, Parcel parcel, Task deliver);
   Duration occupy(Process& process, const Parcel& parcel, Duration cost);
   Duration in_order(Place from, Place to, Duration delay);
@@ -113,7 +113,7 @@ class SimControl {
   const ControlOptions options_;
   std::function<Duration(std::size_t)> delay_;
   std::function<void(Rank)> left_;
-  std::unique_ptr<SimLoop> hub_loop_;
+  std::unique_ptr<SimLoop> coordinator_loop_;
   control::Coordinator coordinator_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::vector<RelayNode> relays_;

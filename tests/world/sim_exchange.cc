@@ -109,7 +109,7 @@ class SimRank final : public SimExchanges::RankExchange {
 
   static Status peer_lost() { return {Code::kPeerLost, "a rank died"}; }
   // Waiting ranks learn of a death after a delay.
-  bool lost(Duration timeout) const { return timeout > Duration(0) && net_.somebody_died(); }
+  bool lost(Duration timeout) const { return timeout > Duration(0) && net_.a_rank_died(); }
 
   // Returns whether the rank has the result, or an error, before the timeout.
   bool wait(const SimExchanges::Meeting& meeting, Duration timeout) {

@@ -77,7 +77,7 @@ class SimExchanges {
   void rest(Rank rank, TimePoint until);
   void call(Rank rank);
   Meeting& meet(const Key& key, Rank rank, ConstBytes mine, bool faults);
-  bool somebody_died() const { return died_; }
+  bool a_rank_died() const { return died_; }
   Duration delay();
   bool draw(int permille) { return static_cast<int>(random_() % 1000) < permille; }
 

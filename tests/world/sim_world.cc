@@ -253,7 +253,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
   void send(control::MemberMessage message) override {
     if (!gone()) {
       if (world_.options.recorder != nullptr) {
-        record(Recorder::Kind::kToHub, 0, control::encode(message));
+        record(Recorder::Kind::kToCoordinator, 0, control::encode(message));
       }
       world_.control->send(rank_, message);
     }

@@ -169,7 +169,7 @@ struct Job {
 
 using Body = std::function<void(std::unique_ptr<engine::Session>&, const Gpu&)>;
 
-Gpu play_gpu(engine::JobSpec& spec, const net::testing::FakeNccl* nccl) {
+Gpu make_fake_gpu(engine::JobSpec& spec, const net::testing::FakeNccl* nccl) {
   using Owner = std::unique_ptr<device::DeviceApi>;
   auto device = std::make_unique<device::testing::FakeDevice>();
   const Gpu gpu{device.get(), *device->make_stream(device::Priority::kNormal), device->watch()};
@@ -191,15 +191,15 @@ Gpu play_gpu(engine::JobSpec& spec, const net::testing::FakeNccl* nccl) {
   return gpu;
 }
 
-// Returns a description of the first failure, including misuse of the device.
-std::string what_is_wrong(const ThreadOptions& options, Rank rank, const Gpu& gpu) {
+// Returns a description of misuse of the device; empty: none.
+std::string misuse_of_device(const ThreadOptions& options, Rank rank, const Gpu& gpu) {
   const std::string who = "rank " + std::to_string(rank);
   if (gpu.device != nullptr && !gpu.seen->breaches.empty()) {
     return who + ": a thread that the device does not know calls " + gpu.seen->breaches.front();
   }
   const int left = gpu.device == nullptr ? 0 : gpu.seen->left - 1;  // the stream of the program remains
-  if (options.all_given_back && left != 0) {
-    return who + ": the device has not got back " + std::to_string(left);
+  if (options.expect_no_leaks && left != 0) {
+    return who + ": objects of the device that were not released: " + std::to_string(left);
   }
   return {};
 }
@@ -207,7 +207,7 @@ std::string what_is_wrong(const ThreadOptions& options, Rank rank, const Gpu& gp
 std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, std::latch& joined, const Body& body) {
   engine::JobSpec spec{rank, options.size, job.address, job.secret};
   const Gpu gpu = options.on_device && rank != options.cpu_rank
-                      ? play_gpu(spec, rank == options.rank_without ? nullptr : job.nccl)
+                      ? make_fake_gpu(spec, rank == options.rank_without_nccl ? nullptr : job.nccl)
                       : Gpu();
   if (rank == options.broken_rank) {
     gpu.device->break_down(unavailable("an illegal address"));
@@ -232,7 +232,7 @@ std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, st
   }
   (*session)->close();
   session->reset();
-  return what_is_wrong(options, rank, gpu);
+  return misuse_of_device(options, rank, gpu);
 }
 
 std::string run_ranks(const ThreadOptions& options, const Body& body) {
@@ -253,22 +253,22 @@ std::string run_ranks(const ThreadOptions& options, const Body& body) {
     }
     job.configs.push_back(std::move(*config));
   }
-  hub::CoordinatorServerOptions hub_options;
-  hub_options.server.size = options.size;
-  hub_options.server.secret = *secret;
-  std::unique_ptr<hub::CoordinatorServer> hub;
+  hub::CoordinatorServerOptions server_options;
+  server_options.server.size = options.size;
+  server_options.server.secret = *secret;
+  std::unique_ptr<hub::CoordinatorServer> server;
   if (options.size > 1) {
-    auto started = hub::CoordinatorServer::start(std::move(hub_options), {});
+    auto started = hub::CoordinatorServer::start(std::move(server_options), {});
     if (!started) {
       return started.status().to_string();
     }
-    hub = std::move(*started);
+    server = std::move(*started);
   }
   std::optional<net::testing::FakeNccl> nccl;
   if (options.nccl) {
     nccl.emplace().break_down(options.nccl_breaks, options.nccl_lasts);
   }
-  job.address = hub ? "127.0.0.1:" + std::to_string(hub->port()) : "";
+  job.address = server ? "127.0.0.1:" + std::to_string(server->port()) : "";
   job.nccl = nccl ? &*nccl : nullptr;
   std::mutex mutex;
   std::string outcome;

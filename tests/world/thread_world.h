@@ -22,10 +22,10 @@ struct ThreadOptions {
   Rank cpu_rank = -1;            // rank whose tensors are on the host nevertheless
   Rank broken_rank = -1;         // rank whose GPU fails at the first work
   bool nccl = false;             // ranks have a fake NCCL
-  Rank rank_without = -1;        // rank that has no NCCL nevertheless
+  Rank rank_without_nccl = -1;   // rank that has no NCCL nevertheless
   Rank nccl_breaks = -1;         // rank to which NCCL reports an error
   std::uint64_t nccl_lasts = 3;  // calls until then
-  bool all_given_back = false;   // the GPU must have all of its objects back in the end
+  bool expect_no_leaks = false;  // the GPU must have all of its objects back in the end
   // Receives the statistics of the session of each rank before it closes; on the threads of the ranks.
   std::function<void(Rank rank, const std::string& json)> stats = {};
 };
