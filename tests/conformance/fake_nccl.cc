@@ -88,7 +88,7 @@ void add_up(const Inputs& inputs, std::size_t first, std::size_t count, Element 
 
 FakeNccl::FakeNccl() {
   if (the_fake != nullptr) {
-    throw std::logic_error("NCCL is played twice");
+    throw std::logic_error("only one FakeNccl may exist at a time");
   }
   the_fake = this;
   fill_life();
@@ -261,10 +261,10 @@ void FakeNccl::fill_calls() {
     const auto* const from = static_cast<const std::byte*>(data);
     Step step;
     step.stream = stream;
-    step.hand_in = [world = comm(handle).world, way = std::pair(comm(handle).rank, peer), from,
+    step.hand_in = [world = comm(handle).world, route = std::pair(comm(handle).rank, peer), from,
                     bytes = size_of(count, element)] {
       const Lock handing_in(the_mutex);
-      world->mail[way].emplace_back(from, from + bytes);
+      world->mail[route].emplace_back(from, from + bytes);
     };
     group().push_back(std::move(step));
     return Outcome::kInProgress;
@@ -272,16 +272,17 @@ void FakeNccl::fill_calls() {
   api_.recv = [](void* data, std::size_t count, Element element, int peer, CommHandle handle, NativeStream stream) {
     Step step;
     step.stream = stream;
-    step.can = [world = comm(handle).world, way = std::pair(peer, comm(handle).rank), aborted = comm(handle).aborted] {
+    step.can = [world = comm(handle).world, route = std::pair(peer, comm(handle).rank),
+                aborted = comm(handle).aborted] {
       const Lock looking(the_mutex);
-      return *aborted || !world->mail[way].empty();
+      return *aborted || !world->mail[route].empty();
     };
-    step.take = [world = comm(handle).world, way = std::pair(peer, comm(handle).rank), data,
+    step.take = [world = comm(handle).world, route = std::pair(peer, comm(handle).rank), data,
                  bytes = size_of(count, element), aborted = comm(handle).aborted] {
       const Lock taking(the_mutex);
       if (!*aborted) {
-        const Memory mail = std::move(world->mail[way].front());
-        world->mail[way].pop_front();
+        const Memory mail = std::move(world->mail[route].front());
+        world->mail[route].pop_front();
         std::memcpy(data, mail.data(), std::min(bytes, mail.size()));
       }
     };

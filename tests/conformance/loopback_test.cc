@@ -43,7 +43,7 @@ class LoopbackTest : public ::testing::Test {
       last_[rank] = std::move(status);
     });
   }
-  void settle() {
+  void run_briefly() {
     const TimePoint until = loop_.now() + std::chrono::milliseconds(2);
     loop_.run([&] { return loop_.now() >= until; });
   }
@@ -67,13 +67,13 @@ TEST_F(LoopbackTest, WaitsOnTheDeviceForTheInputAndTellsItTheEnd) {
   start(0, 1, {ready, {}, {}});
   start(1, 1, {{}, finished, [&] { queued = true; }});
   EXPECT_FALSE(queued);
-  settle();
+  run_briefly();
   EXPECT_TRUE(queued);
   EXPECT_FALSE(*device_.done(finished));
   EXPECT_EQ(ends_, (std::array<int, 2>{0, 0}));
   device_.run();
   EXPECT_TRUE(*device_.done(finished));
-  settle();
+  run_briefly();
   EXPECT_EQ(ends_, (std::array<int, 2>{1, 1}));
   for (const auto& result : memory_) {
     EXPECT_EQ(result, (std::array<float, 3>{3, 4, 5}));
@@ -84,18 +84,18 @@ TEST_F(LoopbackTest, CancellingLeavesTheOthersWaiting) {
   start(0, 1);
   ranks_[0]->cancel(OpTag(1), {Code::kMismatch, "given up"});
   EXPECT_EQ(ends_[0], 0) << "called from inside";
-  settle();
+  run_briefly();
   EXPECT_EQ(ends_[0], 1);
   EXPECT_EQ(last_[0].code(), Code::kMismatch);
   start(1, 1);
-  settle();
+  run_briefly();
   EXPECT_EQ(ends_[1], 0);
   ranks_[1]->cancel(OpTag(1), {Code::kMismatch, "given up"});
-  settle();
+  run_briefly();
   EXPECT_EQ(ends_[1], 1);
   start(0, 1);
   start(1, 1);
-  settle();
+  run_briefly();
   EXPECT_TRUE(last_[0].ok() && last_[1].ok());
   EXPECT_EQ(ends_, (std::array<int, 2>{2, 2}));
 }
@@ -105,12 +105,12 @@ TEST_F(LoopbackTest, KeepsTheBuffersOfWhatTheDeviceWorksOn) {
   start(0, 1);
   start(1, 1);
   ranks_[0]->abort({Code::kAborted, "before it heard of the launch"});
-  settle();
+  run_briefly();
   ranks_[1]->cancel(OpTag(1), {Code::kAborted, "after it"});
-  settle();
+  run_briefly();
   EXPECT_EQ(ends_, (std::array<int, 2>{0, 0}));
   device_.run();
-  settle();
+  run_briefly();
   EXPECT_EQ(ends_, (std::array<int, 2>{1, 1}));
   EXPECT_EQ(last_[0].code(), Code::kAborted);
   EXPECT_EQ(last_[1].code(), Code::kAborted);
@@ -122,15 +122,15 @@ TEST_F(LoopbackTest, SaysWhenTooMuchIsInFlight) {
     start(0, tag);
     start(1, tag);
   }
-  settle();
+  run_briefly();
   EXPECT_EQ(ends_, (std::array<int, 2>{1, 1}));
   EXPECT_EQ(last_[0].code(), Code::kExhausted);
   device_.run();
-  settle();
+  run_briefly();
   EXPECT_EQ(ends_, (std::array<int, 2>{3, 3}));
   start(0, 4);
   start(1, 4);
-  settle();
+  run_briefly();
   EXPECT_TRUE(last_[0].ok() && last_[1].ok()) << "events have come back";
 }
 
@@ -138,9 +138,9 @@ TEST_F(LoopbackTest, PassesErrorsOfTheDeviceOn) {
   device_.hold();
   start(0, 1);
   start(1, 1);
-  settle();
+  run_briefly();
   device_.break_down({Code::kUnavailable, "an illegal address"});
-  settle();
+  run_briefly();
   EXPECT_EQ(ends_, (std::array<int, 2>{1, 1}));
   EXPECT_EQ(last_[1].code(), Code::kUnavailable);
 }

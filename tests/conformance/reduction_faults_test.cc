@@ -209,7 +209,7 @@ TEST_P(ReductionFaults, CorruptPayloadsNameRankAndTensorAndNothingIsApplied) {
   EXPECT_EQ(gradients[0], gradients[2]);
 }
 
-TEST_P(ReductionFaults, CancelledPartitionsEndOnceWithTheCauseAndOweWhatTheyDid) {
+TEST_P(ReductionFaults, CancelledPartitionsEndOnceWithTheCauseAndKeepTheirResidual) {
   const Layout layout = make_layout(scheme(), kSizes, Cut::kCut);
   Gradients gradients = ramps();
   for (const Status& status : group_.run(layout, gradients)) {

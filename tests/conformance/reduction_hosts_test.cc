@@ -25,13 +25,13 @@ TEST_P(ReductionHosts, MeanTheSameBetweenHostsAsBetweenRanks) {
   expect_reference_of_hosts(scheme(), "hosts", Cut::kFused, ReduceOp::kAverage);
 }
 
-TEST_P(ReductionHosts, GiveOrOweAllThatWasPutIn) {
+TEST_P(ReductionHosts, ResultsAndResidualsAddUpToTheInputs) {
   if (GetParam().exact()) {
     expect_nothing_lost(scheme(), "hosts");
   }
 }
 
-TEST_P(ReductionHosts, NonFiniteSlicesAreNanOnAllRanksAndOweWhatTheyDid) {
+TEST_P(ReductionHosts, NonFiniteSlicesAreNanOnAllRanksAndKeepTheirResidual) {
   Group group(scheme(), kCaseSizes, "hosts");
   const Layout layout = make_layout(scheme(), kCaseSizes, Cut::kFused);
   Gradients gradients = random_gradients(scheme().ranks, 1);
@@ -52,7 +52,7 @@ TEST_P(ReductionHosts, NonFiniteSlicesAreNanOnAllRanksAndOweWhatTheyDid) {
   }
 }
 
-TEST_P(ReductionHosts, WhatNoRankHasIsZeroAndOwesWhatItDid) {
+TEST_P(ReductionHosts, TensorsThatNoRankHasAreZeroAndKeepTheirResidual) {
   Group group(scheme(), kCaseSizes, "hosts");
   const Layout layout = make_layout(scheme(), kCaseSizes, Cut::kCut);
   Gradients gradients = random_gradients(scheme().ranks, 1);

@@ -93,7 +93,7 @@ TEST_P(ReductionConformance, MeansTheSameWhateverTheLayout) {
   expect_reference(scheme(), "local", Cut::kFused, ReduceOp::kAverage);
 }
 
-TEST_P(ReductionConformance, GivesOrOwesAllThatWasPutIn) {
+TEST_P(ReductionConformance, ResultsAndResidualsAddUpToTheInputs) {
   if (GetParam().exact()) {
     expect_nothing_lost(scheme(), "local");
   }
@@ -129,7 +129,7 @@ TEST_P(ReductionConformance, SendsWhatItsFormulaSays) {
   }
 }
 
-TEST_P(ReductionConformance, NonFiniteSlicesAreNanOnAllRanksAndOweWhatTheyDid) {
+TEST_P(ReductionConformance, NonFiniteSlicesAreNanOnAllRanksAndKeepTheirResidual) {
   const float poison =
       scheme().ranks % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
   Group group(scheme(), kCaseSizes, "local");
@@ -156,7 +156,7 @@ TEST_P(ReductionConformance, NonFiniteSlicesAreNanOnAllRanksAndOweWhatTheyDid) {
   }
 }
 
-TEST_P(ReductionConformance, WhatNoRankHasIsZeroAndOwesWhatItDid) {
+TEST_P(ReductionConformance, TensorsThatNoRankHasAreZeroAndKeepTheirResidual) {
   Group group(scheme(), kCaseSizes, "local");
   const Layout layout = make_layout(scheme(), kCaseSizes, Cut::kCut);
   Gradients gradients = random_gradients(scheme().ranks, 1);

@@ -17,7 +17,7 @@ namespace sirtaki::compression {
 namespace {
 
 // Integers up to 127 pass int8 with scale 1, so residuals are exact.
-TEST(Memory, OwesWhatNeitherTheRankNorTheOwnerHasSent) {
+TEST(Memory, ResidualHoldsUnsentPartsOfRankAndOwner) {
   const PayloadCodec& int8 = *find_payload_codec("int8");
   CodecState memory(int8, {1, 4}, {.numel = 10}, {.stripe = 4, .ranks = 2, .rank = 1});
   EXPECT_TRUE(memory.empty());
@@ -82,7 +82,7 @@ std::vector<Case> with_memory() {
           {"powersgd", {1, 3, 1}}};
 }
 
-TEST(Memory, CodersGoOnFromWhatTheyRemembered) {
+TEST(Memory, CodersContinueFromSavedState) {
   for (const Case& one : with_memory()) {
     SCOPED_TRACE(one.codec);
     const PayloadCodec& codec = *find_payload_codec(one.codec);
@@ -123,7 +123,7 @@ TEST(Memory, MomentumAloneMeansSomethingToOtherParameters) {
   EXPECT_TRUE(larger.momentum().empty());
 }
 
-TEST(Memory, RefusesToRememberWhatIsDamaged) {
+TEST(Memory, RefusesDamagedState) {
   CodecState memory(*find_payload_codec("group_topk"), with_memory()[0].params, kMatrix, kAlone);
   std::mt19937_64 random(9);
   step_of(memory, 0, random);
@@ -141,7 +141,7 @@ TEST(Memory, RefusesToRememberWhatIsDamaged) {
   EXPECT_TRUE(again.momentum().empty());
 }
 
-TEST(Memory, WithoutErrorFeedbackNothingIsOwed) {
+TEST(Memory, WithoutErrorFeedbackResidualsAreZero) {
   const PayloadCodec& int8 = *find_payload_codec("int8");
   CodecState memory(int8, {0, 256}, {.numel = 3}, {.stripe = 1024, .ranks = 4, .rank = 0});
   std::vector<float> gradient = {1, 2, 3};
@@ -213,7 +213,7 @@ class ScatterWorld {
 };
 
 // All numbers are integers far below 2^24, so every sum here is exact.
-TEST(Memory, WhatRanksGaveIsWhatTheyGotPlusWhatIsOwed) {
+TEST(Memory, InputsAreResultsPlusResiduals) {
   for (const int ranks : {1, 2, 3, 4}) {
     SCOPED_TRACE("ranks " + std::to_string(ranks));
     std::mt19937_64 random(static_cast<std::uint64_t>(ranks));

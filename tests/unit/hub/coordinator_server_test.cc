@@ -190,7 +190,7 @@ TEST_F(CoordinatorServerTest, NonsenseFromAMemberFailsTheJobNamingIt) {
   EXPECT_NE(failed->status.text().find("rank 1"), std::string_view::npos) << failed->status.to_string();
 }
 
-TEST_F(CoordinatorServerTest, AMemberThatVanishesIsTold) {
+TEST_F(CoordinatorServerTest, AMemberThatVanishesIsReported) {
   members_[1].client.reset();
   EXPECT_EQ(members_[0].wait_for_loss().substr(0, 2), "1:");
   EXPECT_FALSE(hub_->drain(Duration(0)));
@@ -237,12 +237,12 @@ TEST_F(CoordinatorServerTest, MayBeDestroyedWhileMessagesArrive) {
 }
 
 // Ranks 0 and 1 below a relay of rank 0, rank 2 below its own.
-class HubTreeTest : public CoordinatorServerTest {
+class CoordinatorTreeTest : public CoordinatorServerTest {
  protected:
-  HubTreeTest() : CoordinatorServerTest(3, 2) {}
+  CoordinatorTreeTest() : CoordinatorServerTest(3, 2) {}
 };
 
-TEST_F(HubTreeTest, TheHubSpeaksToTheTopRelaysOnly) {
+TEST_F(CoordinatorTreeTest, TheServerSendsToTheTopRelaysOnly) {
   control::OpMeta meta;
   meta.dims = {3};
   send_tree(0, {{control::RankSet::range(0, 2), control::Announce{"a", 0, meta}}});
@@ -256,7 +256,7 @@ TEST_F(HubTreeTest, TheHubSpeaksToTheTopRelaysOnly) {
   EXPECT_TRUE(members_[1].wait_for_tree(0).empty());
 }
 
-TEST_F(HubTreeTest, WhoSpeaksForRanksThatItDoesNotRelayForFailsTheJob) {
+TEST_F(CoordinatorTreeTest, MessagesForRanksOfAnotherRelayFailTheJob) {
   send_tree(1, {{control::RankSet::of(1), control::StreamClose{StreamId(1)}}});
   const auto failed = members_[2].wait_for<control::JobFailed>();
   ASSERT_TRUE(failed);
@@ -264,14 +264,14 @@ TEST_F(HubTreeTest, WhoSpeaksForRanksThatItDoesNotRelayForFailsTheJob) {
       << failed->status.to_string();
 }
 
-TEST_F(HubTreeTest, JunkForSeveralRanksFailsTheJobToo) {
+TEST_F(CoordinatorTreeTest, JunkForSeveralRanksFailsTheJobToo) {
   members_[0].client->send_tree(std::vector<std::byte>(10, std::byte{0xee}));
   const auto failed = members_[1].wait_for<control::JobFailed>();
   ASSERT_TRUE(failed);
   EXPECT_NE(failed->status.text().find("rank 0"), std::string_view::npos) << failed->status.to_string();
 }
 
-TEST_F(HubTreeTest, ALostConnectionOfTheTreeIsToldToEverybody) {
+TEST_F(CoordinatorTreeTest, ALostConnectionOfTheTreeIsReportedToAllRanks) {
   send(1, control::JobBroken{Status(Code::kPeerLost, "cable out", {0, ""})});
   for (Member& member : members_) {
     const auto failed = member.wait_for<control::JobFailed>();
@@ -280,7 +280,7 @@ TEST_F(HubTreeTest, ALostConnectionOfTheTreeIsToldToEverybody) {
   }
 }
 
-TEST_F(HubTreeTest, ARankThatRelaysOnHasLeftForTheOthers) {
+TEST_F(CoordinatorTreeTest, ARankThatRelaysOnHasLeftForTheOthers) {
   send_tree(0, {{control::RankSet::of(0), control::Leaving{}}});
   EXPECT_EQ(members_[1].wait_for_leave(), std::vector<Rank>{0});
   EXPECT_EQ(members_[2].wait_for_leave(), std::vector<Rank>{0});

@@ -18,9 +18,9 @@ namespace sirtaki::kernels::ref {
 void filter_select(std::int64_t filters, std::int64_t keep, const std::byte* norms, std::byte* ids);
 void filter_sum(const FilterShape& shape, DType value, std::span<const FilterPart> parts, std::byte* out);
 void group_topk_sum(const GroupTopk& how, std::int64_t n, std::span<const std::byte* const> payloads, std::byte* out);
-// By sorting.
+// Sorts the magnitudes.
 KthMagnitude kth_magnitude(std::int64_t n, std::int64_t k, const std::byte* data);
-// By way of dense arrays.
+// Adds dense arrays.
 void sparse_sum(DType value, std::int64_t n, std::span<const SparsePayload> payloads, std::byte* out);
 
 }  // namespace sirtaki::kernels::ref

@@ -55,7 +55,7 @@ TEST(FindHandler, EndsOnListingsThatMakeNoSense) {
   sigterm_targets(circle, 1, 3);
 }
 
-TEST(ToldToEnd, SparesWrappersAboveAndHelpersBelow) {
+TEST(SigtermTargets, LeaveOutWrappersAboveAndHelpersBelow) {
   const std::vector<SessionProcess> family = {
       process(1, 0, "/conda", "conda run"),   process(2, 1, "/python", "train.py", bit(SIGTERM)),
       process(3, 2, "/python", "train.py"),   process(4, 3, "/gzip", "gzip"),
@@ -63,7 +63,7 @@ TEST(ToldToEnd, SparesWrappersAboveAndHelpersBelow) {
   EXPECT_EQ(sigterm_targets(family, 1, 2), (std::vector<pid_t>{2, 5, 6}));
 }
 
-TEST(ToldToEnd, ReachesWhatAShellWithATrapWaitsFor) {
+TEST(SigtermTargets, IncludeTheChildOfAShellWithATrap) {
   const std::vector<SessionProcess> shell = {process(1, 0, "/sh", "sh job.sh", bit(SIGTERM)),
                                              process(2, 1, "/python", "train.py")};
   EXPECT_EQ(sigterm_targets(shell, 1, 1), (std::vector<pid_t>{1, 2}));

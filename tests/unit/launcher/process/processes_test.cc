@@ -46,7 +46,7 @@ TEST(KillDescendants, EndsChildrenThatHaveASessionOfTheirOwn) {
   close(ready[1]);
 }
 
-TEST(WaitStatus, IsToldAsAShellWould) {
+TEST(WaitStatus, IsDescribedLikeAShell) {
   EXPECT_EQ(describe_wait_status(W_EXITCODE(3, 0)), "exit code 3");
   EXPECT_EQ(describe_wait_status(W_EXITCODE(0, 9)), "killed by signal 9 (Killed)");
   EXPECT_EQ(exit_code_of(W_EXITCODE(3, 0)), 3);
