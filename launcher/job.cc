@@ -53,7 +53,7 @@ int Job::run() {
     status = start_hub();
   }
   if (!status.ok()) {
-    say(std::string(status.text()));
+    log(std::string(status.text()));
     output_.writer->finish(std::nullopt);
     return 1;
   }
@@ -111,7 +111,7 @@ void Job::on_frame(AgentLink& link, const Frame& frame) {
         return;
       }
       state->spawned = true;
-      say_verbose("rank " + std::to_string(message->rank) + " on " + link.placement().host + ": pid " +
+      log_verbose("rank " + std::to_string(message->rank) + " on " + link.placement().host + ": pid " +
                   std::to_string(message->pid));
       return;
     }
@@ -146,7 +146,7 @@ void Job::on_output(AgentLink& link, ConstBytes payload) {
   const std::string_view text(reinterpret_cast<const char*>(output->data.data()), output->data.size());
   if (output_.files) {
     if (const Status status = output_.files->write(output->rank, output->stream, text); !status.ok()) {
-      say(std::string(status.text()) + "; its output goes to the terminal alone from here");
+      log(std::string(status.text()) + "; its output goes to the terminal alone from here");
     }
   }
   output_.mux->feed(output->rank, output->stream, text);
@@ -178,7 +178,7 @@ void Job::on_exited(AgentLink& link, ConstBytes payload) {
   state->wait_status = message->wait_status;
   const std::string what = describe_wait_status(message->wait_status);
   coordinator_->report_exit(message->rank, what);
-  say_verbose("rank " + std::to_string(message->rank) + " ended: " + what);
+  log_verbose("rank " + std::to_string(message->rank) + " ended: " + what);
   if (message->wait_status != 0 && phase_ == Phase::kRunning) {
     Failure failure{message->rank, link.placement().host, what, exit_code_of(message->wait_status), {}};
     if (WIFSIGNALED(message->wait_status)) {
@@ -209,7 +209,7 @@ void Job::on_spawn_failed(AgentLink& link, ConstBytes payload) {
   if (phase_ != Phase::kRunning) {
     return;
   }
-  say("host " + link.placement().host + ": " + message->error);
+  log("host " + link.placement().host + ": " + message->error);
   phase_ = Phase::kStopping;
   exit_code_ = message->exit_code;
   kill_everything(SIGTERM);

@@ -127,8 +127,8 @@ class Job {
   void assign_blame();
   void ping_links();
   void flush_later();
-  void say(const std::string& text);
-  void say_verbose(const std::string& text);
+  void log(const std::string& text);
+  void log_verbose(const std::string& text);
 
   JobPlan plan_;
   boost::asio::io_context io_;

@@ -90,7 +90,7 @@ Status Job::start_hub() {
   events.on_lost = [this](Rank rank, const Status& cause) {
     asio::post(io_, [this, rank, cause] { on_rank_lost(rank, cause); });
   };
-  events.on_warning = [this](const std::string& text) { asio::post(io_, [this, text] { say(text); }); };
+  events.on_warning = [this](const std::string& text) { asio::post(io_, [this, text] { log(text); }); };
   auto server = hub::CoordinatorServer::start(std::move(options), std::move(events));
   if (!server) {
     return server.status().with_context("the coordinator cannot listen");
@@ -122,7 +122,7 @@ AgentLink::Events Job::link_events() {
   events.on_failed = [this](AgentLink& link, const Status& status) { on_link_failed(link, status); };
   events.on_frame = [this](AgentLink& link, const Frame& frame) { on_frame(link, frame); };
   events.on_gone = [this](AgentLink& link, const Status& status) { on_link_gone(link, status); };
-  events.on_message = [this](AgentLink& link, const std::string& line) { say(link.placement().host + ": " + line); };
+  events.on_message = [this](AgentLink& link, const std::string& line) { log(link.placement().host + ": " + line); };
   return events;
 }
 
@@ -150,7 +150,7 @@ void Job::start_links() {
 }
 
 void Job::on_link_ready(AgentLink& link) {
-  say_verbose(link.placement().host + ": agent ready (" + link.hello().hostname + ", " +
+  log_verbose(link.placement().host + ": agent ready (" + link.hello().hostname + ", " +
               std::to_string(link.hello().cores) + " cores, version " + link.hello().version + ")");
   check_started();
 }
@@ -293,7 +293,7 @@ void Job::spawn_ranks() {
     }
     const auto grace = std::chrono::duration_cast<std::chrono::milliseconds>(plan_.options.term_grace);
     request.term_grace_ms = static_cast<std::int32_t>(grace.count());
-    say_verbose(placement.host + ": starting " + std::to_string(placement.ranks) + " from rank " +
+    log_verbose(placement.host + ": starting " + std::to_string(placement.ranks) + " from rank " +
                 std::to_string(placement.first_rank) + ", coordinator at " + endpoints_[i]);
     links_[i]->send(FrameType::kSpawn, encode(request));
   }
@@ -319,10 +319,10 @@ void Job::give_up_start() {
   }
   for (const std::string& error : start_errors_) {
     if (!error.empty()) {
-      say(error);
+      log(error);
     }
   }
-  say("nothing was started");
+  log("nothing was started");
   exit_code_ = 1;
   finish();
 }

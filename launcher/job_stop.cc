@@ -27,13 +27,13 @@ constexpr auto kStopWait = milliseconds(1000);  // time in which all hosts confi
 
 }  // namespace
 
-void Job::say(const std::string& text) {
+void Job::log(const std::string& text) {
   output_.mux->own_line("sirtakirun: " + text);
 }
 
-void Job::say_verbose(const std::string& text) {
+void Job::log_verbose(const std::string& text) {
   if (plan_.options.verbose) {
-    say(text);
+    log(text);
   }
 }
 
@@ -120,7 +120,7 @@ void Job::on_signalled(AgentLink& link, ConstBytes payload) {
   }
   if (!ranks.empty()) {
     const char* const name = sigabbrev_np(message->signal);
-    say((name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(message->signal)) +
+    log((name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(message->signal)) +
         " is not passed on to rank " + ranks + ", which does not handle it and would end");
   }
 }
@@ -172,7 +172,7 @@ void Job::flush_later() {
 void Job::fail_run(Failure failure) {
   phase_ = Phase::kStopping;
   const bool others = std::any_of(ranks_.begin(), ranks_.end(), [](const RankState& rank) { return !rank.exited; });
-  say(failure_line(failure) +
+  log(failure_line(failure) +
       (others ? "; the other ranks are ended in " + format_duration(plan_.options.failure_grace) + " at most, or " +
                     format_duration(plan_.options.term_grace) + " later if they handle SIGTERM"
               : ""));
@@ -194,7 +194,7 @@ void Job::interrupt(int number) {
   if (phase_ == Phase::kStarting || phase_ == Phase::kProbing) {
     verdict_.interrupted = number;
     exit_code_ = 128 + number;
-    say("interrupted; nothing was started");
+    log("interrupted; nothing was started");
     finish();
     return;
   }
@@ -206,14 +206,14 @@ void Job::interrupt(int number) {
   exit_code_ = verdict_.failure ? exit_code_ : 128 + *verdict_.interrupted;
   phase_ = Phase::kStopping;
   if (again || number == SIGQUIT) {
-    say("ending everything now");
+    log("ending everything now");
     kill_everything(SIGKILL);
     return;
   }
   if (number == SIGPIPE) {
-    say("nobody reads the output any more; ending the ranks");
+    log("nobody reads the output any more; ending the ranks");
   } else {
-    say("interrupted; ranks that handle SIGTERM have " + format_duration(plan_.options.term_grace) +
+    log("interrupted; ranks that handle SIGTERM have " + format_duration(plan_.options.term_grace) +
         " to end, others are ended at once (Ctrl-C again: all)");
   }
   kill_everything(SIGTERM);
@@ -229,7 +229,7 @@ void Job::kill_everything(int signal_number) {
   phase_timer_.expires_after((signal_number == SIGKILL ? Duration::zero() : plan_.options.term_grace) + kSweep);
   phase_timer_.async_wait([this](const error_code& error) {
     if (!error) {
-      say("some processes did not end in time; their hosts end them when they can");
+      log("some processes did not end in time; their hosts end them when they can");
       finish();
     }
   });
@@ -321,7 +321,7 @@ void Job::conclude() {
     }
   } else if (exit_code_ == 0 && !plan_.options.check) {
     const auto elapsed = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - started_);
-    say_verbose("all " + std::to_string(plan_.size) + " ranks ended with exit code 0 after " +
+    log_verbose("all " + std::to_string(plan_.size) + " ranks ended with exit code 0 after " +
                 format_duration(elapsed));
   }
   io_.stop();

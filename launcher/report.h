@@ -19,7 +19,7 @@ struct Failure {
 
 // Returns for example "rank 2 on node1: killed by signal 9 (Killed)".
 std::string failure_line(const Failure& failure);
-// Drops the words that failure_line() says already: "rank 3 (host a, process 7) has been silent" becomes "has been
+// Drops the words that failure_line() repeats: "rank 3 (host a, process 7) has been silent" becomes "has been
 // silent". Returns other texts unchanged.
 std::string without_rank(const std::string& text, Rank rank);
 // Returns the likely cause of a signal and a remedy; empty when neither is known.

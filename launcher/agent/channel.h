@@ -37,7 +37,6 @@ class FrameChannel {
   // Closes the writing side after all queued bytes are written, so that the other side sees the end.
   void finish_writing();
   void close();  // closes both sides at once; on_end is not called
-  bool writing_done() const { return !out_.is_open(); }
   const std::string& junk() const { return decoder_.junk(); }
 
  private:

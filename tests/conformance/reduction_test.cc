@@ -168,10 +168,10 @@ TEST_P(ReductionConformance, TensorsThatNoRankHasAreZeroAndKeepTheirResidual) {
       std::ranges::fill(values, 0.0F);
     }
   }
-  Gradients nobody = zeros;
+  Gradients unused = zeros;
   const std::vector<bool> all(static_cast<std::size_t>(scheme().ranks), true);
-  expect_ok(group.run(layout, nobody, {.absent = all}));
-  EXPECT_TRUE(same_bits(nobody.back()[1], zeros.back()[1]));
+  expect_ok(group.run(layout, unused, {.absent = all}));
+  EXPECT_TRUE(same_bits(unused.back()[1], zeros.back()[1]));
   EXPECT_TRUE(same_bits(group.residual(0, 1), before));
   // One rank has a gradient; the others send their residuals.
   std::vector<bool> but_one = all;

@@ -93,7 +93,7 @@ class SimRank final : public SimExchanges::RankExchange {
     net_.meet(key, rank_, data, false);
     SimExchanges::Meeting& meeting = net_.meetings_[key];
     if (!wait(meeting, timeout)) {
-      return lost(timeout) ? peer_lost() : Status(Code::kTimeout, "nobody came");
+      return lost(timeout) ? peer_lost() : Status(Code::kTimeout, "no other rank arrived");
     }
     std::ranges::copy(meeting.parts[static_cast<std::size_t>(root)], data.data());
     return {};
