@@ -56,21 +56,21 @@ scheduler::CodecCost time_codec(Loop& loop, const scheduler::PlannedTensor& plan
     return {};
   }
   const compression::Shape shape{kElements, kSide};
-  compression::CodecState memory(*codec, planned.decision.params, shape, {planned.stripe, ranks, 0});
+  compression::CodecState state(*codec, planned.decision.params, shape, {planned.stripe, ranks, 0});
   const std::vector<float> values = gradient();
   std::vector<float> sums(values.size());
-  std::vector<std::byte> payload(memory.coder().payload_bytes(kElements));
+  std::vector<std::byte> payload(state.coder().payload_bytes(kElements));
   const std::vector<const std::byte*> payloads(static_cast<std::size_t>(ranks), payload.data());
   const auto* const from = std::as_bytes(std::span(values)).data();
   auto* const to = std::as_writable_bytes(std::span(sums)).data();
   const compression::Piece piece{0, kElements};
   Stopwatch watch(loop);
   const std::int64_t encode = watch.shortest([&] {
-    memory.coder().begin(memory.feedback(from, 0));
-    memory.coder().encode(piece, memory.feedback(from, 0), payload);
+    state.coder().begin(state.feedback(from, 0));
+    state.coder().encode(piece, state.feedback(from, 0), payload);
   });
-  const std::int64_t sum_all = watch.shortest([&] { memory.coder().sum(piece, payloads, to); });
-  const std::int64_t sum_one = watch.shortest([&] { memory.coder().sum(piece, std::span(payloads).first(1), to); });
+  const std::int64_t sum_all = watch.shortest([&] { state.coder().sum(piece, payloads, to); });
+  const std::int64_t sum_one = watch.shortest([&] { state.coder().sum(piece, std::span(payloads).first(1), to); });
   // An owner sums and encodes its share; then every rank decodes the sums of all shares.
   const std::int64_t decode =
       planned.decision.reduction == ReductionKind::kGather ? sum_all : (sum_all + encode) / ranks + sum_one;

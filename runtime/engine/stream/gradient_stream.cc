@@ -40,13 +40,13 @@ std::unique_ptr<scheduler::CodecController> policy_of(const StreamSpec& spec, co
 }
 
 // Returns whether the plan neither encodes elements nor rounds them to halves.
-bool all_as_they_are(const scheduler::Plan& plan) {
+bool all_unchanged(const scheduler::Plan& plan) {
   return std::ranges::all_of(plan.tensors(), [](const scheduler::PlannedTensor& tensor) {
     return tensor.decision.codec == CodecId::kNone && !tensor.decision.format().compressed();
   });
 }
 
-PlanAgreementOptions keeper_options(const StreamOptions& options, const StreamSpec& spec, const StreamDeps& deps) {
+PlanAgreementOptions agreement_options(const StreamOptions& options, const StreamSpec& spec, const StreamDeps& deps) {
   PlanAgreementOptions out;
   const int exchanging = exchanging_ranks(deps.net);
   out.replanner = replanner_options(options, exchanging);
@@ -72,7 +72,7 @@ GradientStream::GradientStream(StreamId id, StreamSpec spec, const std::shared_p
       trace_(deps.trace, spec_.name),
       finite_only_(options.finite_only),
       has_policy_(policy_of(spec_, replanner_options(options, exchanging_ranks(deps.net)).planner, deps) != nullptr),
-      agreement_(spec_.name, plan, spec_.order, keeper_options(options, spec_, deps),
+      agreement_(spec_.name, plan, spec_.order, agreement_options(options, spec_, deps),
                  {deps.loop, deps.trace, deps.stats, deps.log}),
       dispatcher_(options.credit_bytes),
       board_(std::make_shared<StreamBoard>(spec_.tensors.size())),
@@ -86,18 +86,19 @@ GradientStream::GradientStream(StreamId id, StreamSpec spec, const std::shared_p
 
 GradientStream::OnDevice GradientStream::on_device() const {
   if (spec_.prescale != 1.0 || spec_.postscale != 1.0 || spec_.reduce_op == ReduceOp::kAdasum || finite_only_ ||
-      (has_policy_ && !all_as_they_are(*plan_))) {
+      (has_policy_ && !all_unchanged(*plan_))) {
     return OnDevice::kNothing;
   }
   bool codes = false;
   bool halves = false;
   for (const scheduler::PlannedTensor& tensor : plan_->tensors()) {
-    const bool lossy = tensor.decision.format().compressed();
-    const bool half = !lossy && tensor.decision.codec != CodecId::kNone;
-    if ((lossy && !DeviceCompressor::supports(tensor, deps_.net.size())) || (half && tensor.dtype != DType::kF32)) {
+    const bool compressed = tensor.decision.format().compressed();
+    const bool half = !compressed && tensor.decision.codec != CodecId::kNone;
+    if ((compressed && !DeviceCompressor::supports(tensor, deps_.net.size())) ||
+        (half && tensor.dtype != DType::kF32)) {
       return OnDevice::kNothing;
     }
-    codes = codes || lossy;
+    codes = codes || compressed;
     halves = halves || half;
   }
   if (!codes) {
@@ -128,7 +129,7 @@ void GradientStream::set_path(std::unique_ptr<DensePath> path, std::unique_ptr<D
 // Under a policy, the first step after one that was given up goes through host memory, although its plan is the first
 // one again: some gradients may already have been copied there for the compressed step that is void now.
 DensePath& GradientStream::path_of_step() {
-  const bool by_plan = !has_policy_ || ((attempt_ == 0 || step_ > 0) && all_as_they_are(*plan_));
+  const bool by_plan = !has_policy_ || ((attempt_ == 0 || step_ > 0) && all_unchanged(*plan_));
   if (paths_.device && by_plan) {
     return *paths_.device;
   }
@@ -331,7 +332,7 @@ std::string GradientStream::describe() const {
          (state_.finished ? ", finished" : "") + ", " + std::to_string(state_.partitions_done) + " of " +
          std::to_string(plan_->partitions().size()) + " partitions done, " + std::to_string(in_flight_count_) +
          " in flight, " + std::to_string(state_.held.size()) + " tensors held back" +
-         (joined_.joined() ? ", standing in" : "") + (waiters_.step ? ", waited for" : "") +
+         (joined_.joined() ? ", contributing zeros" : "") + (waiters_.step ? ", waited for" : "") +
          (waiters_.tensors ? ", tensors waited for" : "");
 }
 

@@ -66,11 +66,11 @@ struct StreamDeps {
   Stats& stats;
   Logger* log;  // may be nullptr
   Counter& steps;
-  Counter& raw_bytes;    // bytes of gradients
-  Counter& lent_bytes;   // packed into memory that other ranks can read
-  Counter& wire_bytes;   // the same as plans count them: bytes of the allreduce that costs the network as much
-  Histogram& step_time;  // first tensor ready to step done
-  Histogram& exposed;    // wait() called to step done
+  Counter& raw_bytes;     // bytes of gradients
+  Counter& shared_bytes;  // packed into memory that other ranks can read
+  Counter& wire_bytes;    // the same as plans count them: bytes of the allreduce that costs the network as much
+  Histogram& step_time;   // first tensor ready to step done
+  Histogram& exposed;     // wait() called to step done
 };
 
 class GradientStream {
@@ -222,13 +222,13 @@ class GradientStream {
   bool step_complete() const;
   // Returns whether results may be used: every rank has finished, and, if ranks exchange flags, it is known which ranks
   // had a gradient.
-  bool committed() const { return state_.finished && (flags_on() ? state_.flags_done : state_.gate_done); }
+  bool committed() const { return state_.finished && (flags_on() ? state_.flags_done : state_.commit_done); }
   bool holds_result(int index) const;
   bool flags_on() const;
 
   // Paths of dense partitions.
   struct Paths {
-    Paths(const StreamDeps& deps, HostPath::Scales scales) : host(deps.net, deps.buffers, deps.lent_bytes, scales) {}
+    Paths(const StreamDeps& deps, HostPath::Scales scales) : host(deps.net, deps.buffers, deps.shared_bytes, scales) {}
     void release_zeros();
     HostPath host;
     std::unique_ptr<DensePath> device;  // nullptr: all gradients go through the memory of the host
@@ -262,7 +262,7 @@ class GradientStream {
   const std::shared_ptr<StreamBoard> board_;
   StreamResiduals residuals_;
   Paths paths_;
-  int gate_ = 0;  // commit point: partitions from this position on start after finish() only
+  int commit_position_ = 0;  // commit point: partitions from this position on start after finish() only
 
   Phase phase_ = Phase::kOpen;
   std::uint32_t attempt_ = 0;

@@ -14,7 +14,7 @@ void GradientStream::adopt_plan() {
   const Status adopted = dispatcher_.adopt(plan_);
   SRT_CHECK(adopted.ok());
   // Partitions after that of the tensor that is ready last cannot start before all tensors are ready, anyway.
-  gate_ = agreement_.last_tensor() < 0 ? 0 : plan_->partitions_of(agreement_.last_tensor()).front();
+  commit_position_ = agreement_.last_tensor() < 0 ? 0 : plan_->partitions_of(agreement_.last_tensor()).front();
 }
 
 // The exchange has the lowest priority, because only the end of the step waits for it.

@@ -9,7 +9,7 @@
 namespace sirtaki::engine {
 
 void GradientStream::pump() {
-  while (phase_ == Phase::kOpen && (state_.finished || state_.partitions_started < gate_)) {
+  while (phase_ == Phase::kOpen && (state_.finished || state_.partitions_started < commit_position_)) {
     const scheduler::Partition* partition = dispatcher_.next();
     if (partition == nullptr) {
       return;

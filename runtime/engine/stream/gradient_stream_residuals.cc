@@ -50,7 +50,7 @@ void GradientStream::residual(int index, std::span<float> out, Done done) const 
 
 Status GradientStream::set_residual(int index, std::span<const float> in) {
   SRT_TRY(check_residual(index, in.size()));
-  return residuals_.restore(index, plan_->tensors()[static_cast<std::size_t>(index)], in, job_rank());
+  return residuals_.load(index, plan_->tensors()[static_cast<std::size_t>(index)], in, job_rank());
 }
 
 Status GradientStream::drain_residuals(std::span<float> out) {

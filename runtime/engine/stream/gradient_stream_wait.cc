@@ -61,8 +61,8 @@ void GradientStream::record_results(const scheduler::Partition& partition) {
       publish(slice.tensor);
     }
   }
-  if (partition.position == gate_) {
-    state_.gate_done = true;
+  if (partition.position == commit_position_) {
+    state_.commit_done = true;
     publish();
   }
 }
@@ -127,9 +127,9 @@ void GradientStream::answer() {
       unused_->completed(attempt_, step_, joined_.joined());
     }
     forget_cancelled();
-    agreement_.told(*board_, state_.waited_since, now);
+    agreement_.notified(*board_, state_.waited_since, now);
     if (state_.exchanged) {
-      agreement_.settle(step_, *state_.exchanged);
+      agreement_.decide(step_, *state_.exchanged);
     }
     ++step_;
     open_step();

@@ -83,10 +83,10 @@ std::vector<std::int64_t> PlanAgreement::exchange(std::uint64_t step, bool measu
   return scheduler::to_max_vector(mine);
 }
 
-void PlanAgreement::settle(std::uint64_t step, const std::vector<std::int64_t>& reduced) {
+void PlanAgreement::decide(std::uint64_t step, const std::vector<std::int64_t>& reduced) {
   const Kind kind = std::exchange(open_, Kind::kNone);
   if (kind == Kind::kDigest) {
-    settle_digest(step, reduced);
+    decide_digest(step, reduced);
   }
   if (kind != Kind::kProfile) {
     return;
@@ -100,7 +100,7 @@ void PlanAgreement::settle(std::uint64_t step, const std::vector<std::int64_t>& 
   }
 }
 
-void PlanAgreement::settle_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced) {
+void PlanAgreement::decide_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced) {
   const bool same = reduced[0] == ~reduced[1];
   if (same && !replanner_.proposal_open()) {
     return;
@@ -165,7 +165,7 @@ int PlanAgreement::last_of(const scheduler::StepProfile& profile) const {
 
 void PlanAgreement::refuse(const std::string& why) {
   refused_ = true;
-  if (deps_.log != nullptr && !std::exchange(told_refused_, true)) {
+  if (deps_.log != nullptr && !std::exchange(logged_refused_, true)) {
     deps_.log->warn("stream '" + name_ + "' keeps its plan: " + why);
   }
 }
@@ -188,7 +188,7 @@ void PlanAgreement::report() {
   if (deps_.log->enabled(level)) {
     deps_.log->write(level, text);
   }
-  if (!replanner_.frozen_because().empty() && !std::exchange(told_frozen_, true)) {
+  if (!replanner_.frozen_because().empty() && !std::exchange(logged_frozen_, true)) {
     deps_.log->warn("stream '" + name_ + "' keeps plan " + std::to_string(plan()->version()) +
                     " from here on: " + replanner_.frozen_because());
   }

@@ -76,9 +76,9 @@ class PlanAgreement {
     }
   }
   // Records that the program waited for the step from `waited_since` until `now` and receives its result.
-  void told(const StreamBoard& board, TimePoint waited_since, TimePoint now) {
+  void notified(const StreamBoard& board, TimePoint waited_since, TimePoint now) {
     if (measures()) {
-      recorder_.told(board, waited_since, now);
+      recorder_.notified(board, waited_since, now);
     }
   }
   // Records that the step in progress is void; operations in flight end unmeasured.
@@ -93,7 +93,7 @@ class PlanAgreement {
   // each step. Without `measured` the times of this rank do not count.
   std::vector<std::int64_t> exchange(std::uint64_t step, bool measured);
   // Decides by `reduced`, the result of the exchange of step `step`. Call at the end of that step; plan() may change.
-  void settle(std::uint64_t step, const std::vector<std::int64_t>& reduced);
+  void decide(std::uint64_t step, const std::vector<std::int64_t>& reduced);
   // Looks for a better plan, if a profile was exchanged. Takes about a millisecond; call after the program has received
   // the result of the step.
   void consider(std::uint64_t step);
@@ -119,7 +119,7 @@ class PlanAgreement {
   bool measures() const {
     return !refused_ && !replanner_.frozen() && replanner_.objection() == scheduler::Objection::kNone;
   }
-  void settle_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced);
+  void decide_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced);
   void refuse(const std::string& why);
   void report();
   std::size_t losses() const { return replanner_.wants_losses() ? static_cast<std::size_t>(ranks_) : 0; }
@@ -145,8 +145,8 @@ class PlanAgreement {
   int next_last_tensor_ = -1;  // the same for the proposed plan
   bool refused_ = false;       // profiles of this attempt are invalid, so none is exchanged
   // Each warning is logged once in the life of a stream.
-  bool told_refused_ = false;
-  bool told_frozen_ = false;
+  bool logged_refused_ = false;
+  bool logged_frozen_ = false;
 };
 
 }  // namespace sirtaki::engine

@@ -26,12 +26,12 @@ ResidualStore::ResidualStore(const std::vector<StreamTensor>& tensors, Rank rank
     : rank_(rank),
       ranks_(ranks),
       groups_(groups),
-      memories_(tensors.size()),
+      states_(tensors.size()),
       reductions_(tensors.size(), ReductionKind::kDense),
       keeps_(tensors.size()),
       senders_(tensors.size()),
       sent_by_(tensors.size()),
-      restored_residuals_(tensors.size()),
+      loaded_residuals_(tensors.size()),
       loaded_states_(tensors.size()),
       finite_(tensors.size(), 1) {
   for (const StreamTensor& tensor : tensors) {
@@ -49,48 +49,48 @@ void ResidualStore::admit(int index, const scheduler::PlannedTensor& planned, co
       flush_residual(index, gradient);
       kernels::scale(DType::kF32, data, gradient.numel, 1.0 / prescale);
     }
-    memories_[at(index)].reset();
+    states_[at(index)].reset();
     loaded_states_[at(index)].clear();
     return;
   }
   if (prescale != 1.0) {
     kernels::scale(DType::kF32, data, gradient.numel, prescale);
   }
-  compression::CodecState& memory = open(index, planned, gradient, step);
-  memory.at_step(step);
+  compression::CodecState& state = open(index, planned, gradient, step);
+  state.at_step(step);
   for (const auto& sender : senders_[at(index)]) {
     sender->at_step(step);
   }
   finite_[at(index)] = 1;
   // If hosts sum first, no rank sees all the elements that are encoded.
-  if (memory.coder().wants_whole() && groups_ == nullptr) {
+  if (state.coder().wants_whole() && groups_ == nullptr) {
     finite_[at(index)] = kernels::all_finite(DType::kF32, data, gradient.numel) ? 1 : 0;
     if (finite(index)) {
-      memory.coder().begin(memory.feedback(data, 0));
+      state.coder().begin(state.feedback(data, 0));
     }
   }
 }
 
 compression::CodecState& ResidualStore::open(int index, const scheduler::PlannedTensor& planned,
                                              const TensorView& gradient, std::uint64_t step) {
-  std::unique_ptr<compression::CodecState>& memory = memories_[at(index)];
+  std::unique_ptr<compression::CodecState>& state = states_[at(index)];
   const scheduler::Decision& decision = planned.decision;
   const compression::PayloadCodec* codec = compression::find_payload_codec(decision.codec);
   SRT_CHECK(codec != nullptr);
   const std::vector<std::int64_t> params = decision.params_of(rank_);
-  const bool same = memory && memory->codec().id() == decision.codec && memory->ownership().stripe == planned.stripe &&
-                    std::ranges::equal(memory->params(), params);
+  const bool same = state && state->codec().id() == decision.codec && state->ownership().stripe == planned.stripe &&
+                    std::ranges::equal(state->params(), params);
   if (!same || decision.keeps != keeps_[at(index)]) {
     open_senders(index, decision, *codec);
   }
   const ReductionKind before = std::exchange(reductions_[at(index)], decision.reduction);
-  if (same && restored_residuals_[at(index)].empty() && loaded_states_[at(index)].empty()) {
+  if (same && loaded_residuals_[at(index)].empty() && loaded_states_[at(index)].empty()) {
     if (before != decision.reduction && has_residual(index)) {
       // The residual of an owner would otherwise stay until the rank is an owner again.
-      hand_over(index, *memory);
-      flush_foreign(index, *memory, gradient);
+      copy_residual(index, *state);
+      flush_foreign(index, *state, gradient);
     }
-    return *memory;
+    return *state;
   }
   auto next = std::make_unique<compression::CodecState>(*codec, params, shapes_[at(index)],
                                                         ownership_of(planned.stripe, rank_, ranks_, groups_, index));
@@ -99,15 +99,15 @@ compression::CodecState& ResidualStore::open(int index, const scheduler::Planned
   loaded_states_[at(index)].clear();
   if (has_residual(index)) {
     if (decision.params[params::kFeedback] != 0) {
-      hand_over(index, *next);
-      restored_residuals_[at(index)].clear();
+      copy_residual(index, *next);
+      loaded_residuals_[at(index)].clear();
       flush_foreign(index, *next, gradient);
     } else {
       flush_residual(index, gradient);
     }
   }
-  memory = std::move(next);
-  return *memory;
+  state = std::move(next);
+  return *state;
 }
 
 void ResidualStore::open_senders(int index, const scheduler::Decision& decision,
@@ -122,26 +122,26 @@ void ResidualStore::open_senders(int index, const scheduler::Decision& decision,
   }
 }
 
-void ResidualStore::hand_over(int index, compression::CodecState& to) const {
-  std::vector<float> debt(static_cast<std::size_t>(shapes_[at(index)].numel));
-  std::byte* const bytes = std::as_writable_bytes(std::span(debt)).data();
+void ResidualStore::copy_residual(int index, compression::CodecState& to) const {
+  std::vector<float> values(static_cast<std::size_t>(shapes_[at(index)].numel));
+  std::byte* const bytes = std::as_writable_bytes(std::span(values)).data();
   residual(index, bytes);
   to.load_residual(bytes);
 }
 
 bool ResidualStore::has_residual(int index) const {
-  const auto& memory = memories_[at(index)];
-  return !restored_residuals_[at(index)].empty() || (memory && !memory->empty());
+  const auto& state = states_[at(index)];
+  return !loaded_residuals_[at(index)].empty() || (state && !state->empty());
 }
 
 void ResidualStore::residual(int index, std::byte* out) const {
-  const auto& memory = memories_[at(index)];
-  const std::vector<float>& restored = restored_residuals_[at(index)];
+  const auto& state = states_[at(index)];
+  const std::vector<float>& loaded = loaded_residuals_[at(index)];
   const std::size_t size = static_cast<std::size_t>(shapes_[at(index)].numel) * sizeof(float);
-  if (!restored.empty()) {
-    std::memcpy(out, restored.data(), size);
-  } else if (memory) {
-    memory->residual(out);
+  if (!loaded.empty()) {
+    std::memcpy(out, loaded.data(), size);
+  } else if (state) {
+    state->residual(out);
   } else {
     std::memset(out, 0, size);
   }
@@ -151,48 +151,48 @@ double ResidualStore::residual_norm(int index) const {
   if (!has_residual(index)) {
     return 0;
   }
-  std::vector<float> debt(static_cast<std::size_t>(shapes_[at(index)].numel));
-  residual(index, std::as_writable_bytes(std::span(debt)).data());
+  std::vector<float> values(static_cast<std::size_t>(shapes_[at(index)].numel));
+  residual(index, std::as_writable_bytes(std::span(values)).data());
   double squares = 0;
-  for (const float value : debt) {
+  for (const float value : values) {
     squares += static_cast<double>(value) * static_cast<double>(value);
   }
   return std::sqrt(squares);
 }
 
-void ResidualStore::forget(int index) {
-  restored_residuals_[at(index)].clear();
-  if (memories_[at(index)]) {
-    memories_[at(index)]->clear_residual();
+void ResidualStore::clear_residual(int index) {
+  loaded_residuals_[at(index)].clear();
+  if (states_[at(index)]) {
+    states_[at(index)]->clear_residual();
   }
 }
 
-void ResidualStore::restore(int index, const std::byte* in) {
-  std::vector<float>& restored = restored_residuals_[at(index)];
-  restored.resize(static_cast<std::size_t>(shapes_[at(index)].numel));
-  std::memcpy(restored.data(), in, restored.size() * sizeof(float));
+void ResidualStore::load_residual(int index, const std::byte* in) {
+  std::vector<float>& loaded = loaded_residuals_[at(index)];
+  loaded.resize(static_cast<std::size_t>(shapes_[at(index)].numel));
+  std::memcpy(loaded.data(), in, loaded.size() * sizeof(float));
   loaded_states_[at(index)] = codec_state(index);
-  memories_[at(index)].reset();
+  states_[at(index)].reset();
 }
 
 std::vector<std::byte> ResidualStore::codec_state(int index) const {
-  const auto& memory = memories_[at(index)];
+  const auto& state = states_[at(index)];
   const std::vector<std::byte>& kept = loaded_states_[at(index)];
-  return kept.empty() && memory ? memory->state() : kept;
+  return kept.empty() && state ? state->state() : kept;
 }
 
 Status ResidualStore::load_codec_state(int index, ConstBytes in) {
   if (!in.empty()) {
     SRT_TRY(compression::CodecState::check_state(in, shapes_[at(index)].numel));
   }
-  if (memories_[at(index)]) {
+  if (states_[at(index)]) {
     // The codec is dropped, the residual stays.
-    std::vector<float> debt(has_residual(index) ? static_cast<std::size_t>(shapes_[at(index)].numel) : 0);
-    if (!debt.empty()) {
-      residual(index, std::as_writable_bytes(std::span(debt)).data());
+    std::vector<float> values(has_residual(index) ? static_cast<std::size_t>(shapes_[at(index)].numel) : 0);
+    if (!values.empty()) {
+      residual(index, std::as_writable_bytes(std::span(values)).data());
     }
-    memories_[at(index)].reset();
-    restored_residuals_[at(index)] = std::move(debt);
+    states_[at(index)].reset();
+    loaded_residuals_[at(index)] = std::move(values);
   }
   loaded_states_[at(index)].assign(in.begin(), in.end());
   return {};
@@ -200,48 +200,48 @@ Status ResidualStore::load_codec_state(int index, ConstBytes in) {
 
 void ResidualStore::flush_residual(int index, const TensorView& gradient) {
   std::byte* const data = gradient.bytes().data();
-  std::vector<float>& restored = restored_residuals_[at(index)];
-  for (std::size_t i = 0; i < restored.size(); ++i) {
+  std::vector<float>& loaded = loaded_residuals_[at(index)];
+  for (std::size_t i = 0; i < loaded.size(); ++i) {
     std::byte* const element = data + i * sizeof(float);
-    Float::store(Float::load(element) + restored[i], element);
+    Float::store(Float::load(element) + loaded[i], element);
   }
-  restored.clear();
-  const auto& memory = memories_[at(index)];
-  if (!memory) {
+  loaded.clear();
+  const auto& state = states_[at(index)];
+  if (!state) {
     return;
   }
-  if (const std::int64_t momentum = corrected_momentum(memory->codec().id(), memory->params()); momentum != 0) {
+  if (const std::int64_t momentum = corrected_momentum(state->codec().id(), state->params()); momentum != 0) {
     flush_momentum(index, static_cast<float>(momentum) / static_cast<float>(params::kOne), gradient);
   } else {
-    memory->flush_residual({0, gradient.numel}, data);
+    state->flush_residual({0, gradient.numel}, data);
   }
 }
 
 // Moves the residual of elements that another rank of the host encodes from now on into this gradient. If a residual is
 // one of steps instead of gradients, the momentum m of the codec has made 1 / (1 - m) of each gradient.
-void ResidualStore::flush_foreign(int index, compression::CodecState& memory, const TensorView& gradient) {
+void ResidualStore::flush_foreign(int index, compression::CodecState& state, const TensorView& gradient) {
   if (groups_ == nullptr || !ByHost::supports(reductions_[at(index)])) {
     return;
   }
-  const auto momentum = static_cast<float>(corrected_momentum(memory.codec().id(), memory.params()));
-  memory.move_foreign_residual(1.0F - momentum / static_cast<float>(params::kOne), gradient.bytes().data());
+  const auto momentum = static_cast<float>(corrected_momentum(state.codec().id(), state.params()));
+  state.move_foreign_residual(1.0F - momentum / static_cast<float>(params::kOne), gradient.bytes().data());
 }
 
 // The residual is one of steps, but from now on the momentum m of the optimizer applies to all that it receives: each
 // part d of a gradient is followed by m d, m^2 d ... So the residual is added to this gradient, m times the residual is
 // subtracted from the next one, and the momentum u of the codec goes on in the optimizer as m u.
 void ResidualStore::flush_momentum(int index, float momentum, const TensorView& gradient) {
-  std::vector<float> debt(static_cast<std::size_t>(gradient.numel));
-  residual(index, std::as_writable_bytes(std::span(debt)).data());
+  std::vector<float> values(static_cast<std::size_t>(gradient.numel));
+  residual(index, std::as_writable_bytes(std::span(values)).data());
   std::byte* const data = gradient.bytes().data();
-  const std::vector<float> steps = memories_[at(index)]->momentum();
-  for (std::size_t i = 0; i < debt.size(); ++i) {
+  const std::vector<float> steps = states_[at(index)]->momentum();
+  for (std::size_t i = 0; i < values.size(); ++i) {
     std::byte* const element = data + i * sizeof(float);
     const float going = steps.empty() ? 0.0F : momentum * steps[i];
-    Float::store(Float::load(element) + debt[i] + going, element);
-    debt[i] *= -momentum;
+    Float::store(Float::load(element) + values[i] + going, element);
+    values[i] *= -momentum;
   }
-  restored_residuals_[at(index)] = std::move(debt);
+  loaded_residuals_[at(index)] = std::move(values);
 }
 
 }  // namespace sirtaki::engine

@@ -30,7 +30,7 @@ class ResidualStore {
   void admit(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient, double prescale,
              std::uint64_t step);
   // Returns the state of a tensor that was admitted compressed.
-  compression::CodecState& of(int index) { return *memories_[at(index)]; }
+  compression::CodecState& of(int index) { return *states_[at(index)]; }
   // Returns the coders that decode the payloads of each rank; empty: the coder of of() decodes all.
   std::span<const compression::Coder* const> senders(int index) const { return sent_by_[at(index)]; }
   // Returns false if the gradient of this step is known to hold NaN or infinity.
@@ -41,9 +41,9 @@ class ResidualStore {
   bool has_residual(int index) const;
   double residual_norm(int index) const;  // Euclidean
   // Clears the residual. Call between steps.
-  void forget(int index);
+  void clear_residual(int index);
   // Sets the residual. Call between steps.
-  void restore(int index, const std::byte* in);
+  void load_residual(int index, const std::byte* in);
 
   // Returns the state of the codec of the tensor without its residual; empty if there is none. Call between steps.
   std::vector<std::byte> codec_state(int index) const;
@@ -56,23 +56,23 @@ class ResidualStore {
   compression::CodecState& open(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient,
                                 std::uint64_t step);
   void flush_residual(int index, const TensorView& gradient);
-  void flush_foreign(int index, compression::CodecState& memory, const TensorView& gradient);
+  void flush_foreign(int index, compression::CodecState& state, const TensorView& gradient);
   void open_senders(int index, const scheduler::Decision& decision, const compression::PayloadCodec& codec);
   // Copies the residual of the tensor into `to`.
-  void hand_over(int index, compression::CodecState& to) const;
+  void copy_residual(int index, compression::CodecState& to) const;
   void flush_momentum(int index, float momentum, const TensorView& gradient);
 
   std::vector<compression::Shape> shapes_;
   const Rank rank_;
   const int ranks_;
   const net::HostGroups* const groups_;
-  std::vector<std::unique_ptr<compression::CodecState>> memories_;
+  std::vector<std::unique_ptr<compression::CodecState>> states_;
   std::vector<ReductionKind> reductions_;         // the last of each tensor
   std::vector<std::vector<std::int64_t>> keeps_;  // those of the last decision on each tensor
   std::vector<std::vector<std::unique_ptr<compression::Coder>>> senders_;
   std::vector<std::vector<const compression::Coder*>> sent_by_;
   // Residuals and states that no CodecState has taken over yet.
-  std::vector<std::vector<float>> restored_residuals_;
+  std::vector<std::vector<float>> loaded_residuals_;
   std::vector<std::vector<std::byte>> loaded_states_;
   std::vector<std::uint8_t> finite_;
 };

@@ -47,8 +47,8 @@ void StepRecorder::finished(TimePoint at) {
 }
 
 // A tensor that the program did not wait for by itself was needed when it waited for all.
-void StepRecorder::told(const StreamBoard& board, TimePoint waited_since, TimePoint now) {
-  const std::optional<TimePoint> before = std::exchange(last_told_, now);
+void StepRecorder::notified(const StreamBoard& board, TimePoint waited_since, TimePoint now) {
+  const std::optional<TimePoint> before = std::exchange(last_notified_, now);
   const bool whole = std::exchange(open_, false) && before;
   if (!whole) {
     return;
@@ -76,7 +76,7 @@ void StepRecorder::forget() {
 
 void StepRecorder::interrupted() {
   forget();
-  last_told_.reset();
+  last_notified_.reset();
 }
 
 scheduler::StepProfile StepRecorder::take() {

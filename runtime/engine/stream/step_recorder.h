@@ -26,7 +26,7 @@ class StepRecorder {
   void ready(int index, TimePoint at);
   void finished(TimePoint at);
   // Records that the program waited for the step from `waited_since` until `now` and receives its result.
-  void told(const StreamBoard& board, TimePoint waited_since, TimePoint now);
+  void notified(const StreamBoard& board, TimePoint waited_since, TimePoint now);
   // Discards all measurements, because another plan is in force since the end of the last step.
   void forget();
   // The same, and the end of the last step is not the begin of the next one.
@@ -43,8 +43,8 @@ class StepRecorder {
   scheduler::StepProfile current_;
   TimePoint first_ready_;
   TimePoint finished_;
-  bool open_ = false;                   // some tensor of the step was ready
-  std::optional<TimePoint> last_told_;  // end of the step before, unless this step did not begin there
+  bool open_ = false;                       // some tensor of the step was ready
+  std::optional<TimePoint> last_notified_;  // end of the step before, unless this step did not begin there
   std::deque<scheduler::StepProfile> samples_;
 };
 

@@ -33,8 +33,8 @@ struct StepState {
   std::vector<int> held;             // absent tensors that wait for the exchange of flags
 
   bool finished = false;
-  std::uint64_t mark = 0;  // mark of the board for this step; set when finished
-  bool gate_done = false;  // the partition at the commit point is reduced
+  std::uint64_t mark = 0;    // mark of the board for this step; set when finished
+  bool commit_done = false;  // the partition at the commit point is reduced
   bool asked_for_flags = false;
   bool flags_started = false;
   bool flags_done = false;

@@ -105,7 +105,7 @@ std::unique_ptr<scheduler::CodecController> controller_for(const StreamSpec& spe
 }
 
 void write_tensors(JsonWriter& json, const StreamSpec& spec, const scheduler::Plan& plan,
-                   std::span<const double> owed_norms) {
+                   std::span<const double> residual_norms) {
   json.begin_array();
   for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
     const scheduler::PlannedTensor& tensor = plan.tensors()[i];
@@ -124,8 +124,8 @@ void write_tensors(JsonWriter& json, const StreamSpec& spec, const scheduler::Pl
     json.key("held_bytes").value(static_cast<std::int64_t>(held)).key("wire_bytes").value(wire);
     json.key("ratio").value(held / static_cast<double>(std::max<std::int64_t>(wire, 1)));
     json.key("reason").value(tensor.reason);
-    if (!owed_norms.empty()) {
-      json.key("owed_norm").value(owed_norms[i]);
+    if (!residual_norms.empty()) {
+      json.key("owed_norm").value(residual_norms[i]);
     }
     json.end_object();
   }

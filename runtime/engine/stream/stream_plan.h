@@ -62,8 +62,8 @@ std::unique_ptr<scheduler::CodecController> controller_for(const StreamSpec& spe
 // Writes [{"name", "numel", "dtype", "codec", "reduction", "params", "density", "momentum", "held_bytes", "wire_bytes",
 // "ratio", "reason", "owed_norm"}, ...] in the order of registration. density: part of the elements that are sent.
 // momentum: momentum that the codec corrects for. wire_bytes: bytes of the allreduce that costs the network as much.
-// `owed_norms`: norm of the residual of each tensor; empty: the key "owed_norm" is left out.
+// `residual_norms`: norm of the residual of each tensor; empty: the key "owed_norm" is left out.
 void write_tensors(JsonWriter& json, const StreamSpec& spec, const scheduler::Plan& plan,
-                   std::span<const double> owed_norms);
+                   std::span<const double> residual_norms);
 
 }  // namespace sirtaki::engine

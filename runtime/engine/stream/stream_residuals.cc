@@ -54,8 +54,8 @@ void StreamResiduals::read(int index, std::span<float> out, Done done) const {
       std::move(done));
 }
 
-Status StreamResiduals::restore(int index, const scheduler::PlannedTensor& planned, std::span<const float> in,
-                                Rank job_rank) {
+Status StreamResiduals::load(int index, const scheduler::PlannedTensor& planned, std::span<const float> in,
+                             Rank job_rank) {
   if (compressor_ && compressor_->supports_residual(index)) {
     return compressor_->restore_residual(index, in);
   }
@@ -69,7 +69,7 @@ Status StreamResiduals::restore(int index, const scheduler::PlannedTensor& plann
                          {job_rank, planned.name});
   }
   if (!in.empty()) {
-    store_.restore(index, std::as_bytes(in).data());
+    store_.load_residual(index, std::as_bytes(in).data());
   }
   return {};
 }
@@ -91,7 +91,7 @@ Status StreamResiduals::drain(const scheduler::Plan& plan, std::span<float> out)
       store_.residual(index, std::as_writable_bytes(out.subspan(at, numel)).data());
       at += numel;
     }
-    store_.forget(index);
+    store_.clear_residual(index);
   }
   return {};
 }

@@ -42,7 +42,7 @@ class StreamResiduals {
   // Writes the residual of a tensor, float32, to `out`. `done` comes later if the residual is on a GPU.
   void read(int index, std::span<float> out, Done done) const;
   // Sets the residual of a tensor. Returns kUnsupported if the tensor is encoded on a GPU without error feedback.
-  Status restore(int index, const scheduler::PlannedTensor& planned, std::span<const float> in, Rank job_rank);
+  Status load(int index, const scheduler::PlannedTensor& planned, std::span<const float> in, Rank job_rank);
   // Writes the residuals of all tensors, one after the other, to `out` unless it is empty, and clears them. Returns
   // kUnsupported for residuals on a GPU.
   Status drain(const scheduler::Plan& plan, std::span<float> out);

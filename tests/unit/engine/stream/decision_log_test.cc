@@ -22,7 +22,7 @@ std::size_t entries_of(const DecisionLog& log) {
   return count;
 }
 
-TEST(DecisionLog, TellsWhatWasDecidedFromWhat) {
+TEST(DecisionLog, ListsDecisionsWithTheirInputs) {
   DecisionLog log;
   EXPECT_EQ(text_of(log), "[]");
   log.add({.step = 8,
@@ -40,7 +40,7 @@ TEST(DecisionLog, TellsWhatWasDecidedFromWhat) {
                 R"("policy":"auto: int8"}])");
 }
 
-TEST(DecisionLog, KeepsChangesAndTheLastWord) {
+TEST(DecisionLog, KeepsChangesAndTheLastDecision) {
   DecisionLog log;
   log.add({.step = 3, .plan_version = 1, .next_version = 2}, "");
   for (std::uint64_t step = 6; step < 600; step += 6) {
@@ -51,7 +51,7 @@ TEST(DecisionLog, KeepsChangesAndTheLastWord) {
   EXPECT_NE(text_of(log).find("\"step\":594,"), std::string::npos);
 }
 
-TEST(DecisionLog, ForgetsTheOldest) {
+TEST(DecisionLog, DropsTheOldest) {
   DecisionLog log;
   for (std::uint64_t step = 1; step <= 3 * DecisionLog::kMost; ++step) {
     log.add({.step = step, .plan_version = step, .next_version = step + 1}, "");

@@ -30,7 +30,7 @@ class CountingClock : public Loop {
 
 class PlanAgreementTest : public testing::Test {
  protected:
-  PlanAgreement make_keeper(bool frozen = false, const std::string& name = "s") {
+  PlanAgreement make_agreement(bool frozen = false, const std::string& name = "s") {
     scheduler::ReplannerOptions options;
     options.frozen = frozen;
     options.planner.ranks = 2;
@@ -40,21 +40,21 @@ class PlanAgreementTest : public testing::Test {
             {options, nullptr},
             {clock_, trace_, stats_}};
   }
-  // Runs a step of the program under `keeper`; returns the number of times that it read the clock.
-  int measure(PlanAgreement& keeper) {
+  // Runs a step of the program under `agreement`; returns the number of times that it read the clock.
+  int measure(PlanAgreement& agreement) {
     const int before = clock_.reads();
-    keeper.ready(0, at(milliseconds(1)));
-    keeper.partition_started();
-    keeper.partition_done(keeper.plan()->partitions().front());
-    keeper.finished(at(milliseconds(2)));
-    keeper.told(board_, at(milliseconds(3)), at(milliseconds(4)));
+    agreement.ready(0, at(milliseconds(1)));
+    agreement.partition_started();
+    agreement.partition_done(agreement.plan()->partitions().front());
+    agreement.finished(at(milliseconds(2)));
+    agreement.notified(board_, at(milliseconds(3)), at(milliseconds(4)));
     return clock_.reads() - before;
   }
   static TimePoint at(Duration since) { return TimePoint(since); }
   // Passes steps without an exchange; returns the values of the first one that carries them.
   std::vector<std::int64_t> next_exchange() {
     for (int tries = 0; tries < 100; ++tries) {
-      std::vector<std::int64_t> mine = keeper_.exchange(++step_, true);
+      std::vector<std::int64_t> mine = agreement_.exchange(++step_, true);
       if (!mine.empty()) {
         return mine;
       }
@@ -63,8 +63,8 @@ class PlanAgreementTest : public testing::Test {
     return {};
   }
   void pass(const std::vector<std::int64_t>& reduced) {
-    keeper_.settle(step_, reduced);
-    keeper_.consider(step_);
+    agreement_.decide(step_, reduced);
+    agreement_.consider(step_);
   }
 
   CountingClock clock_;
@@ -72,19 +72,19 @@ class PlanAgreementTest : public testing::Test {
   Trace trace_{clock_, timeline_};
   Stats stats_;
   StreamBoard board_{2};
-  PlanAgreement keeper_ = make_keeper();
+  PlanAgreement agreement_ = make_agreement();
   std::uint64_t step_ = 0;
 };
 
 // This rank proposes nothing without a link, but a rank that proposes needs its digest.
-TEST_F(PlanAgreementTest, EveryProfileIsFollowedByTheDigestOfWhatTheRankDecided) {
+TEST_F(PlanAgreementTest, EveryProfileIsFollowedByTheDigestOfTheDecision) {
   const std::vector<std::int64_t> profile = next_exchange();
   ASSERT_GT(profile.size(), 2U);
   const std::uint64_t of_profile = step_;
   pass(profile);
   const std::vector<std::int64_t> digest = next_exchange();
   EXPECT_EQ(step_, of_profile + 1);
-  const auto mine = static_cast<std::int64_t>(keeper_.plan()->digest());
+  const auto mine = static_cast<std::int64_t>(agreement_.plan()->digest());
   EXPECT_EQ(digest, (std::vector<std::int64_t>{mine, ~mine}));
   pass(digest);
   EXPECT_EQ(stats_.counter("streams.plans_rejected").value(), 0U);
@@ -101,17 +101,17 @@ TEST_F(PlanAgreementTest, ARankThatDecidedOtherwiseEndsReplanning) {
 }
 
 TEST_F(PlanAgreementTest, GaugesAreOfOneStreamAndCountersOfAll) {
-  PlanAgreement other = make_keeper(false, "other");
-  const auto settle = [](PlanAgreement& keeper, std::int64_t step_us) {
-    ASSERT_FALSE(keeper.exchange(3, true).empty());
+  PlanAgreement other = make_agreement(false, "other");
+  const auto exchange_profile = [](PlanAgreement& agreement, std::int64_t step_us) {
+    ASSERT_FALSE(agreement.exchange(3, true).empty());
     scheduler::StepProfile profile;
     profile.ready_us = {0, 0};
     profile.step_us = step_us;
-    keeper.settle(3, scheduler::to_max_vector(profile));
-    keeper.consider(3);
+    agreement.decide(3, scheduler::to_max_vector(profile));
+    agreement.consider(3);
   };
-  settle(keeper_, 5000);
-  settle(other, 7000);
+  exchange_profile(agreement_, 5000);
+  exchange_profile(other, 7000);
   EXPECT_EQ(stats_.gauge("streams.s.measured_step_us").value(), 5000);
   EXPECT_EQ(stats_.gauge("streams.other.measured_step_us").value(), 7000);
   EXPECT_EQ(stats_.gauge("streams.s.plan_version").value(), 1);
@@ -121,44 +121,44 @@ TEST_F(PlanAgreementTest, GaugesAreOfOneStreamAndCountersOfAll) {
   EXPECT_NE(json.text().find(R"("step":3,"reason":")"), std::string::npos) << json.text();
 }
 
-TEST_F(PlanAgreementTest, NothingIsMeasuredWhereNoOtherPlanCanFollow) {
-  EXPECT_GT(measure(keeper_), 0);
-  PlanAgreement frozen = make_keeper(true);
+TEST_F(PlanAgreementTest, NothingIsMeasuredIfNoOtherPlanCanFollow) {
+  EXPECT_GT(measure(agreement_), 0);
+  PlanAgreement frozen = make_agreement(true);
   EXPECT_EQ(measure(frozen), 0);
   pass(next_exchange());
   next_exchange();
   pass({1, 1});  // two digests
-  EXPECT_EQ(measure(keeper_), 0);
+  EXPECT_EQ(measure(agreement_), 0);
 }
 
-TEST_F(PlanAgreementTest, AfterAStepGivenUpAProfileTellsWhatSpeaksAgainstOtherPlans) {
+TEST_F(PlanAgreementTest, AfterAStepGivenUpAProfileCarriesTheObjection) {
   pass(next_exchange());
   next_exchange();
   pass({1, 1});  // two digests
-  keeper_.restart();
+  agreement_.restart();
   step_ = 0;
-  EXPECT_EQ(measure(keeper_), 0);
+  EXPECT_EQ(measure(agreement_), 0);
   const std::vector<std::int64_t> profile = next_exchange();
-  const auto said = scheduler::from_max_vector(profile, 2);
-  ASSERT_TRUE(said) << said.status().to_string();
-  EXPECT_EQ(said->objection, static_cast<std::int64_t>(scheduler::Objection::kRanksDiffer));
+  const auto received = scheduler::from_max_vector(profile, 2);
+  ASSERT_TRUE(received) << received.status().to_string();
+  EXPECT_EQ(received->objection, static_cast<std::int64_t>(scheduler::Objection::kRanksDiffer));
   pass(profile);
   pass(next_exchange());  // the digest
   EXPECT_TRUE(next_exchange().empty());
 }
 
-TEST_F(PlanAgreementTest, NothingIsMeasuredOnceProfilesMakeNoSense) {
+TEST_F(PlanAgreementTest, NothingIsMeasuredAfterAnInvalidProfile) {
   std::vector<std::int64_t> profile = next_exchange();
   profile[0] += 1;  // another format
   pass(profile);
-  EXPECT_EQ(measure(keeper_), 0);
+  EXPECT_EQ(measure(agreement_), 0);
   EXPECT_FALSE(next_exchange().empty());  // the digest
   EXPECT_TRUE(next_exchange().empty());
 }
 
 TEST_F(PlanAgreementTest, AGivenUpStepTakesTheDigestWithIt) {
   pass(next_exchange());
-  keeper_.restart();
+  agreement_.restart();
   step_ = 0;
   EXPECT_GT(next_exchange().size(), 2U);
   EXPECT_GT(step_, 1U);

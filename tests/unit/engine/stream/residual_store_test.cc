@@ -34,45 +34,45 @@ scheduler::PlannedTensor twobit_by(ReductionKind reduction) {
 
 // The residual of an owner of stripes must not stay behind when the reduction changes to one without owners.
 TEST(ResidualStore, ResidualsOfOwnersGoToRanksWhenTheReductionChanges) {
-  ResidualStore memory({tensor_of()}, 0, 3);
+  ResidualStore store({tensor_of()}, 0, 3);
   std::vector<float> gradient(static_cast<std::size_t>(kNumel), 0.0F);
   TensorView view;
   view.data = std::as_writable_bytes(std::span(gradient)).data();
   view.numel = kNumel;
-  memory.admit(0, twobit_by(ReductionKind::kScatter), view, 1.0, 0);
+  store.admit(0, twobit_by(ReductionKind::kScatter), view, 1.0, 0);
   const std::vector<float> sums(static_cast<std::size_t>(kNumel), 3.0F);
-  const kernels::Feedback owner = memory.of(0).owner_feedback(std::as_bytes(std::span(sums)).data(), 0);
+  const kernels::Feedback owner = store.of(0).owner_feedback(std::as_bytes(std::span(sums)).data(), 0);
   std::memcpy(owner.left, sums.data(), sizeof(float));
-  ASSERT_TRUE(memory.has_residual(0));
+  ASSERT_TRUE(store.has_residual(0));
 
-  memory.admit(0, twobit_by(ReductionKind::kGather), view, 1.0, 0);
-  const kernels::Feedback own = memory.of(0).feedback(std::as_bytes(std::span(gradient)).data(), 0);
-  float owed = 0;
-  std::memcpy(&owed, own.residual, sizeof(owed));
-  EXPECT_EQ(owed, 3.0F);
-  EXPECT_EQ(memory.residual_norm(0), 3.0);
+  store.admit(0, twobit_by(ReductionKind::kGather), view, 1.0, 0);
+  const kernels::Feedback own = store.of(0).feedback(std::as_bytes(std::span(gradient)).data(), 0);
+  float residual = 0;
+  std::memcpy(&residual, own.residual, sizeof(residual));
+  EXPECT_EQ(residual, 3.0F);
+  EXPECT_EQ(store.residual_norm(0), 3.0);
 }
 
-TEST(ResidualStore, WhatIsForgottenIsNotOwedByAnybody) {
-  ResidualStore memory({tensor_of(), tensor_of()}, 0, 3);
+TEST(ResidualStore, ClearsResidualsOfRanksAndOfOwners) {
+  ResidualStore store({tensor_of(), tensor_of()}, 0, 3);
   std::vector<float> gradient(static_cast<std::size_t>(kNumel), 0.0F);
   TensorView view;
   view.data = std::as_writable_bytes(std::span(gradient)).data();
   view.numel = kNumel;
-  memory.admit(0, twobit_by(ReductionKind::kScatter), view, 1.0, 0);
-  const std::vector<float> debt(gradient.size(), 3.0F);
-  const ConstBytes bytes = std::as_bytes(std::span(debt));
-  std::memcpy(memory.of(0).owner_feedback(bytes.data(), 0).left, debt.data(), sizeof(float));
-  std::memcpy(memory.of(0).feedback(bytes.data(), 0).left, debt.data(), sizeof(float));
-  memory.restore(1, bytes.data());
-  ASSERT_EQ(memory.residual_norm(0), 6.0);
+  store.admit(0, twobit_by(ReductionKind::kScatter), view, 1.0, 0);
+  const std::vector<float> residuals(gradient.size(), 3.0F);
+  const ConstBytes bytes = std::as_bytes(std::span(residuals));
+  std::memcpy(store.of(0).owner_feedback(bytes.data(), 0).left, residuals.data(), sizeof(float));
+  std::memcpy(store.of(0).feedback(bytes.data(), 0).left, residuals.data(), sizeof(float));
+  store.load_residual(1, bytes.data());
+  ASSERT_EQ(store.residual_norm(0), 6.0);
   for (const int index : {0, 1}) {
-    memory.forget(index);
-    EXPECT_FALSE(memory.has_residual(index));
-    EXPECT_EQ(memory.residual_norm(index), 0.0);
+    store.clear_residual(index);
+    EXPECT_FALSE(store.has_residual(index));
+    EXPECT_EQ(store.residual_norm(index), 0.0);
   }
   float left = -1;
-  std::memcpy(&left, memory.of(0).owner_feedback(bytes.data(), 0).residual, sizeof(left));
+  std::memcpy(&left, store.of(0).owner_feedback(bytes.data(), 0).residual, sizeof(left));
   EXPECT_EQ(left, 0.0F);
 }
 
@@ -92,7 +92,7 @@ class ByHosts : public testing::TestWithParam<ReductionKind> {
   bool own(std::size_t i) const { return i / (kNumel / 4) % 2 == 0; }
 
   const net::HostGroups groups_ = second_of_two();
-  ResidualStore memory_{{tensor_of(), tensor_of()}, 1, 4, &groups_};
+  ResidualStore store_{{tensor_of(), tensor_of()}, 1, 4, &groups_};
 };
 
 // A checkpoint holds residuals of all elements; this rank encodes its own shares only.
@@ -101,14 +101,14 @@ TEST_P(ByHosts, WhatOthersEncodeGoesToThemWithTheGradient) {
   TensorView view;
   view.data = std::as_writable_bytes(std::span(gradient)).data();
   view.numel = kNumel;
-  const std::vector<float> debt(gradient.size(), 4.0F);
-  memory_.restore(1, std::as_bytes(std::span(debt)).data());
-  memory_.admit(1, planned(), view, 1.0, 0);
-  std::vector<float> owed(gradient.size());
-  memory_.residual(1, std::as_writable_bytes(std::span(owed)).data());
+  const std::vector<float> residuals(gradient.size(), 4.0F);
+  store_.load_residual(1, std::as_bytes(std::span(residuals)).data());
+  store_.admit(1, planned(), view, 1.0, 0);
+  std::vector<float> residual(gradient.size());
+  store_.residual(1, std::as_writable_bytes(std::span(residual)).data());
   for (std::size_t i = 0; i < gradient.size(); ++i) {
     ASSERT_EQ(gradient[i], own(i) ? 1.0F : 5.0F) << i;
-    ASSERT_EQ(owed[i], own(i) ? 4.0F : 0.0F) << i;
+    ASSERT_EQ(residual[i], own(i) ? 4.0F : 0.0F) << i;
   }
 }
 
@@ -117,9 +117,9 @@ TEST_P(ByHosts, NobodySeesTheSumAsAWhole) {
   TensorView view;
   view.data = std::as_writable_bytes(std::span(gradient)).data();
   view.numel = kNumel;
-  memory_.admit(1, planned(), view, 1.0, 0);
-  ASSERT_TRUE(memory_.of(1).coder().wants_whole());
-  EXPECT_TRUE(memory_.finite(1));  // nothing was checked
+  store_.admit(1, planned(), view, 1.0, 0);
+  ASSERT_TRUE(store_.of(1).coder().wants_whole());
+  EXPECT_TRUE(store_.finite(1));  // nothing was checked
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ByHosts,
@@ -134,9 +134,9 @@ constexpr auto kF32 = static_cast<std::int64_t>(DType::kF32);
 class World {
  public:
   explicit World(double prescale = 1.0)
-      : memory_({{"w", {kCorrected}, {}, DType::kF32, {}}}, 0, 1), prescale_(prescale) {}
+      : store_({{"w", {kCorrected}, {}, DType::kF32, {}}}, 0, 1), prescale_(prescale) {}
 
-  ResidualStore& memory() { return memory_; }
+  ResidualStore& store() { return store_; }
 
   scheduler::PlannedTensor dense() const { return planned({}); }
   scheduler::PlannedTensor sparse(std::int64_t keep) const {
@@ -151,10 +151,10 @@ class World {
       given_[i] += static_cast<double>(data[i]) * prescale_;
     }
     std::byte* const bytes = std::as_writable_bytes(std::span(data)).data();
-    memory_.admit(0, how, {bytes, kCorrected, DType::kF32, {}}, prescale_, step_++);
+    store_.admit(0, how, {bytes, kCorrected, DType::kF32, {}}, prescale_, step_++);
     const bool steps = how.decision.format().compressed();
     if (steps) {
-      compression::CodecState& one = memory_.of(0);
+      compression::CodecState& one = store_.of(0);
       std::vector<std::byte> payload(one.coder().payload_bytes(kCorrected));
       one.coder().encode({0, kCorrected}, one.feedback(bytes, 0), payload);
       const std::byte* const only = payload.data();
@@ -187,7 +187,7 @@ class World {
     return largest ? std::ranges::max(parts) : std::ranges::min(parts);
   }
 
-  ResidualStore memory_;
+  ResidualStore store_;
   const double prescale_;
   std::uint64_t step_ = 0;
   std::vector<double> given_ = std::vector<double>(kCorrected);
@@ -197,17 +197,17 @@ class World {
 
 // The momentum of the codec becomes that of SGD, and residuals of steps become gradients; only sent elements are
 // masked.
-TEST(ResidualStore, WhatIsOwedCountsOnceWhenATensorIsDenseAgain) {
+TEST(ResidualStore, ResidualsCountOnceWhenATensorIsDenseAgain) {
   for (const double prescale : {1.0, 0.25}) {
     World world(prescale);
     for (int step = 0; step < 3; ++step) {
       world.step(world.sparse(4), 1.0F);
     }
-    EXPECT_TRUE(world.memory().has_residual(0));
+    EXPECT_TRUE(world.store().has_residual(0));
     for (int step = 0; step < 40; ++step) {
       world.step(world.dense(), 0.0F);
     }
-    EXPECT_FALSE(world.memory().has_residual(0));
+    EXPECT_FALSE(world.store().has_residual(0));
     // Masks clear the momentum of sent elements only; the others count wholly.
     EXPECT_NEAR(world.largest_part(), 1.0, 1e-5) << "prescale " << prescale;
     EXPECT_GE(world.least_part(), 0.499) << "prescale " << prescale;
@@ -217,32 +217,32 @@ TEST(ResidualStore, WhatIsOwedCountsOnceWhenATensorIsDenseAgain) {
 TEST(ResidualStore, AnotherRateGoesOnWithTheMomentum) {
   World world;
   world.step(world.sparse(4), 1.0F);
-  const std::vector<float> before = world.memory().of(0).momentum();
+  const std::vector<float> before = world.store().of(0).momentum();
   EXPECT_GT(std::ranges::count_if(before, [](float value) { return value != 0; }), 0);
   world.step(world.sparse(2), 0.0F);
-  const std::vector<float> after = world.memory().of(0).momentum();
+  const std::vector<float> after = world.store().of(0).momentum();
   for (std::size_t i = 0; i < after.size(); ++i) {
     EXPECT_TRUE(after[i] == 0.5F * before[i] || after[i] == 0) << i;
   }
   EXPECT_GT(std::ranges::count_if(after, [](float value) { return value != 0; }), 0);
 }
 
-TEST(ResidualStore, SettingWhatIsOwedLeavesTheCodecItsMemory) {
+TEST(ResidualStore, LoadingAResidualKeepsTheCodecState) {
   World world;
   world.step(world.sparse(4), 1.0F);
-  const std::vector<std::byte> remembered = world.memory().codec_state(0);
-  ASSERT_FALSE(remembered.empty());
+  const std::vector<std::byte> saved = world.store().codec_state(0);
+  ASSERT_FALSE(saved.empty());
   const std::vector<float> nothing(kCorrected);
-  world.memory().restore(0, std::as_bytes(std::span(nothing)).data());
-  EXPECT_EQ(world.memory().codec_state(0), remembered);
-  EXPECT_EQ(world.memory().residual_norm(0), 0.0);
+  world.store().load_residual(0, std::as_bytes(std::span(nothing)).data());
+  EXPECT_EQ(world.store().codec_state(0), saved);
+  EXPECT_EQ(world.store().residual_norm(0), 0.0);
 
-  ASSERT_TRUE(world.memory().load_codec_state(0, {}).ok());
-  EXPECT_TRUE(world.memory().codec_state(0).empty());
-  ASSERT_TRUE(world.memory().load_codec_state(0, remembered).ok());
-  EXPECT_EQ(world.memory().codec_state(0), remembered);
-  EXPECT_FALSE(world.memory().load_codec_state(0, std::span(remembered).subspan(1)).ok());
-  EXPECT_EQ(world.memory().codec_state(0), remembered);
+  ASSERT_TRUE(world.store().load_codec_state(0, {}).ok());
+  EXPECT_TRUE(world.store().codec_state(0).empty());
+  ASSERT_TRUE(world.store().load_codec_state(0, saved).ok());
+  EXPECT_EQ(world.store().codec_state(0), saved);
+  EXPECT_FALSE(world.store().load_codec_state(0, std::span(saved).subspan(1)).ok());
+  EXPECT_EQ(world.store().codec_state(0), saved);
 }
 
 }  // namespace

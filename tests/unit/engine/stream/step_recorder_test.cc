@@ -24,7 +24,7 @@ class Program {
     board_.need(std::vector<int>{1}, now_);
     board_.slept(milliseconds(2));
     now_ += milliseconds(7);
-    recorder_.told(board_, now_, now_ + milliseconds(1));
+    recorder_.notified(board_, now_, now_ + milliseconds(1));
     now_ += milliseconds(1) + between;
   }
   StepRecorder& recorder() { return recorder_; }
@@ -35,7 +35,7 @@ class Program {
   TimePoint now_ = TimePoint(std::chrono::seconds(5));
 };
 
-TEST(StepRecorderTest, TellsWhenTensorsWereReadyAndNeededWithoutWaiting) {
+TEST(StepRecorderTest, RecordsWhenTensorsWereReadyAndNeededWithoutWaiting) {
   Program program;
   for (int i = 0; i < 4; ++i) {
     program.step();
@@ -69,7 +69,7 @@ TEST(StepRecorderTest, AStepLastsFromEndToEnd) {
     recorder.ready(0, begin);
     recorder.finished(begin + milliseconds(1));
     end += milliseconds(20);
-    recorder.told(board, begin + milliseconds(1), end);
+    recorder.notified(board, begin + milliseconds(1), end);
   }
   EXPECT_EQ(recorder.take().step_us, 20000);
 }
@@ -86,7 +86,7 @@ TEST(StepRecorderTest, CountsEachStepOnce) {
   EXPECT_EQ(program.recorder().take().step_us, 25000);
 }
 
-TEST(StepRecorderTest, ForgetsAVoidStepAndThePauseBehindIt) {
+TEST(StepRecorderTest, DiscardsAVoidStepAndThePauseAfterIt) {
   Program program;
   program.step();
   program.step();
@@ -99,7 +99,7 @@ TEST(StepRecorderTest, ForgetsAVoidStepAndThePauseBehindIt) {
   EXPECT_EQ(program.recorder().take().step_us, 0);
 }
 
-TEST(StepRecorderTest, ForgetsTheStepsOfAnotherPlanAndNoneOfThisOne) {
+TEST(StepRecorderTest, DiscardsStepsOfAnotherPlanOnly) {
   Program program;
   program.step();
   program.step(milliseconds(17));

@@ -138,14 +138,14 @@ class StreamAlone : public ::testing::Test {
   }
   // Returns the status that the program receives for the step.
   Status wait() {
-    Status told(Code::kTimeout, "nothing");
-    stream_->wait([&](const Status& status) { told = status; });
+    Status received(Code::kTimeout, "nothing");
+    stream_->wait([&](const Status& status) { received = status; });
     while (net_.running() > 0) {
       net_.succeed();
       loop_.run();
     }
     loop_.run();
-    return told;
+    return received;
   }
   Status step() {
     submit(kTensors);

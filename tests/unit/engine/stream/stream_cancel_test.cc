@@ -58,7 +58,7 @@ TEST_F(StreamCancelTest, OneThatIsAStepAheadCancelsThatToo) {
   EXPECT_EQ(cancelled(0, 0) + cancelled(1, 0), 0);
 }
 
-TEST_F(StreamCancelTest, AStepThatIsCompleteEndsTheNeedToRemember) {
+TEST_F(StreamCancelTest, ACompleteStepForgetsCancelledTags) {
   submit(kTensors);
   told_of(1, 0, true);
   EXPECT_TRUE(net_.anything_cancelled());

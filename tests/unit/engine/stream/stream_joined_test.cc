@@ -40,7 +40,7 @@ class CountsZeros final : public DensePath {
 
 class StreamJoined : public alone::StreamAlone {};
 
-TEST_F(StreamJoined, BeginsNoStepBeforeItIsKnownHowTheStreamTravels) {
+TEST_F(StreamJoined, BeginsNoStepBeforeThePathIsSet) {
   int asked = 0;
   stream_->block_start();
   stream_->contribute_zeros();
@@ -52,7 +52,7 @@ TEST_F(StreamJoined, BeginsNoStepBeforeItIsKnownHowTheStreamTravels) {
   EXPECT_GT(net_.running(), 0U);
 }
 
-TEST_F(StreamJoined, GoesOnAsItWouldWhereTheStreamKeepsItsWay) {
+TEST_F(StreamJoined, ContinuesIfTheStreamKeepsItsPath) {
   stream_->block_start();
   stream_->contribute_zeros();
   stream_->set_path(nullptr, nullptr);

@@ -54,7 +54,7 @@ TEST(StreamPlan, RulesOfTheOptionsComeBeforeTheCodec) {
   EXPECT_EQ(compression_text(config), "fc*=>int8;conv*=>twobit");
 }
 
-TEST(StreamPlan, EveryTensorTravelsAsItsRuleSays) {
+TEST(StreamPlan, EveryTensorFollowsItsRule) {
   const auto plan = plan_of("fc*=>int8;*=>fp16");
   ASSERT_TRUE(plan) << plan.status().to_string();
   const auto& tensors = (*plan)->tensors();
@@ -76,15 +76,15 @@ TEST(StreamPlan, EveryCodecOfTheCatalogHasAPlanByItsName) {
   EXPECT_TRUE(plan_of("algc"));
 }
 
-TEST(StreamPlan, WhereHostsSumFirstPayloadsCostWhatTheyDoBetweenAsManyRanks) {
+TEST(StreamPlan, IfHostsSumFirstPayloadsCostAsMuchAsBetweenAsManyRanks) {
   const scheduler::TensorInfo tensor{"w", {512, 512}, DType::kF32};
   const CatalogFacts two(2);
   const CatalogFacts four_on_two(4, 2);
   for (const ReductionKind reduction :
        {ReductionKind::kGather, ReductionKind::kScatter, ReductionKind::kCounts, ReductionKind::kDense}) {
-    const bool lossy = reduction != ReductionKind::kDense;
+    const bool compressed = reduction != ReductionKind::kDense;
     const scheduler::Decision decision =
-        lossy ? scheduler::Decision{CodecId::kTwobit, reduction, {1, params::kOne, 0}} : scheduler::Decision{};
+        compressed ? scheduler::Decision{CodecId::kTwobit, reduction, {1, params::kOne, 0}} : scheduler::Decision{};
     const auto alone = two.planned(tensor, decision);
     const auto by_host = four_on_two.planned(tensor, decision);
     ASSERT_TRUE(alone && by_host) << reduction_name(reduction);
@@ -102,7 +102,7 @@ TEST(StreamPlan, ErrorsNameTheStream) {
   }
 }
 
-TEST(StreamPlan, TensorsTellHowTheyTravel) {
+TEST(StreamPlan, JsonListsTheWireFormatOfTensors) {
   const auto plan = plan_of("int8");
   ASSERT_TRUE(plan);
   const std::string json = rows_of(**plan, {});
@@ -118,7 +118,7 @@ TEST(StreamPlan, TensorsTellHowTheyTravel) {
   EXPECT_NE(rows_of(**plan, std::vector<double>{0.0, 2.5, 0.0}).find(R"("owed_norm":2.5)"), std::string::npos);
 }
 
-TEST(StreamPlan, TensorsTellWhichPartOfThemTravels) {
+TEST(StreamPlan, JsonListsTheDensityOfTensors) {
   const std::pair<const char*, const char*> cases[] = {{"group_topk:group=512,rate=12.5%", R"("density":0.125,)"},
                                                        {"threshold_sparse:density=25%", R"("density":0.25,)"},
                                                        {"kernel_sparse:rate=12.5%", R"("density":0.125,)"},

@@ -78,7 +78,7 @@ class StreamTraceTest : public testing::Test {
   std::map<std::uint32_t, std::string> names_;
 };
 
-TEST_F(StreamTraceTest, TellsWhatAPartitionWaitsBehindAndWhereItsTimeGoes) {
+TEST_F(StreamTraceTest, RecordsTheQueueAndTheStagesOfAPartition) {
   timeline_.set_enabled(true);
   stream_.begin_step(make_plan({{"a", 1000}, {"b", 1000}}));
   stream_.ready(1);
@@ -109,7 +109,7 @@ TEST_F(StreamTraceTest, NamesBucketsAndPiecesByTheirFirstTensor) {
   EXPECT_TRUE(seen.back().name.starts_with("s: c ["));
 }
 
-TEST_F(StreamTraceTest, TellsWhenTheProgramNeededAResultAndWhetherItWaited) {
+TEST_F(StreamTraceTest, RecordsNeedsAndWaitsOfTheProgram) {
   timeline_.set_enabled(true);
   StreamBoard board(2);
   stream_.begin_step(make_plan({{"a", 1000}, {"b", 1000}}));
@@ -136,7 +136,7 @@ TEST_F(StreamTraceTest, AMomentDoesNotEndBeforeItBegins) {
   EXPECT_EQ(spans(), (std::vector<SeenSpan>{{Stage::kControl, "a decision", 1000, 1000}}));
 }
 
-TEST_F(StreamTraceTest, LeavesOutWhatBeganBeforeTracingDid) {
+TEST_F(StreamTraceTest, LeavesOutSpansBegunBeforeTracing) {
   StreamBoard board(1);
   stream_.begin_step(make_plan({{"a", 1000}}));
   stream_.ready(0);

@@ -40,7 +40,7 @@ class HeldFlags : public net::Collectives {
   }
   bool has(std::uint32_t attempt, std::uint64_t step) const { return done_.contains(tag(attempt, step).value); }
   // Returns the flags that this rank contributes, by tensor.
-  std::vector<int> said(std::uint32_t attempt, std::uint64_t step) const {
+  std::vector<int> flags(std::uint32_t attempt, std::uint64_t step) const {
     std::vector<int> flags;
     for (const std::byte flag : args_.at(tag(attempt, step).value).in) {
       flags.push_back(static_cast<int>(flag));
@@ -74,15 +74,15 @@ TEST_F(UnusedParamSyncTest, StepsThatAreOverAreAnsweredFromTheOneAskedForOn) {
   EXPECT_FALSE(flags_.over());
   flags_.on_flags({kFlagsStream, 0, 4});
   ASSERT_EQ(net_.in_flight(), 2U);
-  EXPECT_EQ(net_.said(0, 4), (std::vector<int>{1, 1}));
-  EXPECT_EQ(net_.said(0, 5), (std::vector<int>{0, 0}));
+  EXPECT_EQ(net_.flags(0, 4), (std::vector<int>{1, 1}));
+  EXPECT_EQ(net_.flags(0, 5), (std::vector<int>{0, 0}));
   EXPECT_FALSE(flags_.idle());
   net_.end(HeldFlags::tag(0, 4), {});
   net_.end(HeldFlags::tag(0, 5), {});
   EXPECT_TRUE(flags_.over());
 }
 
-TEST_F(UnusedParamSyncTest, StepsToComeAreTheStreams) {
+TEST_F(UnusedParamSyncTest, LaterStepsBelongToTheStream) {
   flags_.completed(0, 4, false);
   flags_.on_flags({kFlagsStream, 0, 5});
   EXPECT_EQ(net_.in_flight(), 0U);
@@ -116,7 +116,7 @@ TEST_F(UnusedParamSyncTest, AStepOfALaterAttemptThatIsGivenUpLeavesEarlierFlags)
   EXPECT_TRUE(net_.has(0, 4));
 }
 
-TEST_F(UnusedParamSyncTest, NothingIsAskedOfAVoidStep) {
+TEST_F(UnusedParamSyncTest, NoFlagsAreExchangedInAVoidStep) {
   flags_.completed(0, 0, false);
   abort(0, 0);
   EXPECT_TRUE(flags_.over());
@@ -124,14 +124,14 @@ TEST_F(UnusedParamSyncTest, NothingIsAskedOfAVoidStep) {
   EXPECT_EQ(net_.in_flight(), 0U);
 }
 
-TEST(UnusedParamSync, WhatIsInFlightMayOutliveIt) {
+TEST(UnusedParamSync, ExchangesInFlightMayOutliveIt) {
   HeldFlags net;
   {
     UnusedParamSync flags(kFlagsStream, 2, net);
     flags.completed(0, 0, false);
     flags.on_flags({kFlagsStream, 0, 0});
   }
-  EXPECT_EQ(net.said(0, 0), (std::vector<int>{1, 1}));
+  EXPECT_EQ(net.flags(0, 0), (std::vector<int>{1, 1}));
   net.end(HeldFlags::tag(0, 0), {});
   EXPECT_EQ(net.in_flight(), 0U);
 }
