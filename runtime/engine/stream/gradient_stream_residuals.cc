@@ -55,8 +55,9 @@ Status GradientStream::set_residual(int index, std::span<const float> in) {
 
 Status GradientStream::drain_residuals(std::span<float> out) {
   if (residuals_.on_device()) {
-    return {Code::kUnsupported,
-            "stream '" + spec_.name + "' has residuals on a GPU: read each of them, and set it to zeros"};
+    return {Code::kUnsupported, "residuals of stream '" + spec_.name + "' are on a GPU on rank " +
+                                    std::to_string(job_rank()) +
+                                    " and cannot be drained together; read each of them, and set it to zeros"};
   }
   for (std::size_t i = 0; i < spec_.tensors.size(); ++i) {
     SRT_TRY(check_residual(static_cast<int>(i), static_cast<std::size_t>(plan_->tensors()[i].numel)));

@@ -64,8 +64,8 @@ Status StreamResiduals::load(int index, const scheduler::PlannedTensor& planned,
     return zero ? Status()
                 : Status(Code::kUnsupported,
                          "tensor '" + planned.name + "' of stream '" + spec_.name +
-                             "' is encoded on the GPU without error feedback, which takes up no residual; choose the "
-                             "codec that left it, or device.codecs=host",
+                             "' is encoded on the GPU without error feedback and cannot take a residual; choose the "
+                             "codec that the residual comes from, or set device.codecs=host",
                          {job_rank, planned.name});
   }
   if (!in.empty()) {
