@@ -120,14 +120,14 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
         below.add(top.below);
       }
     }
-    for (const control::SourcedMessage& said : *bundle) {
-      if (!below.contains(said.ranks)) {
-        return fail_job(from, corrupt("it speaks for " + said.ranks.to_string() + ", which it does not relay for"));
+    for (const control::SourcedMessage& sourced : *bundle) {
+      if (!below.contains(sourced.ranks)) {
+        return fail_job(from, corrupt("it speaks for " + sourced.ranks.to_string() + ", which it does not relay for"));
       }
-      coordinator_->on_received(said.ranks, said.message, loop_.now());
-      if (std::holds_alternative<control::Leaving>(said.message)) {
+      coordinator_->on_received(sourced.ranks, sourced.message, loop_.now());
+      if (std::holds_alternative<control::Leaving>(sourced.message)) {
         // A rank that relays for others stays connected until they are done; nobody is to wait for its work that long.
-        for (const Rank rank : said.ranks.ranks()) {
+        for (const Rank rank : sourced.ranks.ranks()) {
           server_->announce_leave(rank);
         }
       }

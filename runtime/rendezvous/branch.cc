@@ -88,12 +88,12 @@ class BranchPortImpl final : public BranchPort, private GateHandler {
     gate.purpose = Purpose::kBranch;
     gate.handshake_timeout = options.handshake_timeout;
     gate.max_visitors = kMaxVisitors + options.children;
-    SRT_ASSIGN(gate_, AuthListener::open(loop_, std::move(gate), *this));
+    SRT_ASSIGN(listener_, AuthListener::open(loop_, std::move(gate), *this));
     return {};
   }
 
-  std::uint16_t port() const override { return gate_->port(); }
-  std::uint64_t strangers() const override { return gate_->strangers(); }
+  std::uint16_t port() const override { return listener_->port(); }
+  std::uint64_t strangers() const override { return listener_->strangers(); }
 
  private:
   void on_guest(Guest guest) override {
@@ -112,7 +112,7 @@ class BranchPortImpl final : public BranchPort, private GateHandler {
   AsioLoop& loop_;
   const Duration silence_timeout_;
   BranchPortHandler& handler_;
-  std::unique_ptr<AuthListener> gate_;
+  std::unique_ptr<AuthListener> listener_;
 };
 
 }  // namespace

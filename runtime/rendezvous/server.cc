@@ -62,7 +62,7 @@ Status ServerImpl::open() {
   gate.secret = options_.secret;
   gate.handshake_timeout = options_.handshake_timeout;
   gate.max_visitors = options_.max_unauthenticated + options_.size;
-  SRT_ASSIGN(gate_, AuthListener::open(loop_, std::move(gate), *this));
+  SRT_ASSIGN(listener_, AuthListener::open(loop_, std::move(gate), *this));
   return {};
 }
 
@@ -76,7 +76,7 @@ ServerImpl::~ServerImpl() {
       peer->link->close();
     }
     peers_.clear();
-    gate_.reset();
+    listener_.reset();
   };
   if (!loop_.run_sync(close_all)) {
     close_all();  // the loop has been stopped: everything of it belongs to this thread now
@@ -273,7 +273,7 @@ void ServerImpl::conclude(Peer& peer, const Status& cause) {
     member_lost(rank, cause);
   } else if (before == Peer::State::kWaiting) {
     fail_round(cause);
-    told(rank);
+    note_notified(rank);
   }
 }
 

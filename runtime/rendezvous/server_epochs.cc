@@ -29,7 +29,7 @@ void ServerImpl::on_join(Peer& peer, ConstBytes payload) {
   }
   if (const Status status = round_.check(*request); !status.ok()) {
     fail_round(status);
-    told(peer.rank);
+    note_notified(peer.rank);
     return reject(peer, status);
   }
   const bool first = round_.is_empty();
@@ -52,22 +52,22 @@ bool ServerImpl::gets_old_verdict(Peer& peer) {
     return false;
   }
   // A rank that was told, or whose end was the verdict, is here again: somebody has restarted it.
-  const bool restarted =
-      told_.count(peer.rank) != 0 || (old_verdict_.code() == Code::kPeerLost && old_verdict_.blame().rank == peer.rank);
+  const bool restarted = notified_.count(peer.rank) != 0 ||
+                         (old_verdict_.code() == Code::kPeerLost && old_verdict_.blame().rank == peer.rank);
   if (restarted || loop_.now() >= old_verdict_ends_) {
     old_verdict_ = Status();
     return false;
   }
   reject(peer, old_verdict_);
-  told(peer.rank);
+  note_notified(peer.rank);
   return true;
 }
 
-void ServerImpl::told(Rank rank) {
+void ServerImpl::note_notified(Rank rank) {
   if (rank >= 0 && rank < options_.size) {
-    told_.insert(rank);
+    notified_.insert(rank);
   }
-  if (static_cast<int>(told_.size()) >= options_.size) {
+  if (static_cast<int>(notified_.size()) >= options_.size) {
     old_verdict_ = Status();
   }
 }
@@ -109,12 +109,12 @@ void ServerImpl::fail_round(const Status& why) {
   loop_.cancel(join_timer_);
   old_verdict_ = why;
   old_verdict_ends_ = loop_.now() + options_.join_timeout;
-  told_.clear();
+  notified_.clear();
   for (Peer* peer : std::vector<Peer*>(waiting_)) {
     if (peer != nullptr) {
       const Rank rank = peer->rank;
       reject(*peer, why);
-      told(rank);
+      note_notified(rank);
     }
   }
   handler_.on_warning("no epoch: " + std::string(why.text()));
@@ -170,12 +170,12 @@ void ServerImpl::on_leave(Peer& peer) {
     member_left(rank, announced);
   } else if (before == Peer::State::kWaiting) {
     fail_round({Code::kPeerLost, text + " gave up before all ranks had joined", {rank, ""}});
-    told(rank);
+    note_notified(rank);
   }
 }
 
 void ServerImpl::member_lost(Rank rank, const Status& cause) {
-  tell_departures();
+  notify_departures();
   broadcast(FrameType::kLost, encode_lost(rank, cause));
   handler_.on_lost(rank, cause);
   end_epoch_if_empty();
@@ -187,10 +187,10 @@ void ServerImpl::member_left(Rank rank, bool announced) {
   }
   left_.push_back(rank);
   if (alive_ == 0) {
-    tell_departures();
+    notify_departures();
     end_epoch_if_empty();
   } else {
-    tell_departures_soon();
+    notify_departures_soon();
   }
 }
 
@@ -200,17 +200,17 @@ void ServerImpl::announce_leave(Rank rank) {
   Peer* peer = members_[static_cast<std::size_t>(rank)];
   if (peer != nullptr && !std::exchange(peer->announced, true)) {
     departed_.push_back(rank);
-    tell_departures_soon();
+    notify_departures_soon();
   }
 }
 
-void ServerImpl::tell_departures_soon() {
+void ServerImpl::notify_departures_soon() {
   if (departures_ == TimerId()) {
-    departures_ = loop_.after(kLeaveLinger, [this] { tell_departures(); });
+    departures_ = loop_.after(kLeaveLinger, [this] { notify_departures(); });
   }
 }
 
-void ServerImpl::tell_departures() {
+void ServerImpl::notify_departures() {
   loop_.cancel(std::exchange(departures_, {}));
   if (const std::vector<Rank> departed = std::exchange(departed_, {}); !departed.empty()) {
     broadcast(FrameType::kLeft, encode_left(departed));

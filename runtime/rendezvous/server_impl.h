@@ -46,13 +46,13 @@ class ServerImpl final : public Server, public GateHandler {
   ~ServerImpl() override;
   Status open();
 
-  std::uint16_t port() const override { return gate_->port(); }
+  std::uint16_t port() const override { return listener_->port(); }
   void send(Rank to, ConstBytes message) override { send(FrameType::kMessage, to, message); }
   void send_tree(Rank to, ConstBytes message) override { send(FrameType::kTree, to, message); }
   void announce_leave(Rank rank) override;
   void report_exit(Rank rank, const std::string& what) override;
   Duration clock_offset(Rank rank) const override;
-  std::uint64_t strangers() const override { return gate_->strangers(); }
+  std::uint64_t strangers() const override { return listener_->strangers(); }
 
   void on_guest(Guest guest) override;
   void on_gate_warning(const std::string& line) override;
@@ -78,7 +78,7 @@ class ServerImpl final : public Server, public GateHandler {
   void on_join(Peer& peer, ConstBytes payload);
   void on_leave(Peer& peer);
   bool gets_old_verdict(Peer& peer);
-  void told(Rank rank);
+  void note_notified(Rank rank);
   Status exited_rank() const;
   void try_form();
   void fail_round(const Status& why);
@@ -87,15 +87,15 @@ class ServerImpl final : public Server, public GateHandler {
   void arm_join_timer();
   void member_lost(Rank rank, const Status& cause);
   void member_left(Rank rank, bool announced);
-  void tell_departures_soon();
-  void tell_departures();
+  void notify_departures_soon();
+  void notify_departures();
   void broadcast(FrameType type, ConstBytes payload);
   void end_epoch_if_empty();
 
   AsioLoop& loop_;
   const ServerOptions options_;
   ServerHandler& handler_;
-  std::unique_ptr<AuthListener> gate_;
+  std::unique_ptr<AuthListener> listener_;
   Peers peers_;
   TimerId tick_;
   TimePoint tick_due_;
@@ -115,7 +115,7 @@ class ServerImpl final : public Server, public GateHandler {
   TimePoint join_deadline_;
   std::map<Rank, std::string> exits_;  // reported, and not joined again since
   Status old_verdict_;                 // of the attempt that failed last
-  std::set<Rank> told_;                // ranks that have got old_verdict_
+  std::set<Rank> notified_;            // ranks that have received old_verdict_
   TimePoint old_verdict_ends_;
 };
 

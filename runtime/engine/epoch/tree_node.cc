@@ -48,9 +48,9 @@ Result<std::unique_ptr<TreeNode>> TreeNode::open(rendezvous::AsioLoop& loop, Tre
 }
 
 void TreeNode::place_nodes(const std::vector<control::RelayPlace>& tree) {
-  const auto lead = [&](RelayUplink& way, int relay) {
-    way.relay = relay;
-    way.host = relay < 0 ? -1 : tree[static_cast<std::size_t>(relay)].host;
+  const auto lead = [&](RelayUplink& uplink, int relay) {
+    uplink.relay = relay;
+    uplink.host = relay < 0 ? -1 : tree[static_cast<std::size_t>(relay)].host;
   };
   for (std::size_t i = 0; i < tree.size(); ++i) {
     if (tree[i].host != options_.rank) {
@@ -75,18 +75,18 @@ void TreeNode::place_nodes(const std::vector<control::RelayPlace>& tree) {
   for (int relay = own_.relay; relay >= 0; relay = tree[static_cast<std::size_t>(relay)].parent) {
     above_.push_back(tree[static_cast<std::size_t>(relay)].host);
   }
-  for (RelayUplink* way : ways()) {
-    const auto above = std::ranges::find_if(nodes_, [&](const auto& node) { return node->place == way->relay; });
+  for (RelayUplink* uplink : uplinks()) {
+    const auto above = std::ranges::find_if(nodes_, [&](const auto& node) { return node->place == uplink->relay; });
     if (above == nodes_.end()) {
       continue;
     }
-    way->local = above->get();
-    const RankSet from =
-        way->from == nullptr ? RankSet::of(options_.rank) : tree[static_cast<std::size_t>(way->from->place)].below;
+    uplink->local = above->get();
+    const RankSet from = uplink->from == nullptr ? RankSet::of(options_.rank)
+                                                 : tree[static_cast<std::size_t>(uplink->from->place)].below;
     const auto child =
-        std::ranges::find_if(way->local->children, [&](const Child& c) { return c.ranks.contains(from); });
-    SRT_CHECK(child != way->local->children.end());
-    child->local = way;
+        std::ranges::find_if(uplink->local->children, [&](const Child& c) { return c.ranks.contains(from); });
+    SRT_CHECK(child != uplink->local->children.end());
+    child->local = uplink;
   }
 }
 
@@ -94,9 +94,9 @@ void TreeNode::close() {
   port_.reset();
   early_.take();
   loop_.cancel(grace_);
-  for (RelayUplink* way : ways()) {
-    loop_.cancel(way->verdict);
-    way->branch.reset();
+  for (RelayUplink* uplink : uplinks()) {
+    loop_.cancel(uplink->verdict);
+    uplink->branch.reset();
   }
   for (const auto& node : nodes_) {
     loop_.cancel(node->tick);
@@ -117,7 +117,7 @@ std::vector<std::string> TreeNode::endpoints(const std::vector<std::string>& dat
   return endpoints;
 }
 
-std::vector<TreeNode::RelayUplink*> TreeNode::ways() {
+std::vector<TreeNode::RelayUplink*> TreeNode::uplinks() {
   std::vector<RelayUplink*> all{&own_};
   for (const auto& node : nodes_) {
     all.push_back(&node->up);
@@ -129,28 +129,28 @@ std::vector<TreeNode::RelayUplink*> TreeNode::ways() {
 
 Status TreeNode::connect(const rendezvous::Membership& membership, const std::function<bool()>& interrupted) {
   loop_.run_sync([&] { begin(membership.epoch); });
-  for (RelayUplink* way : ways()) {
-    if (way->local == nullptr && way->relay >= 0) {
-      SRT_TRY(dial(*way, membership, interrupted));
+  for (RelayUplink* uplink : uplinks()) {
+    if (uplink->local == nullptr && uplink->relay >= 0) {
+      SRT_TRY(dial(*uplink, membership, interrupted));
     }
   }
   return {};
 }
 
-Status TreeNode::dial(RelayUplink& way, const rendezvous::Membership& membership,
+Status TreeNode::dial(RelayUplink& uplink, const rendezvous::Membership& membership,
                       const std::function<bool()>& interrupted) {
-  const rendezvous::Member& member = membership.members.at(static_cast<std::size_t>(way.host));
+  const rendezvous::Member& member = membership.members.at(static_cast<std::size_t>(uplink.host));
   const std::string who =
-      "rank " + std::to_string(way.host) + " (host " + member.hostname + "), which relays agreements for this rank";
+      "rank " + std::to_string(uplink.host) + " (host " + member.hostname + "), which relays agreements for this rank";
   if (member.relay_endpoints.empty()) {
-    return Status(Code::kUnavailable, who + ", has told no address for that", {way.host, ""});
+    return Status(Code::kUnavailable, who + ", has told no address for that", {uplink.host, ""});
   }
   rendezvous::DialOptions dialing;
   dialing.addresses = member.relay_endpoints;
   dialing.who = who + ",";
   dialing.fix = "open that port between the hosts (job.port_range), or set control.fanout to 0 on all ranks";
   dialing.purpose = rendezvous::Purpose::kBranch;
-  dialing.hello = encode(rendezvous::BranchHello{membership.epoch, options_.rank, way.relay});
+  dialing.hello = encode(rendezvous::BranchHello{membership.epoch, options_.rank, uplink.relay});
   dialing.secret = options_.port.secret;
   dialing.connect_timeout = options_.connect_timeout;
   dialing.handshake_timeout = options_.port.handshake_timeout;
@@ -162,18 +162,18 @@ Status TreeNode::dial(RelayUplink& way, const rendezvous::Membership& membership
     auto branch = Branch::adopt(loop_, std::move(dialed));
     status = branch.status();
     if (branch) {
-      attach(way, std::move(*branch));
+      attach(uplink, std::move(*branch));
     }
   });
   return status;
 }
 
-void TreeNode::attach(RelayUplink& way, std::unique_ptr<Branch> branch) {
-  way.branch = std::move(branch);
-  for (const auto& bytes : std::exchange(way.early, {})) {
-    send(*way.branch, bytes);
+void TreeNode::attach(RelayUplink& uplink, std::unique_ptr<Branch> branch) {
+  uplink.branch = std::move(branch);
+  for (const auto& bytes : std::exchange(uplink.early, {})) {
+    send(*uplink.branch, bytes);
   }
-  way.branch->start(*this);
+  uplink.branch->start(*this);
 }
 
 void TreeNode::begin(Epoch epoch) {
@@ -219,9 +219,10 @@ void TreeNode::on_branch(const rendezvous::BranchHello& hello, std::unique_ptr<B
   refused(hello, "it has no place below relay " + std::to_string(hello.relay));
 }
 
-TreeNode::RelayUplink* TreeNode::way_of(const Branch& branch) {
-  const std::vector<RelayUplink*> all = ways();
-  const auto found = std::ranges::find_if(all, [&](const RelayUplink* way) { return way->branch.get() == &branch; });
+TreeNode::RelayUplink* TreeNode::uplink_of(const Branch& branch) {
+  const std::vector<RelayUplink*> all = uplinks();
+  const auto found =
+      std::ranges::find_if(all, [&](const RelayUplink* uplink) { return uplink->branch.get() == &branch; });
   return found == all.end() ? nullptr : *found;
 }
 
@@ -253,21 +254,21 @@ void TreeNode::say(const Bundle& bundle) {
   pass_up(own_, bundle);
 }
 
-void TreeNode::pass_up(RelayUplink& way, const Bundle& bundle) {
-  if (way.cut || way.state == RelayUplink::State::kOver) {
+void TreeNode::pass_up(RelayUplink& uplink, const Bundle& bundle) {
+  if (uplink.cut || uplink.state == RelayUplink::State::kOver) {
     return;
   }
-  if (way.local != nullptr) {
-    way.local->relay->on_received(bundle, loop_.now());
-    return pump(*way.local);
+  if (uplink.local != nullptr) {
+    uplink.local->relay->on_received(bundle, loop_.now());
+    return pump(*uplink.local);
   }
   for (auto& bytes : control::encode_parts(bundle)) {
-    if (way.relay < 0) {
+    if (uplink.relay < 0) {
       events_.to_hub(std::move(bytes));
-    } else if (way.branch) {
-      send(*way.branch, bytes);
+    } else if (uplink.branch) {
+      send(*uplink.branch, bytes);
     } else {
-      way.early.push_back(std::move(bytes));
+      uplink.early.push_back(std::move(bytes));
     }
   }
 }
@@ -330,16 +331,16 @@ void TreeNode::on_spread(ConstBytes bytes) {
 }
 
 void TreeNode::on_tree(Branch& branch, ConstBytes message) {
-  if (RelayUplink* way = way_of(branch)) {
+  if (RelayUplink* uplink = uplink_of(branch)) {
     const auto spread = control::decode_spread(message, options_.size);
     if (!spread) {
-      return lost_above(*way, spread.status());
+      return lost_above(*uplink, spread.status());
     }
-    if (way->from == nullptr) {
+    if (uplink->from == nullptr) {
       return tell(*spread);
     }
-    way->from->relay->on_spread(*spread);
-    return pump(*way->from);
+    uplink->from->relay->on_spread(*spread);
+    return pump(*uplink->from);
   }
   const auto [node, child] = child_of(branch);
   if (node == nullptr) {

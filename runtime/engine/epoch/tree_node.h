@@ -118,12 +118,12 @@ class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous
   void begin(Epoch epoch);
   void keep_early(const rendezvous::BranchHello& hello, std::unique_ptr<rendezvous::Branch> branch);
   void refused(const rendezvous::BranchHello& hello, const std::string& why) const;
-  Status dial(RelayUplink& way, const rendezvous::Membership& membership, const std::function<bool()>& interrupted);
-  void attach(RelayUplink& way, std::unique_ptr<rendezvous::Branch> branch);
-  RelayUplink* way_of(const rendezvous::Branch& branch);
+  Status dial(RelayUplink& uplink, const rendezvous::Membership& membership, const std::function<bool()>& interrupted);
+  void attach(RelayUplink& uplink, std::unique_ptr<rendezvous::Branch> branch);
+  RelayUplink* uplink_of(const rendezvous::Branch& branch);
   std::pair<Node*, Child*> child_of(const rendezvous::Branch& branch);
-  std::vector<RelayUplink*> ways();
-  void pass_up(RelayUplink& way, const control::Bundle& bundle);
+  std::vector<RelayUplink*> uplinks();
+  void pass_up(RelayUplink& uplink, const control::Bundle& bundle);
   void pass_down(Child& child, const control::Spread& spread);
   void tell(const control::Spread& spread);
   void pump(Node& node);
@@ -131,14 +131,14 @@ class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous
 
   // tree_node_ends.cc: departures and lost connections
   void refuse(const control::Bundle& bundle);
-  void cut(RelayUplink& way);
-  void leave(RelayUplink& way);
-  void settled(RelayUplink& way);
+  void cut(RelayUplink& uplink);
+  void leave(RelayUplink& uplink);
+  void finish_leave(RelayUplink& uplink);
   void child_done(Node& node, Child& child);
   void check_left();
   void run_out();
   void end_now();
-  void lost_above(RelayUplink& way, const Status& cause);
+  void lost_above(RelayUplink& uplink, const Status& cause);
   void broken(Rank peer, bool below, const Status& cause);
   Status cut_status() const;
 

@@ -41,12 +41,12 @@ void TreeNode::broken(Rank peer, bool below, const Status& cause) {
 }
 
 // When this rank leaves, there are only those below to be told: they can agree on nothing any more.
-void TreeNode::lost_above(RelayUplink& way, const Status& cause) {
+void TreeNode::lost_above(RelayUplink& uplink, const Status& cause) {
   if (leaving_ && !over_) {
-    way.branch.reset();
-    return cut(way);
+    uplink.branch.reset();
+    return cut(uplink);
   }
-  broken(way.host, false, cause);
+  broken(uplink.host, false, cause);
 }
 
 void TreeNode::abandon() {
@@ -58,12 +58,12 @@ void TreeNode::abandon() {
 
 // Why a connection has ended the hub knows better, and tells: usually that the rank there is lost.
 void TreeNode::on_end(Branch& branch, const Status& cause) {
-  if (RelayUplink* way = way_of(branch)) {
-    way->branch.reset();
-    if (way->state == RelayUplink::State::kLeaving || left_.contains(way->host)) {
-      return cut(*way);
+  if (RelayUplink* uplink = uplink_of(branch)) {
+    uplink->branch.reset();
+    if (uplink->state == RelayUplink::State::kLeaving || left_.contains(uplink->host)) {
+      return cut(*uplink);
     }
-    way->verdict = loop_.after(options_.verdict_timeout, [this, way, cause] { lost_above(*way, cause); });
+    uplink->verdict = loop_.after(options_.verdict_timeout, [this, uplink, cause] { lost_above(*uplink, cause); });
     return;
   }
   const auto [node, child] = child_of(branch);
@@ -95,18 +95,19 @@ void TreeNode::on_left(Rank rank) {
       }
     }
   }
-  for (RelayUplink* way : ways()) {
-    if (way->host == rank && way->local == nullptr && !way->branch && way->state == RelayUplink::State::kOpen) {
-      loop_.cancel(way->verdict);
-      cut(*way);
+  for (RelayUplink* uplink : uplinks()) {
+    if (uplink->host == rank && uplink->local == nullptr && !uplink->branch &&
+        uplink->state == RelayUplink::State::kOpen) {
+      loop_.cancel(uplink->verdict);
+      cut(*uplink);
     }
   }
 }
 
 void TreeNode::on_leave(Branch& branch) {
-  if (RelayUplink* way = way_of(branch)) {
-    way->branch.reset();
-    return cut(*way);
+  if (RelayUplink* uplink = uplink_of(branch)) {
+    uplink->branch.reset();
+    return cut(*uplink);
   }
   if (const auto [node, child] = child_of(branch); node != nullptr) {
     child->branch.reset();
@@ -115,9 +116,9 @@ void TreeNode::on_leave(Branch& branch) {
 }
 
 void TreeNode::on_leave_ok(Branch& branch) {
-  if (RelayUplink* way = way_of(branch)) {
-    way->branch.reset();
-    return settled(*way);
+  if (RelayUplink* uplink = uplink_of(branch)) {
+    uplink->branch.reset();
+    return finish_leave(*uplink);
   }
   if (const auto [node, child] = child_of(branch); node != nullptr) {
     child->branch.reset();
@@ -139,12 +140,12 @@ Status TreeNode::cut_status() const {
 }
 
 // The relay above is gone, in order. Whoever is below has nowhere to send to.
-void TreeNode::cut(RelayUplink& way) {
-  if (way.state == RelayUplink::State::kOver) {
+void TreeNode::cut(RelayUplink& uplink) {
+  if (uplink.state == RelayUplink::State::kOver) {
     return;
   }
-  way.cut = true;
-  if (way.from == nullptr) {
+  uplink.cut = true;
+  if (uplink.from == nullptr) {
     if (!leaving_ && !over_) {
       events_.cut(cut_status(), false);
       for (const Rank rank : left_.ranks()) {
@@ -152,8 +153,8 @@ void TreeNode::cut(RelayUplink& way) {
       }
     }
   } else {
-    way.from->done = true;
-    for (Child& child : way.from->children) {
+    uplink.from->done = true;
+    for (Child& child : uplink.from->children) {
       if (child.local != nullptr) {
         cut(*child.local);
       } else if (child.branch) {
@@ -161,7 +162,7 @@ void TreeNode::cut(RelayUplink& way) {
       }
     }
   }
-  settled(way);
+  finish_leave(uplink);
 }
 
 void TreeNode::refuse(const Bundle& bundle) {
@@ -190,26 +191,26 @@ void TreeNode::leave(Duration grace, std::function<void()> done) {
   leave(own_);
 }
 
-void TreeNode::leave(RelayUplink& way) {
-  if (way.state != RelayUplink::State::kOpen) {
+void TreeNode::leave(RelayUplink& uplink) {
+  if (uplink.state != RelayUplink::State::kOpen) {
     return check_left();
   }
-  if (way.local != nullptr) {
-    way.state = RelayUplink::State::kOver;
-    const auto child = std::ranges::find_if(way.local->children, [&](const Child& c) { return c.local == &way; });
-    child_done(*way.local, *child);
+  if (uplink.local != nullptr) {
+    uplink.state = RelayUplink::State::kOver;
+    const auto child = std::ranges::find_if(uplink.local->children, [&](const Child& c) { return c.local == &uplink; });
+    child_done(*uplink.local, *child);
     check_left();
-  } else if (way.branch) {
-    way.state = RelayUplink::State::kLeaving;
-    way.branch->leave();
+  } else if (uplink.branch) {
+    uplink.state = RelayUplink::State::kLeaving;
+    uplink.branch->leave();
   } else {
-    way.cut = way.relay >= 0;
-    settled(way);
+    uplink.cut = uplink.relay >= 0;
+    finish_leave(uplink);
   }
 }
 
-void TreeNode::settled(RelayUplink& way) {
-  way.state = RelayUplink::State::kOver;
+void TreeNode::finish_leave(RelayUplink& uplink) {
+  uplink.state = RelayUplink::State::kOver;
   check_left();
 }
 

@@ -93,7 +93,7 @@ class NamedOps {
   void start_parts(Op& op);
   void on_part_done(Op& op, std::uint32_t index, const Status& status);
   void cancel_collectives(Op& op, const Status& cause);
-  void settle(Op& op);
+  void decide_outcome(Op& op);
 
   // named_ops_adasum.cc
   void run_adasum(Op& op);

@@ -58,7 +58,7 @@ bool NamedOps::adasum_goes_on(Op& op, const Status& status) {
   if (!op.failed.ok()) {
     cancel_collectives(op, op.failed);
   }
-  settle(op);
+  decide_outcome(op);
   return false;
 }
 
@@ -132,7 +132,7 @@ void NamedOps::gather_adasum(Op& op) {
   args.tag = op.payload_tag(kResult);
   op.net->start(std::move(args), [this, &op](const Status& status) {
     if (adasum_goes_on(op, status)) {
-      settle(op);
+      decide_outcome(op);
     }
   });
 }

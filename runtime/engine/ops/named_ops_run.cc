@@ -31,7 +31,7 @@ Rank place_of(Rank rank, const std::vector<Rank>& ranks) {
 
 }  // namespace
 
-// An operation outlives its collectives: it ends in settle(), when none is in flight.
+// An operation outlives its collectives: it ends in decide_outcome(), when none is in flight.
 void NamedOps::start(Op& op, std::uint32_t id) {
   op.id = id;
   op.running = true;
@@ -46,7 +46,7 @@ void NamedOps::start(Op& op, std::uint32_t id) {
 void NamedOps::on_way(Op& op, const Result<net::Collectives*>& chosen) {
   op.failed.update(chosen.status());
   if (!op.failed.ok() || !op.cancelled.ok()) {
-    settle(op);
+    decide_outcome(op);
     return;
   }
   op.net = *chosen == nullptr ? op.net : *chosen;
@@ -87,7 +87,7 @@ void NamedOps::on_sizes(Op& op, const Status& status) {
   op.failed.update(status);
   op.stage = OpStage::kPayload;
   if (!op.failed.ok() || !op.cancelled.ok()) {
-    settle(op);
+    decide_outcome(op);
   } else {
     run_payload(op);
   }
@@ -201,7 +201,7 @@ void NamedOps::run_payload(Op& op) {
     // have sent.
     cancel_collectives(op, status);
     op.failed = std::move(status);
-    loop_.post([this, &op] { settle(op); });
+    loop_.post([this, &op] { decide_outcome(op); });
     return;
   }
   op.payload = payload_args(op);
@@ -247,7 +247,7 @@ void NamedOps::on_part_done(Op& op, std::uint32_t index, const Status& status) {
     op.parts.give_up();
   }
   if (op.parts.over()) {
-    settle(op);
+    decide_outcome(op);
   }
 }
 
@@ -257,8 +257,8 @@ void NamedOps::cancel_collectives(Op& op, const Status& cause) {
   op.net->cancel(op.all_tags(), cause);
 }
 
-// No collective of it is in flight any more.
-void NamedOps::settle(Op& op) {
+// Requires that no collective of `op` is in flight any more.
+void NamedOps::decide_outcome(Op& op) {
   OpSpec& spec = op.spec;
   if (!op.cancelled.ok()) {
     finish(op, op.cancelled);

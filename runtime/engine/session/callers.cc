@@ -9,7 +9,7 @@ struct Caller {
   std::atomic<int> inside{0};
   std::atomic<std::int64_t> since_ns{0};
   std::atomic<std::int64_t> left_ns{0};
-  std::atomic<bool> told{false};
+  std::atomic<bool> reported{false};
   std::atomic<bool> gives_way{false};
 };
 
@@ -43,7 +43,7 @@ Caller& CallerRegistry::mine() {
 CallerRegistry::Scope::Scope(CallerRegistry& registry, TimePoint now) : caller_(registry.mine()) {
   if (ns_of(now) - caller_.left_ns.load(kRelaxed) > kSliceGap.count()) {
     caller_.since_ns.store(ns_of(now), kRelaxed);
-    caller_.told.store(false, kRelaxed);
+    caller_.reported.store(false, kRelaxed);
   }
   caller_.inside.fetch_add(1, kRelaxed);
 }
@@ -57,7 +57,7 @@ bool CallerRegistry::Scope::became_long(TimePoint now) {
   if (ns_of(now) - caller_.since_ns.load(kRelaxed) < kLongWait.count()) {
     return false;
   }
-  return !caller_.told.exchange(true, kRelaxed);
+  return !caller_.reported.exchange(true, kRelaxed);
 }
 
 bool CallerRegistry::Scope::gives_way() const {

@@ -101,7 +101,7 @@ struct AsioLoop::Impl {
   asio::steady_timer timer{io};
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
   MoveFunction<void(Status)> on_bug;
-  bool bug_told = false;
+  bool bug_reported = false;
 
   std::mutex mutex;         // guards inbox, scheduled, closed
   std::vector<Task> inbox;  // posted, not yet taken over by the loop
@@ -144,7 +144,7 @@ void AsioLoop::Impl::post(Task task) {
 }
 
 void AsioLoop::Impl::report_bug(const char* what) {
-  if (std::exchange(bug_told, true) || !on_bug) {
+  if (std::exchange(bug_reported, true) || !on_bug) {
     return;
   }
   try {

@@ -239,11 +239,11 @@ void AuthListener::refuse(Visitor& visitor, const std::string& reason) {
 void AuthListener::count_stranger(const std::string& address, const std::string& reason) {
   const std::uint64_t count = strangers_.fetch_add(1, std::memory_order_relaxed) + 1;
   const TimePoint now = loop_.now();
-  if (told_ != 0 && now - last_told_ < kWarningPause) {
+  if (reported_ != 0 && now - last_report_ < kWarningPause) {
     return;
   }
-  const std::uint64_t fresh = count - std::exchange(told_, count);
-  last_told_ = now;
+  const std::uint64_t fresh = count - std::exchange(reported_, count);
+  last_report_ = now;
   std::string line = "refused a connection from " + address + ": " + reason;
   if (fresh > 1) {
     line += " (and " + std::to_string(fresh - 1) + " more since the last such line)";

@@ -79,8 +79,8 @@ class AuthListener {
   TimerId accept_pause_;
   Visitors visitors_;  // oldest first
   std::atomic<std::uint64_t> strangers_{0};
-  std::uint64_t told_ = 0;
-  TimePoint last_told_;
+  std::uint64_t reported_ = 0;
+  TimePoint last_report_;
   std::shared_ptr<AuthListener*> self_;  // emptied by the destructor; what handlers in flight look at
 };
 

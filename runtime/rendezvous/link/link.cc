@@ -175,9 +175,9 @@ void Link::end(const Status& cause) {
   if (closed_) {
     return;
   }
-  const bool tell = !finishing_;
+  const bool notify = !finishing_;
   close();
-  if (tell) {
+  if (notify) {
     handler_->on_end(cause);
   }
 }
