@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "adapters/c/borrowed_json.h"
 #include "adapters/c/convert_local.h"
 #include "adapters/c/default_session.h"
 #include "adapters/c/last_error.h"
-#include "adapters/c/lent_json.h"
 #include "adapters/c/sirtaki.h"
 #include "runtime/base/telemetry/log.h"
 #include "runtime/local_updates/choice.h"
@@ -24,9 +24,9 @@ using sirtaki::Logger;
 using sirtaki::Result;
 using sirtaki::Status;
 using sirtaki::adapters::Active;
+using sirtaki::adapters::borrowed_json;
 using sirtaki::adapters::DefaultSession;
 using sirtaki::adapters::guarded;
-using sirtaki::adapters::lend_json;
 using sirtaki::local_updates::FragmentLayout;
 using sirtaki::local_updates::LocalOutcome;
 using sirtaki::local_updates::LocalUpdater;
@@ -184,7 +184,7 @@ void sirtaki_local_close(sirtaki_local local) {
 }
 
 const char* sirtaki_local_stats_json(sirtaki_local local) {
-  return lend_json([&]() -> Result<std::string> {
+  return borrowed_json([&]() -> Result<std::string> {
     if (local == nullptr) {
       return sirtaki::invalid_argument("local is NULL");
     }

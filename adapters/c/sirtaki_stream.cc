@@ -4,10 +4,10 @@
 #include <utility>
 #include <vector>
 
+#include "adapters/c/borrowed_json.h"
 #include "adapters/c/convert.h"
 #include "adapters/c/default_session.h"
 #include "adapters/c/last_error.h"
-#include "adapters/c/lent_json.h"
 #include "adapters/c/sirtaki.h"
 #include "adapters/c/struct_size.h"
 #include "runtime/base/config/compression_spec.h"
@@ -17,9 +17,9 @@ using sirtaki::Duration;
 using sirtaki::Status;
 using sirtaki::StreamId;
 using sirtaki::adapters::Active;
+using sirtaki::adapters::borrowed_json;
 using sirtaki::adapters::DefaultSession;
 using sirtaki::adapters::guarded;
-using sirtaki::adapters::lend_json;
 using sirtaki::adapters::timed_out;
 using sirtaki::adapters::to_duration;
 
@@ -227,25 +227,25 @@ sirtaki_status sirtaki_join(int32_t* last_rank, int64_t timeout_ms) {
 }
 
 const char* sirtaki_options_json(void) {
-  return lend_json([] { return DefaultSession::instance().options_json(); });
+  return borrowed_json([] { return DefaultSession::instance().options_json(); });
 }
 
 const char* sirtaki_stats_json(void) {
-  return lend_json([]() -> sirtaki::Result<std::string> {
+  return borrowed_json([]() -> sirtaki::Result<std::string> {
     SRT_ASSIGN(const auto active, DefaultSession::instance().need());
     return active->session->stats_json();
   });
 }
 
 const char* sirtaki_stream_tensors_json(sirtaki_stream stream) {
-  return lend_json([&]() -> sirtaki::Result<std::string> {
+  return borrowed_json([&]() -> sirtaki::Result<std::string> {
     SRT_ASSIGN(const auto active, owner_of(stream));
     return active->session->stream(id_of(stream)).tensors_json();
   });
 }
 
 const char* sirtaki_members_json(void) {
-  return lend_json([]() -> sirtaki::Result<std::string> {
+  return borrowed_json([]() -> sirtaki::Result<std::string> {
     SRT_ASSIGN(const auto active, DefaultSession::instance().need());
     return members_json(*active);
   });

@@ -1,6 +1,6 @@
-// lend_json(): text that the C interface lends to the calling thread until it asks for the next.
+// borrowed_json(): JSON text that a caller of the C interface borrows until its thread asks for the next text.
 //
-// Owned by: each thread its own. Not for: errors (last_error.h).
+// Owned by: each thread has its own text. Not for: errors (last_error.h).
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@
 
 namespace sirtaki::adapters {
 
-// `make` returns a Result<std::string>; nullptr after an error.
+// Calls `make`, which returns a Result<std::string>. Returns nullptr after an error.
 template <class Make>
-const char* lend_json(Make&& make) noexcept {
-  thread_local std::string text;  // lint: allow(global) the C interface lends it to the calling thread
+const char* borrowed_json(Make&& make) noexcept {
+  thread_local std::string text;  // lint: allow(global) the calling thread borrows it
   const auto status = guarded([&]() -> Status {
     SRT_ASSIGN(text, std::forward<Make>(make)());
     return {};
