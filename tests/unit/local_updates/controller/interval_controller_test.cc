@@ -418,7 +418,7 @@ TEST(IntervalController, StatisticsThatCannotBeAreRefused) {
       {[](RoundStats& s) { s.merges.at(0).ranks[2].norm2 = -1; }, "rank 2 reports"},
       {[](RoundStats& s) { s.merges.at(0).weights[1] = 2; }, "weight of rank 1 is 2"},
       {[](RoundStats& s) { s.merges.at(0).ranks[1].norm2 = std::nan(""); }, "weight of rank 1 is 1"},
-      {[](RoundStats& s) { s.merges.at(0).mean_norm2 = std::nan(""); }, "mean has a norm of nan"},
+      {[](RoundStats& s) { s.merges.at(0).mean_norm2 = std::nan(""); }, "mean of a merge has a squared norm of nan"},
   };
   for (const auto& [edit, part] : cases) {
     Training training("8");
