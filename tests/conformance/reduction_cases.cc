@@ -36,7 +36,7 @@ Gradients sums_of_hosts(const net::Hosts& hosts, const Gradients& gradients) {
   return sums;
 }
 
-Floats residual_by(const Group& group, const std::vector<Rank>& ranks, std::size_t tensor) {
+Floats residual_sum(const Group& group, const std::vector<Rank>& ranks, std::size_t tensor) {
   Floats residual = group.residual(ranks.front(), tensor);
   for (std::size_t r = 1; r < ranks.size(); ++r) {
     add(residual, group.residual(ranks[r], tensor));
@@ -93,7 +93,7 @@ void expect_sums_first(const Scheme& scheme, const std::string& world, Cut cut, 
       }
       for (int host = 0; host < hosts.count(); ++host) {
         // One rank of a host holds the residual of a stripe; the others add zeros, which may have another sign.
-        ASSERT_EQ(residual_by(group, hosts.ranks()[static_cast<std::size_t>(host)], t), reference.residual(host, t))
+        ASSERT_EQ(residual_sum(group, hosts.ranks()[static_cast<std::size_t>(host)], t), reference.residual(host, t))
             << host;
       }
     }

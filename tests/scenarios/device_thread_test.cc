@@ -305,8 +305,8 @@ TEST_P(DeviceThreads, ARankWithoutNcclBringsAllToTheHostsMemory) {
 TEST_P(DeviceThreads, ACommunicatorThatCannotBeMadeBringsAllToTheHostsMemory) {
   if (ranks() == 2 && nccl()) {
     world::ThreadOptions chosen = options(12, "log.level = \"error\"\ncontrol.connect_timeout = \"1s\"\n");
-    chosen.nccl_breaks = 1;
-    chosen.nccl_lasts = 0;
+    chosen.nccl_error_rank = 1;
+    chosen.nccl_error_after = 0;
     chosen.stats = [](Rank rank, const std::string& json) {
       EXPECT_NE(json.find("\"device.data\":\"host\""), std::string::npos) << rank << json;
     };
@@ -367,7 +367,7 @@ Scenario break_nccl(RankApi& api) {
 TEST_P(DeviceThreads, AnErrorOfNcclEndsTheJobOnAllRanks) {
   if (ranks() > 1 && nccl()) {
     world::ThreadOptions chosen = options(10);
-    chosen.nccl_breaks = 1;
+    chosen.nccl_error_rank = 1;
     EXPECT_EQ(world::run_threads(chosen, break_nccl), "");
   }
 }

@@ -30,8 +30,9 @@ constexpr auto kPatience = std::chrono::seconds(20);
 const std::vector<std::int64_t> kSizes = {300, 7, 0, 5000, 64, 1, 2500, 900};
 
 // Final states, one entry per rank.
-struct Ends {
-  explicit Ends(int size) : models(static_cast<std::size_t>(size)), anchors(models.size()), stats(models.size()) {}
+struct FinalStates {
+  explicit FinalStates(int size)
+      : models(static_cast<std::size_t>(size)), anchors(models.size()), stats(models.size()) {}
   std::vector<Tensors> models;
   std::vector<std::vector<std::uint64_t>> anchors;
   std::vector<std::string> stats;
@@ -59,7 +60,7 @@ struct Job {
   std::string toml = kSmall;
 };
 
-std::string train(const Job& job, Ends& ends) {
+std::string train(const Job& job, FinalStates& ends) {
   ThreadOptions options;
   options.size = job.size;
   options.options_toml = job.toml;
@@ -90,7 +91,7 @@ TEST(LocalThreads, OneRankIsThePlainOptimizer) {
   Job job;
   job.size = 1;
   job.local = local_options("4:delay=2", 3);
-  Ends ends(1);
+  FinalStates ends(1);
   ASSERT_EQ(train(job, ends), "");
   Training plain(job.training, 0);
   for (int k = 0; k < job.steps; ++k) {
@@ -107,7 +108,7 @@ TEST(LocalThreads, RanksWithTheSameDataAreOneProcess) {
       job.size = size;
       job.training.same_data = true;
       job.local = local_options(interval, 3);
-      Ends ends(size);
+      FinalStates ends(size);
       ASSERT_EQ(train(job, ends), "") << interval;
       Training plain(job.training, 0);
       for (int k = 0; k < job.steps; ++k) {
@@ -128,7 +129,7 @@ TEST(LocalThreads, AnchorsAreTheSameAtEveryVersion) {
       job.size = 3;
       job.local = local_options(interval, 2);
       job.local.codec = codec;
-      Ends ends(3);
+      FinalStates ends(3);
       ASSERT_EQ(train(job, ends), "") << codec << ", " << interval;
       ends.expect_equal_anchors();
       ends.expect_equal_models();
@@ -162,7 +163,7 @@ TEST(LocalThreads, CodecsKeepTheMean) {
       job.local = local_options(interval, 2);
       job.local.interval.guard.on = false;
       job.local.codec = codec;
-      Ends ends(2);
+      FinalStates ends(2);
       ASSERT_EQ(train(job, ends), "") << codec;
       std::vector<Tensors> apart;
       for (Rank rank = 0; rank < 2; ++rank) {
@@ -184,9 +185,9 @@ TEST(LocalThreads, CodecsKeepTheMean) {
 }
 
 // Signals that rank 0 waits for a sum; until then rank 1 withholds its part of it.
-class Watched final : public local_updates::LocalExchange {
+class HeldBackExchange final : public local_updates::LocalExchange {
  public:
-  Watched(SessionExchange& real, std::promise<void>& waits) : real_(real), waits_(&waits) {}
+  HeldBackExchange(SessionExchange& real, std::promise<void>& waits) : real_(real), waits_(&waits) {}
   Rank rank() const override { return real_.rank(); }
   int size() const override { return real_.size(); }
   TimePoint now() const override { return real_.now(); }
@@ -225,18 +226,18 @@ TEST(LocalThreads, AStalledRankIsWaitedFor) {
     Job job;
     job.local = local_options("6:delay=2", 1);
     job.local.codec = codec;
-    Ends expected(2);
+    FinalStates expected(2);
     ASSERT_EQ(train(job, expected), "");
     std::promise<void> waits;
     ThreadOptions options;
     options.size = 2;
     options.options_toml = kSmall;
-    Ends ends(2);
+    FinalStates ends(2);
     const std::string error = run_sessions(options, [&](engine::Session& session) {
       const auto me = static_cast<std::size_t>(session.rank());
       Training training(job.training, session.rank());
       const auto real = must(SessionExchange::open(session, training.model(1), job.local));
-      Watched exchange(*real, waits);
+      HeldBackExchange exchange(*real, waits);
       const auto updater = updater_of(job.local, training.model(1), exchange);
       must(updater->start());
       for (int k = 1; k <= job.steps; ++k) {

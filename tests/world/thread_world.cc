@@ -266,7 +266,7 @@ std::string run_ranks(const ThreadOptions& options, const Body& body) {
   }
   std::optional<net::testing::FakeNccl> nccl;
   if (options.nccl) {
-    nccl.emplace().break_down(options.nccl_breaks, options.nccl_lasts);
+    nccl.emplace().break_down(options.nccl_error_rank, options.nccl_error_after);
   }
   job.address = server ? "127.0.0.1:" + std::to_string(server->port()) : "";
   job.nccl = nccl ? &*nccl : nullptr;

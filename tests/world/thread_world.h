@@ -15,17 +15,17 @@ namespace sirtaki::world {
 struct ThreadOptions {
   std::uint64_t seed = 1;
   int size = 2;
-  std::string options_toml;      // TOML as from the program, e.g. "schedule.fusion_bytes = \"4KiB\"\n"
-  int epochs = 1;                // runs of the scenario, with new sessions on the same coordinator
-  int ranks_per_host = 0;        // 0: all ranks on one host; of several hosts, only the last one may have fewer
-  bool on_device = false;        // tensors are on a fake GPU, a slow one, one per rank
-  Rank cpu_rank = -1;            // rank whose tensors are on the host nevertheless
-  Rank broken_rank = -1;         // rank whose GPU fails at the first work
-  bool nccl = false;             // ranks have a fake NCCL
-  Rank rank_without_nccl = -1;   // rank that has no NCCL nevertheless
-  Rank nccl_breaks = -1;         // rank to which NCCL reports an error
-  std::uint64_t nccl_lasts = 3;  // calls until then
-  bool expect_no_leaks = false;  // the GPU must have all of its objects back in the end
+  std::string options_toml;            // TOML as from the program, e.g. "schedule.fusion_bytes = \"4KiB\"\n"
+  int epochs = 1;                      // runs of the scenario, with new sessions on the same coordinator
+  int ranks_per_host = 0;              // 0: all ranks on one host; of several hosts, only the last one may have fewer
+  bool on_device = false;              // tensors are on a fake GPU, a slow one, one per rank
+  Rank cpu_rank = -1;                  // rank whose tensors are on the host nevertheless
+  Rank broken_rank = -1;               // rank whose GPU fails at the first work
+  bool nccl = false;                   // ranks have a fake NCCL
+  Rank rank_without_nccl = -1;         // rank that has no NCCL nevertheless
+  Rank nccl_error_rank = -1;           // rank to which NCCL reports an error
+  std::uint64_t nccl_error_after = 3;  // calls until then
+  bool expect_no_leaks = false;        // the GPU must have all of its objects back in the end
   // Receives the statistics of the session of each rank before it closes; on the threads of the ranks.
   std::function<void(Rank rank, const std::string& json)> stats = {};
 };
