@@ -209,7 +209,8 @@ void RankProcesses::terminate() {
   for (const auto& process : ranks_) {
     const std::vector<SessionProcess> session = session_processes(all, process->pid);
     const auto handler = process->exited ? std::nullopt : find_handler(session, process->pid, SIGTERM);
-    // Behind a pipe or a subshell the program cannot be told from its helpers: all get the signal and the grace.
+    // Behind a pipe or a subshell the program cannot be distinguished from its helpers: all get the signal and the
+    // grace.
     process->handles_term = handler || (!process->exited && std::ranges::any_of(session, [](const SessionProcess& one) {
                               return one.masks.handles(SIGTERM);
                             }));

@@ -103,9 +103,9 @@ Duration SimControl::occupy(Process& process, const Parcel& parcel, Duration cos
 
 void SimControl::send(Rank from, const control::MemberMessage& message) {
   const auto place = static_cast<Place>(from);
-  control::SourcedMessage said{control::RankSet::of(from), message};
+  control::SourcedMessage sourced{control::RankSet::of(from), message};
   if (relays_.empty()) {
-    to_coordinator(place, {std::move(said)});
+    to_coordinator(place, {std::move(sourced)});
     return;
   }
   // All messages of a rank in one turn of its loop travel as one bundle.
@@ -115,15 +115,15 @@ void SimControl::send(Rank from, const control::MemberMessage& message) {
       to_relay(place, place / static_cast<std::size_t>(options_.fanout), std::exchange(process.outbox, {}));
     });
   }
-  process.outbox.push_back(std::move(said));
+  process.outbox.push_back(std::move(sourced));
 }
 
 void SimControl::to_coordinator(Place from, control::Bundle bundle) {
   const std::vector<std::byte> bytes = control::encode(bundle);
   transmit(from, coordinator_place(), {bytes.size(), bundle.size()}, [this, bytes] {
-    const auto said = control::decode_bundle(bytes, options_.size);
-    SRT_CHECK(said.ok());
-    for (const control::SourcedMessage& item : *said) {
+    const auto received = control::decode_bundle(bytes, options_.size);
+    SRT_CHECK(received.ok());
+    for (const control::SourcedMessage& item : *received) {
       coordinator_.on_received(item.ranks, item.message, clock_.now());
     }
     act();
@@ -134,9 +134,9 @@ void SimControl::to_relay(Place from, std::size_t relay, control::Bundle bundle)
   const auto host = static_cast<Place>(relays_[relay].place.host);
   const std::vector<std::byte> bytes = control::encode(bundle);
   transmit(from, host, {bytes.size(), bundle.size()}, [this, relay, bytes] {
-    auto said = control::decode_bundle(bytes, options_.size);
-    SRT_CHECK(said.ok());
-    relays_[relay].relay->on_received(std::move(*said), clock_.now());
+    auto received = control::decode_bundle(bytes, options_.size);
+    SRT_CHECK(received.ok());
+    relays_[relay].relay->on_received(std::move(*received), clock_.now());
     pump(relay);
   });
 }
@@ -176,9 +176,9 @@ void SimControl::to_relay(Place from, std::size_t relay, const control::Spread& 
   const auto host = static_cast<Place>(relays_[relay].place.host);
   const std::vector<std::byte> bytes = control::encode(spread);
   transmit(from, host, {bytes.size(), spread.size()}, [this, relay, bytes] {
-    const auto told = control::decode_spread(bytes, options_.size);
-    SRT_CHECK(told.ok());
-    relays_[relay].relay->on_spread(*told);
+    const auto received = control::decode_spread(bytes, options_.size);
+    SRT_CHECK(received.ok());
+    relays_[relay].relay->on_spread(*received);
     pump(relay);
   });
 }
@@ -186,9 +186,9 @@ void SimControl::to_relay(Place from, std::size_t relay, const control::Spread& 
 void SimControl::to_member(Place from, Rank to, const control::Spread& spread) {
   const std::vector<std::byte> bytes = control::encode(spread);
   transmit(from, static_cast<Place>(to), {bytes.size(), spread.size()}, [this, to, bytes] {
-    const auto told = control::decode_spread(bytes, options_.size);
-    SRT_CHECK(told.ok());
-    for (const control::TargetedMessage& item : *told) {
+    const auto received = control::decode_spread(bytes, options_.size);
+    SRT_CHECK(received.ok());
+    for (const control::TargetedMessage& item : *received) {
       processes_[static_cast<std::size_t>(to)]->events.message(control::encode(item.message));
     }
   });
@@ -212,9 +212,9 @@ void SimControl::act() {
       continue;
     }
     control::Spread part;
-    for (const control::TargetedMessage& told : spread) {
-      if (control::RankSet ranks = told.ranks.common(relays_[i].place.below); !ranks.empty()) {
-        part.push_back({std::move(ranks), told.message});
+    for (const control::TargetedMessage& item : spread) {
+      if (control::RankSet ranks = item.ranks.common(relays_[i].place.below); !ranks.empty()) {
+        part.push_back({std::move(ranks), item.message});
       }
     }
     if (!part.empty()) {

@@ -45,8 +45,8 @@ class Member final : public rendezvous::ClientHandler {
     auto spread = control::decode_spread(bytes, 64);
     const std::lock_guard lock(mutex_);
     ASSERT_TRUE(spread.ok());
-    for (const control::TargetedMessage& told : *spread) {
-      told_.push_back(told.ranks.to_string() + ": " + std::to_string(told.message.index()));
+    for (const control::TargetedMessage& item : *spread) {
+      received_.push_back(item.ranks.to_string() + ": " + std::to_string(item.message.index()));
     }
     changed_.notify_all();
   }
@@ -78,8 +78,8 @@ class Member final : public rendezvous::ClientHandler {
   }
   std::vector<std::string> wait_for_tree(std::size_t items) {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kDeadline, [&] { return told_.size() >= items; });
-    return told_;
+    changed_.wait_for(lock, kDeadline, [&] { return received_.size() >= items; });
+    return received_;
   }
   std::vector<Rank> wait_for_leave() {
     std::unique_lock lock(mutex_);
@@ -99,7 +99,7 @@ class Member final : public rendezvous::ClientHandler {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<control::CoordinatorMessage> messages_;
-  std::vector<std::string> told_;  // messages received over the tree
+  std::vector<std::string> received_;  // messages received over the tree
   std::vector<Rank> left_;
   std::string lost_;
 };
@@ -286,9 +286,9 @@ TEST_F(CoordinatorTreeTest, ARankThatRelaysOnHasLeftForTheOthers) {
   EXPECT_EQ(members_[2].wait_for_leave(), std::vector<Rank>{0});
   // Its connection still carries messages of the other ranks and their answers.
   send_tree(0, {{control::RankSet::of(1), control::Announce{"a", 0, {}}}});
-  std::vector<std::string> told = members_[0].wait_for_tree(2);
-  std::ranges::sort(told);
-  EXPECT_EQ(told, (std::vector<std::string>{"rank 1: " + std::to_string(kRanksLeft), "ranks 0, 1: 2"}));
+  std::vector<std::string> received = members_[0].wait_for_tree(2);
+  std::ranges::sort(received);
+  EXPECT_EQ(received, (std::vector<std::string>{"rank 1: " + std::to_string(kRanksLeft), "ranks 0, 1: 2"}));
   EXPECT_EQ(members_[2].wait_for_tree(2).size(), 2U);
   for (Member& member : members_) {
     member.client->leave(std::chrono::seconds(5));
