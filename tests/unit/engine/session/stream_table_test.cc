@@ -10,6 +10,7 @@
 #include "runtime/base/telemetry/stats.h"
 #include "runtime/base/telemetry/timeline.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/session/stream_handle.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -79,6 +80,7 @@ class StreamTableTest : public testing::Test {
     EXPECT_TRUE(stream.ok()) << stream.status().text();
     return stream ? *stream : StreamId(0);
   }
+  StreamHandle at(StreamId stream) { return {table_, stream}; }
   Task counting() {
     return [this] { ++called_; };
   }
@@ -97,7 +99,7 @@ class StreamTableTest : public testing::Test {
                    return std::exchange(interrupts_, false);
                  },
                  [] {}};
-  StreamTable table_{loop_, engine_, waiter_, 0, 2};
+  StreamTable table_{loop_, engine_, waiter_, [](Task task) { return task; }, 0, 2};
   int called_ = 0;
   bool interrupts_ = false;  // the next wait
 };
@@ -107,7 +109,7 @@ TEST_F(StreamTableTest, AnInterruptedOpeningGoesOnWithTheNextCall) {
   EXPECT_EQ(table_.open(spec_of_one(8), std::chrono::seconds(30)).status().code(), Code::kAborted);
   EXPECT_EQ(table_.open(spec_of_one(9), std::chrono::seconds(30)).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(open(), StreamId(4));
-  EXPECT_TRUE(table_.finish(StreamId(4)).ok());
+  EXPECT_TRUE(at(StreamId(4)).finish().ok());
 }
 
 TEST_F(StreamTableTest, AnInterruptedOpeningMayComeToItsEndUnseen) {
@@ -115,12 +117,12 @@ TEST_F(StreamTableTest, AnInterruptedOpeningMayComeToItsEndUnseen) {
   EXPECT_EQ(table_.open(spec_of_one(8), std::chrono::seconds(30)).status().code(), Code::kAborted);
   loop_.run();
   EXPECT_EQ(open(), StreamId(4));
-  EXPECT_TRUE(table_.finish(StreamId(4)).ok());
+  EXPECT_TRUE(at(StreamId(4)).finish().ok());
 }
 
 TEST_F(StreamTableTest, TheEndCallsWhoWaitsForAStepOfALoopThatHasStopped) {
   const StreamId stream = open();
-  ASSERT_TRUE(table_.on_done(stream, counting()).ok());
+  ASSERT_TRUE(at(stream).on_done(counting()).ok());
   EXPECT_EQ(called_, 0) << "the loop never ran";
   table_.end();
   EXPECT_EQ(called_, 1);
@@ -130,11 +132,11 @@ TEST_F(StreamTableTest, TheEndCallsWhoWaitsForAStepOfALoopThatHasStopped) {
 
 TEST_F(StreamTableTest, TheEndCallsWhoWaitsForAStepThatNoRankFinishes) {
   const StreamId stream = open();
-  ASSERT_TRUE(table_.finish(stream).ok());
-  ASSERT_TRUE(table_.on_done(stream, counting()).ok());
+  ASSERT_TRUE(at(stream).finish().ok());
+  ASSERT_TRUE(at(stream).on_done(counting()).ok());
   loop_.run();
   EXPECT_EQ(called_, 0) << "nothing is over";
-  EXPECT_EQ(table_.on_done(stream, counting()).code(), Code::kInvalidArgument);
+  EXPECT_EQ(at(stream).on_done(counting()).code(), Code::kInvalidArgument);
   table_.end();
   EXPECT_EQ(called_, 1);
 }
@@ -142,7 +144,7 @@ TEST_F(StreamTableTest, TheEndCallsWhoWaitsForAStepThatNoRankFinishes) {
 TEST_F(StreamTableTest, NothingIsTakenAfterTheEnd) {
   const StreamId stream = open();
   table_.end();
-  EXPECT_EQ(table_.on_done(stream, counting()).code(), Code::kShutdown);
+  EXPECT_EQ(at(stream).on_done(counting()).code(), Code::kShutdown);
   EXPECT_EQ(called_, 0);
 }
 

@@ -228,7 +228,8 @@ TEST(SharedMemory, ShowsNothingButWhatItHasLent) {
   ASSERT_TRUE(room);
   EXPECT_FALSE(ranks[0].publish_buffer(OpTag(1), room->memory, SharedMemory::reader(1)));
   ranks[0].drop(OpTag(2));
-  EXPECT_FALSE(ranks[0].publish_buffer(OpTag(2), lent.memory, SharedMemory::reader(1))) << "of which this rank wants no more";
+  EXPECT_FALSE(ranks[0].publish_buffer(OpTag(2), lent.memory, SharedMemory::reader(1)))
+      << "of which this rank wants no more";
 }
 
 TEST(SharedMemory, LendsHalfOfItAndOutlivesItsOwner) {
