@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "runtime/engine/stream/stream_plan.h"
+#include "runtime/engine/stream/plan/stream_plan.h"
 
 namespace sirtaki::engine {
 namespace {

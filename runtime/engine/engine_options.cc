@@ -1,6 +1,6 @@
 #include "runtime/base/config/config.h"
 #include "runtime/engine/engine.h"
-#include "runtime/engine/stream/stream_plan.h"
+#include "runtime/engine/stream/plan/stream_plan.h"
 
 namespace sirtaki::engine {
 

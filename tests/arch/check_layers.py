@@ -59,13 +59,14 @@ LAYERS: dict[str, set[str]] = {
     "runtime/engine/reduction": {*ENGINE, "runtime/engine/common"},
     "runtime/engine/device": {*ENGINE, "runtime/engine/common", "runtime/engine/reduction"},
     "runtime/engine/ops": {*ENGINE, "runtime/engine/common", "runtime/engine/epoch"},
+    "runtime/engine/stream/plan": {*ENGINE, "runtime/engine/common", "runtime/engine/reduction"},
     "runtime/engine/stream": {
         *(*ENGINE, "runtime/engine/common", "runtime/engine/epoch", "runtime/engine/reduction"),
-        "runtime/engine/device",
+        *("runtime/engine/device", "runtime/engine/stream/plan"),
     },
     "runtime/engine": {
         *(*ENGINE, "runtime/engine/common", "runtime/engine/epoch", "runtime/engine/ops"),
-        "runtime/engine/stream",
+        *("runtime/engine/stream", "runtime/engine/stream/plan"),
     },
     "runtime/engine/session": {
         *(*ENGINE, "runtime/engine", "runtime/engine/common", "runtime/engine/epoch", "runtime/engine/ops"),

@@ -2,7 +2,8 @@
 
 A table row is `` | `name` | purpose | ``. `status` stands for status.h, status.cc and status.py, and for further parts
 of a .cc file, such as status_text.cc; `a.inc` stands for itself; `x/` for all files of a folder below, which then needs
-no README.md of its own. Tests and benchmarks are described as folders, in ARCHITECTURE.md.
+no README.md of its own. No folder has more than 25 source files. Tests and benchmarks are described as folders, in
+ARCHITECTURE.md.
 
 usage: check_map.py [--add] [root]; --add writes missing rows, with the first sentence of the file as purpose, and drops
 rows of files that no longer exist.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from source_tree import Problem, Source, Tree
 
 PAGE = "ARCHITECTURE.md"
 MAX_LINES = 250
+MAX_FILES = 25
 UNMAPPED = ("tests/", "benchmarks/")
 ROW = re.compile(r"^\| (`[^|]*`) \|")
 NAME = re.compile(r"`([\w./-]+)`")
@@ -100,6 +103,10 @@ def map_problems(root: Path) -> Iterator[Problem]:
     if (root / PAGE).read_text().count("\n") > MAX_LINES:
         yield Problem(PAGE, MAX_LINES, "map", f"longer than {MAX_LINES} lines")
     tree = Tree(root)
+    counts = Counter(str(Path(path).parent) for path in tree.sources if not path.endswith("/__init__.py"))
+    for folder, count in counts.items():
+        if count > MAX_FILES:
+            yield Problem(folder, 1, "map", f"{count} source files; {MAX_FILES} are allowed: a folder per noun")
     readmes = readmes_of(tree)
     used: set[tuple[str, str]] = set()
     for source in mapped(tree):

@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from class_size import MAX_LINES as MAX_CLASS_LINES
+from class_size import MAX_MEMBERS, class_sizes
 from source_tree import Problem, Source, Tree
 
-MAX_LINES = 600
+MAX_LINES = 500
 PURE = ("scheduler/", "runtime/control/", "compression/", "kernels/")
 CORE = ("runtime/", "kernels/", "compression/", "scheduler/", "adapters/")
 SHIPPED = (*CORE, "launcher/", "examples/")
@@ -186,6 +188,19 @@ def text_problems(source: Source) -> Iterator[Problem]:
             yield Problem(source.path, number, "todo", "finish it, or write it down outside the code")
 
 
+def class_problems(source: Source) -> Iterator[Problem]:
+    """Yields classes of the product that are too large to have one job."""
+    if not source.is_cpp or not source.path.startswith(SHIPPED):
+        return
+    for size in class_sizes(source):
+        if size.members > MAX_MEMBERS:
+            text = f"{size.name} has {size.members} data members; split it before {MAX_MEMBERS}"
+            yield Problem(source.path, size.line, "class_size", text)
+        if size.lines > MAX_CLASS_LINES:
+            text = f"{size.name} has {size.lines} lines; split it before {MAX_CLASS_LINES}"
+            yield Problem(source.path, size.line, "class_size", text)
+
+
 def python_problems(source: Source) -> Iterator[Problem]:
     """Checks that frameworks are imported only where they belong."""
     if not source.path.startswith("adapters/python/"):
@@ -234,6 +249,7 @@ def source_problems(tree: Tree) -> Iterator[Problem]:
     for source in tree.sources.values():
         yield from absence_problems(source)
         yield from text_problems(source)
+        yield from class_problems(source)
         if source.is_header:
             yield from header_problems(source)
         elif source.is_cpp:

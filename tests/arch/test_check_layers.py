@@ -209,3 +209,14 @@ def test_own_header_comes_first(tmp_path: Path) -> None:
         "runtime/net/a.cc": '#include <string>\n\n#include "runtime/net/a.h"\n',
     }
     assert rules_found(tmp_path, files) == [("runtime/net/a.cc", "own_header", 1)]
+
+
+def test_a_large_class_is_rejected(tmp_path: Path) -> None:
+    members = "".join(f"  std::map<int, int> m{i}_{{}};\n" for i in range(25))
+    functions = "  void f(int a) { int local = a; }\n  bool g() const { return true; }\n"
+    fits = HEADER + f"class A {{\n{functions}{members}}};\n"
+    assert rules_found(tmp_path, {"runtime/base/a.h": fits}) == []
+    more = fits.replace("class A {", "class A {\n  int more_ = 0;")
+    assert rules_found(tmp_path, {"runtime/base/a.h": more}) == [("runtime/base/a.h", "class_size", 3)]
+    long = HEADER + "class A {\n" + "  void f();\n" * 401 + "};\n"
+    assert rules_found(tmp_path, {"runtime/base/a.h": long}) == [("runtime/base/a.h", "class_size", 3)]

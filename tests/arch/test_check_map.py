@@ -67,3 +67,9 @@ def test_rows_are_added_and_dropped(tmp_path: Path) -> None:
     assert "| `new` | A purpose |" in text
     assert "gone" not in text
     assert "new_part" not in text
+
+
+def test_a_folder_with_many_files_is_found(tmp_path: Path) -> None:
+    files = ["runtime/net/link.h", "runtime/net/sub/x.h", *(f"tests/unit/t{i}_test.cc" for i in range(25))]
+    assert problems_of(tmp_path, PAGE, *files) == []
+    assert problems_of(tmp_path, PAGE, "tests/unit/more_test.cc") == [("tests/unit", 1)]

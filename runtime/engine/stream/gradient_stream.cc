@@ -5,8 +5,8 @@
 
 #include "kernels/finite/finite.h"
 #include "runtime/base/check.h"
-#include "runtime/engine/stream/codec_timing.h"
-#include "runtime/engine/stream/stream_plan.h"
+#include "runtime/engine/stream/plan/codec_timing.h"
+#include "runtime/engine/stream/plan/stream_plan.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -70,8 +70,8 @@ GradientStream::GradientStream(StreamId id, StreamSpec spec, const std::shared_p
       spec_(std::move(spec)),
       deps_(deps),
       trace_(deps.trace, spec_.name),
-      finite_only_(options.finite_only),
-      has_policy_(policy_of(spec_, replanner_options(options, exchanging_ranks(deps.net)).planner, deps) != nullptr),
+      traits_{options.finite_only,
+              policy_of(spec_, replanner_options(options, exchanging_ranks(deps.net)).planner, deps) != nullptr},
       agreement_(spec_.name, plan, spec_.order, agreement_options(options, spec_, deps),
                  {deps.loop, deps.trace, deps.stats, deps.log}),
       dispatcher_(options.credit_bytes),
@@ -85,8 +85,8 @@ GradientStream::GradientStream(StreamId id, StreamSpec spec, const std::shared_p
 }
 
 GradientStream::OnDevice GradientStream::on_device() const {
-  if (spec_.prescale != 1.0 || spec_.postscale != 1.0 || spec_.reduce_op == ReduceOp::kAdasum || finite_only_ ||
-      (has_policy_ && !all_unchanged(*plan_))) {
+  if (spec_.prescale != 1.0 || spec_.postscale != 1.0 || spec_.reduce_op == ReduceOp::kAdasum || traits_.finite_only ||
+      (traits_.has_policy && !all_unchanged(*plan_))) {
     return OnDevice::kNothing;
   }
   bool codes = false;
@@ -129,7 +129,7 @@ void GradientStream::set_path(std::unique_ptr<DensePath> path, std::unique_ptr<D
 // Under a policy, the first step after one that was given up goes through host memory, although its plan is the first
 // one again: some gradients may already have been copied there for the compressed step that is void now.
 DensePath& GradientStream::path_of_step() {
-  const bool by_plan = !has_policy_ || ((attempt_ == 0 || step_ > 0) && all_unchanged(*plan_));
+  const bool by_plan = !traits_.has_policy || ((attempt_ == 0 || step_ > 0) && all_unchanged(*plan_));
   if (paths_.device && by_plan) {
     return *paths_.device;
   }
@@ -137,7 +137,8 @@ DensePath& GradientStream::path_of_step() {
 }
 
 bool GradientStream::uses_device_memory() const {
-  return paths_.device && (!has_policy_ || (phase_ != Phase::kAborting && paths_.current == paths_.device.get()));
+  return paths_.device &&
+         (!traits_.has_policy || (phase_ != Phase::kAborting && paths_.current == paths_.device.get()));
 }
 
 void GradientStream::open_step() {
@@ -184,7 +185,7 @@ Status GradientStream::check_ready(int index, const TensorView& tensor) const {
 
 Status GradientStream::check_finite(int index) const {
   const TensorView& view = state_.views[static_cast<std::size_t>(index)];
-  if (!finite_only_ || kernels::all_finite(view.dtype, view.bytes().data(), view.numel)) {
+  if (!traits_.finite_only || kernels::all_finite(view.dtype, view.bytes().data(), view.numel)) {
     return {};
   }
   const std::string& name = plan_->tensors()[static_cast<std::size_t>(index)].name;

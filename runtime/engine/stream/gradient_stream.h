@@ -38,7 +38,7 @@
 #include "runtime/engine/epoch/control_link.h"
 #include "runtime/engine/reduction/dense_path.h"
 #include "runtime/engine/stream/joined_rank.h"
-#include "runtime/engine/stream/plan_agreement.h"
+#include "runtime/engine/stream/plan/plan_agreement.h"
 #include "runtime/engine/stream/step_state.h"
 #include "runtime/engine/stream/stream_residuals.h"
 #include "runtime/engine/stream/stream_trace.h"
@@ -226,6 +226,10 @@ class GradientStream {
   bool holds_result(int index) const;
   bool flags_on() const;
 
+  struct Traits {
+    bool finite_only = false;  // a gradient with NaN or infinity gives the step up
+    bool has_policy = false;   // a policy may change the decisions of tensors
+  };
   // Paths of dense partitions.
   struct Paths {
     Paths(const StreamDeps& deps, HostPath::Scales scales) : host(deps.net, deps.buffers, deps.shared_bytes, scales) {}
@@ -254,8 +258,7 @@ class GradientStream {
   const StreamSpec spec_;
   StreamDeps deps_;
   StreamTrace trace_;
-  const bool finite_only_;
-  const bool has_policy_;  // a policy may change the decisions of tensors
+  const Traits traits_;
   PlanAgreement agreement_;
   std::shared_ptr<const scheduler::Plan> plan_;  // the plan of agreement_ at the last step border
   scheduler::Dispatcher dispatcher_;

@@ -4,7 +4,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/engine/stream/gradient_stream.h"
-#include "runtime/engine/stream/stream_plan.h"
+#include "runtime/engine/stream/plan/stream_plan.h"
 
 namespace sirtaki::engine {
 

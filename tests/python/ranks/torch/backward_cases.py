@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import sirtaki.torch as hvd
 from ranks.torch.forward_support import MODES
-from ranks.torch.optimizer_cases import (
+from ranks.torch.optimizer_support import (
     batch,
     close,
     everything,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import sirtaki.torch as hvd
-from ranks.torch.optimizer_cases import (
+from ranks.torch.optimizer_support import (
     STEPS,
     Branches,
     close,

@@ -23,7 +23,7 @@ from ranks.torch.forward_support import (
     tied,
     trained,
 )
-from ranks.torch.optimizer_cases import sparse_model
+from ranks.torch.optimizer_support import sparse_model
 
 
 def equal_for(*makes: Make) -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sirtaki.torch as hvd
-from ranks.torch.optimizer_cases import same_on_all_ranks
+from ranks.torch.optimizer_support import same_on_all_ranks
 
 MODES = ("backward", "step", "forward")
 STEPS = 5

@@ -31,7 +31,7 @@ from ranks.torch.forward_support import (
     trained,
     words,
 )
-from ranks.torch.optimizer_cases import Bomb, raises, same_on_all_ranks
+from ranks.torch.optimizer_support import Bomb, raises, same_on_all_ranks
 from sirtaki.torch import _module_hooks
 
 

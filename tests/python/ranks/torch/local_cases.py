@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sirtaki.torch as hvd
-from ranks.torch.optimizer_cases import close, raises, same_on_all_ranks
+from ranks.torch.optimizer_support import close, raises, same_on_all_ranks
 from sirtaki import errors
 
 STEPS = 24

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import sirtaki
 import sirtaki.torch as hvd
 from ranks.torch.forward_support import MODES
-from ranks.torch.optimizer_cases import Bomb, close, raises, same_on_all_ranks
+from ranks.torch.optimizer_support import Bomb, close, raises, same_on_all_ranks
 from sirtaki import _core, errors
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 import sirtaki.torch as hvd
 from ranks.torch.compression_cases import TOPK, batch, make, make_sgd, mean_loss, rows, saved, train
 from ranks.torch.forward_support import MODES
-from ranks.torch.optimizer_cases import close, raises, same_on_all_ranks
+from ranks.torch.optimizer_support import close, raises, same_on_all_ranks
 
 # 7/8 is a factor without rounding.
 SGD: tuple[dict[str, Any], ...] = (

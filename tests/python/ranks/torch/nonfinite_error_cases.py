@@ -8,7 +8,7 @@ import torch
 
 from ranks.torch.compression_cases import TOPK, make, train
 from ranks.torch.forward_support import MODES
-from ranks.torch.optimizer_cases import raises, same_on_all_ranks
+from ranks.torch.optimizer_support import raises, same_on_all_ranks
 from ranks.torch.skip_cases import owed, step_with_an_infinity
 from sirtaki import errors
 

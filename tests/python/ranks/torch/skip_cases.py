@@ -10,7 +10,7 @@ from torch import Tensor
 import sirtaki.torch as hvd
 from ranks.torch.compression_cases import TOPK, F, batch, make, mean_loss, saved, train
 from ranks.torch.forward_support import MODES
-from ranks.torch.optimizer_cases import same_on_all_ranks
+from ranks.torch.optimizer_support import same_on_all_ranks
 
 
 def owed(optimizer: Any) -> dict[str, Tensor]:

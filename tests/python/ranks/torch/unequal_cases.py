@@ -9,7 +9,7 @@ from torch import nn
 
 import sirtaki
 import sirtaki.torch as hvd
-from ranks.torch.optimizer_cases import raises, same_on_all_ranks
+from ranks.torch.optimizer_support import raises, same_on_all_ranks
 
 
 def step_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "runtime/engine/stream/gradient_stream.h"
-#include "runtime/engine/stream/stream_plan.h"
+#include "runtime/engine/stream/plan/stream_plan.h"
 
 namespace sirtaki::engine::alone {
 

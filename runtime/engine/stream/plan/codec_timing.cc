@@ -1,4 +1,4 @@
-#include "runtime/engine/stream/codec_timing.h"
+#include "runtime/engine/stream/plan/codec_timing.h"
 
 #include <algorithm>
 #include <limits>
@@ -9,7 +9,7 @@
 
 #include "compression/codec_state.h"
 #include "compression/codecs/catalog.h"
-#include "runtime/engine/stream/stream_plan.h"
+#include "runtime/engine/stream/plan/stream_plan.h"
 #include "scheduler/policies/policy.h"
 
 namespace sirtaki::engine {

@@ -1,4 +1,4 @@
-#include "tests/conformance/reduction_support.h"
+#include "tests/conformance/reduction/reduction_support.h"
 
 #include <algorithm>
 #include <map>

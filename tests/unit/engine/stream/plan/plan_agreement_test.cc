@@ -1,4 +1,4 @@
-#include "runtime/engine/stream/plan_agreement.h"
+#include "runtime/engine/stream/plan/plan_agreement.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tests/conformance/reduction_cases.h"
+#include "tests/conformance/reduction/reduction_cases.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/conformance/reduction_support.h"
+#include "tests/conformance/reduction/reduction_support.h"
 
 namespace sirtaki::engine::testing {
 

@@ -1,4 +1,4 @@
-#include "runtime/engine/stream/stream_plan.h"
+#include "runtime/engine/stream/plan/stream_plan.h"
 
 #include <gtest/gtest.h>
 

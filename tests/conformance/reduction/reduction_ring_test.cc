@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "tests/conformance/reduction_support.h"
+#include "tests/conformance/reduction/reduction_support.h"
 
 namespace sirtaki::engine::testing {
 namespace {

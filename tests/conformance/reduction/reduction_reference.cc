@@ -8,7 +8,7 @@
 #include "compression/block_selection.h"
 #include "compression/counted_codes.h"
 #include "compression/low_rank_factors.h"
-#include "tests/conformance/reduction_support.h"
+#include "tests/conformance/reduction/reduction_support.h"
 
 namespace sirtaki::engine::testing {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "compression/block_selection.h"
 #include "compression/counted_codes.h"
-#include "tests/conformance/reduction_cases.h"
+#include "tests/conformance/reduction/reduction_cases.h"
 
 namespace sirtaki::engine::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/engine/stream/decision_log.h"
+#include "runtime/engine/stream/plan/decision_log.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Reductions over sockets, each rank with a thread of its own.
-#include "tests/conformance/reduction_cases.h"
+#include "tests/conformance/reduction/reduction_cases.h"
 
 namespace sirtaki::engine::testing {
 namespace {

@@ -19,8 +19,8 @@
 #include "runtime/base/telemetry/log.h"
 #include "runtime/base/telemetry/stats.h"
 #include "runtime/engine/common/trace.h"
-#include "runtime/engine/stream/decision_log.h"
-#include "runtime/engine/stream/step_recorder.h"
+#include "runtime/engine/stream/plan/decision_log.h"
+#include "runtime/engine/stream/plan/step_recorder.h"
 #include "scheduler/link/link_meter.h"
 #include "scheduler/replanner.h"
 

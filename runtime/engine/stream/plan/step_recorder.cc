@@ -1,4 +1,4 @@
-#include "runtime/engine/stream/step_recorder.h"
+#include "runtime/engine/stream/plan/step_recorder.h"
 
 #include <algorithm>
 #include <utility>

@@ -11,7 +11,7 @@
 
 #include "runtime/base/config/compression_methods.h"
 #include "runtime/engine/reduction/by_host.h"
-#include "tests/conformance/reduction_support.h"
+#include "tests/conformance/reduction/reduction_support.h"
 
 namespace sirtaki::engine::testing {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/conformance/reduction_cases.h"
+#include "tests/conformance/reduction/reduction_cases.h"
 
 namespace sirtaki::engine::testing {
 namespace {
