@@ -17,7 +17,7 @@ constexpr std::int64_t kStepPermille = 850;
 // A delay this much above the smallest one means congestion (as in NetSenseML).
 constexpr std::int64_t kDelayedPermille = 1250;
 // Late ranks alone never lower a reading of the link by this much.
-constexpr std::int64_t kSlowerPermille = 667;
+constexpr std::int64_t kSlowLinkPermille = 667;
 // Factor of a trial, and of a trial after one that cost nothing.
 constexpr std::int64_t kTrialPermille = 1414;
 constexpr std::int64_t kBoldPermille = 2000;
@@ -216,7 +216,7 @@ std::int64_t Importance::aimd_rate(const StepProfile& profile) {
 // profile, or twice in a row. Writes that reading to `profile`. Returns true if steps wait. `mixed` means that some
 // steps ran at a higher rate before.
 bool Importance::follow_link(StepProfile& profile, bool mixed) {
-  const bool slower = profile.bytes_per_second < permille_of(link_, kSlowerPermille);
+  const bool slower = profile.bytes_per_second < permille_of(link_, kSlowLinkPermille);
   const Wide excess = mixed && !slower ? 0 : Wide{profile.exposed_us - skew_us_} * kOne;
   const Wide step = profile.step_us;
   const std::int64_t exposed = method_.value("exposed");

@@ -137,7 +137,8 @@ std::shared_ptr<Reduction> make_reduction(ReductionSpec spec, ReductionDeps deps
   return nullptr;
 }
 
-// Streams run dense partitions as one allreduce themselves.
+// Streams run dense partitions as one allreduce themselves. The signature is that of all rows.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 std::shared_ptr<Reduction> make_dense_reduction(ReductionSpec /*spec*/, ReductionDeps /*deps*/, StageNote /*note*/) {
   return nullptr;
 }

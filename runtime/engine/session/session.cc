@@ -376,7 +376,7 @@ Status Session::timeline_stop() {
   return {};
 }
 
-void Session::timeline_mark(std::string name, std::int64_t begin_ns, std::int64_t end_ns) {
+void Session::timeline_mark(const std::string& name, std::int64_t begin_ns, std::int64_t end_ns) {
   if (!timeline_->enabled() || end_ns < begin_ns) {
     return;
   }

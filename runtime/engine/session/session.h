@@ -112,7 +112,7 @@ class Session {
   std::string stats_json() const;
   Status timeline_start(const std::string& path);
   Status timeline_stop();
-  void timeline_mark(std::string name, std::int64_t begin_ns, std::int64_t end_ns);
+  void timeline_mark(const std::string& name, std::int64_t begin_ns, std::int64_t end_ns);
 
  private:
   Session(std::shared_ptr<const Config> config, JobSpec job, std::function<bool()> interrupted);
