@@ -4,7 +4,8 @@
 
 namespace sirtaki::engine {
 
-// Written by its thread, read by the loop; each field stands for itself, so relaxed accesses do.
+// The state of one thread, which writes it; the loop reads it. No field depends on another, so relaxed accesses
+// suffice.
 struct Caller {
   std::atomic<int> inside{0};
   std::atomic<std::int64_t> since_ns{0};
@@ -21,7 +22,7 @@ struct ThreadEntry {
 };
 
 std::uint64_t next_serial() {
-  // lint: allow(global) numbers registries apart, so that a thread's entry of a closed one is never taken for current
+  // lint: allow(global) numbers registries, so that the entry of a closed registry is never taken for a current one
   static std::atomic<std::uint64_t> last{0};
   return ++last;
 }
@@ -84,8 +85,9 @@ Callers CallerRegistry::look(TimePoint now) {
     callers.blocked = callers.blocked && waits;
     callers.gives_way = callers.gives_way || (waits && caller->gives_way.load(kRelaxed));
   }
-  // A wait that gives way may be one of a thread for which the program's own waits, elsewhere: autograd has a thread
-  // for each GPU, and backward() returns when that does. Taken for blocked, the rank does no more than give way.
+  // The thread of a wait that gives way may have another thread of the program waiting for it outside the runtime:
+  // autograd has a thread for each GPU, and backward() returns when that thread does. One such wait therefore makes the
+  // rank blocked; the only consequence of a wrong guess is that this wait ends without a result.
   callers.blocked = callers.waiting && (callers.blocked || callers.gives_way);
   return callers;
 }

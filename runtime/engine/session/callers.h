@@ -1,8 +1,9 @@
-// CallerRegistry: which threads of the program wait for results, and for how long. Feeds the search for stuck jobs.
+// CallerRegistry: the threads of the program that wait for results, with the duration of their waits. The search for
+// stuck jobs reads the registry.
 //
-// A thread counts as a caller from its first wait until it ends; while it lives and does not wait it may still submit
-// what the others wait for, so a job with such a thread is never called stuck, only late. A wait may be cut into slices
-// by an adapter that looks for Ctrl-C between them: a thread that comes back within kSliceGap never stopped waiting.
+// A thread counts as a caller from its first wait until it ends. A caller that is not waiting may still submit an
+// operation that the others need, so a job with such a thread is late, but never stuck. An adapter may cut a wait into
+// slices to look for Ctrl-C between them: a thread that waits again within kSliceGap counts as waiting throughout.
 // Threads: any; a few atomics per wait.
 #pragma once
 
@@ -25,49 +26,51 @@ class CallerRegistry {
 
   CallerRegistry();
 
-  // Around one blocking call.
+  // Marks the calling thread as waiting for the lifetime of the scope, which encloses one blocking call.
   class Scope {
    public:
     Scope(CallerRegistry& registry, TimePoint now);
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
-    // True once for every wait that has lasted kLongWait: the engine should be told.
+    // Returns true once for every wait that has lasted kLongWait, so that the caller notifies the engine.
     bool became_long(TimePoint now);
+    // Returns the last value that the thread passed to set_gives_way().
     bool gives_way() const;
 
    private:
     struct Caller& caller_;
   };
 
+  // Returns whether the callers of this rank wait at `now`, and forgets threads that have ended.
   Callers look(TimePoint now);
-  // Says whether waits of the calling thread give way: they end without a result when the job is stuck otherwise.
+  // Sets whether waits of the calling thread give way: such a wait ends without a result if the job is stuck otherwise.
   void set_gives_way(bool on);
 
  private:
   friend class Scope;
   struct Caller& mine();
 
-  const std::uint64_t serial_;  // of this registry: a thread may outlive many sessions
-  std::mutex mutex_;            // threads come and go rarely
+  const std::uint64_t serial_;  // number of this registry: a thread may outlive many sessions
+  std::mutex mutex_;            // seldom contended: threads come and go rarely
   std::vector<std::weak_ptr<struct Caller>> callers_;
 };
 
-// Rest: whether this process has computed lately. A function that waits to be called (a kernel of TensorFlow's) has no
-// thread whose waiting could be seen, and its graph may still compute what the others wait for; once the whole process
-// uses next to no processor, nothing does.
+// Rest: detects that this process has stopped computing. A completion function (a kernel of TensorFlow, for example)
+// has no waiting thread that the registry could see, and its graph may still compute the input of an operation that
+// other ranks wait for. Once the whole process uses next to no processor time, no such computation is left.
 // Pure; one thread.
 class Rest {
  public:
   static constexpr Duration kLong = std::chrono::seconds(5);
-  static constexpr Duration kGap = std::chrono::seconds(2);  // nobody has looked for so long: begins anew
+  static constexpr Duration kGap = std::chrono::seconds(2);  // a longer gap between two looks restarts the detection
 
-  // True when all looks of the last kLong saw less than a tenth of a processor in use. `used`: by all threads of the
-  // process since it began.
+  // Returns true if every look of the last kLong found less than a tenth of one processor in use. `used` is the
+  // processor time of all threads since the process began.
   bool lasts(TimePoint now, Duration used);
 
  private:
-  static constexpr Duration kLook = std::chrono::milliseconds(100);  // shorter looks are not precise
+  static constexpr Duration kLook = std::chrono::milliseconds(100);  // shorter intervals are too imprecise
 
   std::optional<TimePoint> since_;
   TimePoint looked_at_;

@@ -1,6 +1,6 @@
-// DeviceChoice: which GPU a rank works with: the first that one of its tensors is on and that can be opened.
+// DeviceChoice: the GPU of a rank, which is the first GPU with a tensor of the rank that can be opened.
 //
-// Owned by Session. Threads: any; one opens the GPU while others wait for that.
+// Owned by Session. Threads: any; one thread opens the GPU while the others wait for it.
 #pragma once
 
 #include <functional>
@@ -18,31 +18,32 @@ namespace sirtaki::engine {
 
 class DeviceChoice {
  public:
-  // `open` is called with the index of a GPU until it has opened one.
+  // Calls `open` with the index of a GPU, until one call has succeeded.
   DeviceChoice(Rank rank, std::function<Status(int index)> open) : rank_(rank), open_(std::move(open)) {}
 
-  // Before memory there is used, by a tensor of this name. Nothing to do for the CPU. kInvalidArgument for another GPU
-  // than the one that is open; an error of open() is given again to the next tensor of the same GPU.
+  // Opens `device` if it is the first GPU; call this before the memory of `tensor` is used. Returns success for the CPU
+  // and kInvalidArgument for a second GPU. An error of `open` is returned again for the next tensor on the same GPU.
   Status use(const Device& device, const std::string& tensor);
 
  private:
   const Rank rank_;
   const std::function<Status(int index)> open_;
   std::mutex mutex_;
-  int index_ = -1;  // guarded by mutex_, as is the next; -1: none was asked for
+  int index_ = -1;  // guarded by mutex_, like opened_; -1: no GPU was requested
   Status opened_;
 };
 
-// By `open`; an error, too, where `options` or the job's size leave no use for NCCL. Takes a while the first time.
+// Finds NCCL by means of `open`. Returns an error if `options` or a job of one rank leave no use for NCCL. The first
+// call is slow, since it loads a library.
 Result<net::nccl::Library> find_nccl(
     const Config::DeviceOptions& options, int size,
     const std::function<Result<net::nccl::Library>(const net::nccl::LoadOptions&)>& open);
 
-// Of what is found by `options`, also where they choose the host's memory; an error where there is no CUDA plug-in
-// either. Both stay loaded.
+// Returns the version of the NCCL library that `options` locate, even if they select transport through host memory.
+// Returns an error if NCCL or the CUDA plug-in is missing; both stay loaded.
 Result<int> nccl_version(const Config::DeviceOptions& options);
 
-// Looks for the CUDA plug-in; the calling thread enters the device.
+// Loads the CUDA plug-in and opens GPU `index`, which becomes the current device of the calling thread.
 Result<std::unique_ptr<device::DeviceApi>> open_cuda_device(int index);
 
 }  // namespace sirtaki::engine

@@ -31,7 +31,7 @@ void HostStagedOps::submit(OpSpec spec, Result<device::Mark> written, OpDone don
   }
 }
 
-// Of what ranks compare when they agree on the operation, so that all come to the same.
+// Reads only fields that the ranks compare when they agree on an operation, so that all ranks return the same.
 bool HostStagedOps::may_go_direct(const OpSpec& spec) const {
   if (plane_->host_only() || !spec.ranks.empty()) {
     return false;
@@ -56,14 +56,14 @@ void HostStagedOps::fetch(const OpPtr& op, Result<device::Mark> written) {
 void HostStagedOps::bring(const OpPtr& op, OpSpec& spec, Result<device::Mark> written, Done then) {
   const std::byte* const from = spec.input.data;
   const Status placed = place(*op, spec);
-  // Others than the root of a broadcast send nothing, but what the program has queued is done before the result comes.
+  // Only the root of a broadcast reads its input. The other ranks still wait for `written`: queued work of the program
+  // must not overwrite the result.
   const bool sends = spec.kind != OpKind::kBroadcast || spec.root == rank_;
   stage_->fetch(
       sends && placed.ok() ? op->input.bytes() : Bytes(), from, std::move(written),
       [op, placed, then = std::move(then)](const Status& status) mutable { then(placed.ok() ? status : placed); });
 }
 
-// Memory of the host for all that is on the device.
 Status HostStagedOps::place(Op& op, OpSpec& spec) {
   SRT_ASSIGN(op.input, stage_->take(spec.input.size_bytes()));
   spec.input.data = op.input.bytes().data();
@@ -98,7 +98,7 @@ class HostStagedOps::Way final : public OpTransport {
   }
 
  private:
-  // The program's work before it is done.
+  // The work that the program queued earlier is complete: the unstaged fetch has waited for it.
   void prepare(OpSpec& spec, net::Collectives* net, MoveFunction<void(Result<net::Collectives*>)> then) {
     auto done = [net, then = std::move(then)](const Status& status) mutable {
       then(status.ok() ? Result<net::Collectives*>(net) : Result<net::Collectives*>(status));

@@ -1,10 +1,10 @@
-// HostStagedOps: operations by name in the order in which they were submitted, those on tensors of a GPU by way of the
-// host's memory, before an engine that knows this memory alone, or by NCCL.
+// HostStagedOps: hands operations by name to the engine in the order of submission. The engine knows host memory only,
+// so tensors on a GPU are staged through pinned host memory or reduced by NCCL.
 //
-// An allreduce or a broadcast of all ranks that NCCL can do is handed over as it is, when the GPU has come to it; how
-// it travels is chosen when all ranks have agreed on it. Results that the runtime allocates are in memory of the host.
-// An operation without a name gets its number in the order of submission, so it waits for those before it that are
-// still fetched. Loop thread, but for mark(); owned by Session.
+// An allreduce or broadcast of all ranks that NCCL supports is submitted unstaged, once the GPU has completed the work
+// queued before it; its transport is selected when all ranks have agreed on it. Results that the runtime allocates are
+// in host memory. Unnamed operations are numbered in the order of submission, so each waits for earlier unnamed ones
+// that are still being fetched. Threads: the loop, except mark(). Owned by Session.
 #pragma once
 
 #include <deque>
@@ -19,31 +19,32 @@ namespace sirtaki::engine {
 
 class HostStagedOps {
  public:
-  // The engine outlives it.
+  // `engine` must outlive this object.
   HostStagedOps(Engine& engine, Rank rank) : engine_(engine), rank_(rank) {}
 
-  // Before the first tensor of a GPU; outlives it.
+  // Call this before the first operation on a GPU; both must outlive this object.
   void use(DeviceStage& stage, DeviceTransport& plane) {
     stage_ = &stage;
     plane_ = &plane;
   }
-  // On any thread, when the program hands the operation over; before submit().
+  // Marks the point of the CUDA stream of the program after which the input is complete. Call it when the program
+  // submits the operation, before submit(). Threads: any.
   Result<device::Mark> mark(const OpSpec& spec) const;
-  // As Engine's.
+  // See Engine::submit(). `written` is the mark of the operation.
   void submit(OpSpec spec, Result<device::Mark> written, OpDone done);
-  // Runs `then` when the engine has everything that was submitted before; at once where it has.
+  // Runs `then` once the engine has received every operation submitted before; immediately if it has them already.
   void after_submitted(Task then);
 
  private:
   struct Op {
-    OpSpec spec;        // of the memory that the engine gets
-    TensorView target;  // where the program wants the result, on the GPU
+    OpSpec spec;        // refers to the memory that the engine uses
+    TensorView target;  // destination of the result on the GPU
     device::Stream program;
     device::PinnedBlock input;
-    device::PinnedBlock output;  // where it is no part of `input`
+    device::PinnedBlock output;  // empty if the result overwrites `input`
     OpDone done;
-    bool direct = false;  // perhaps by NCCL; else it is brought to the host's memory at once
-    bool here = false;
+    bool direct = false;  // NCCL is possible; if false, the input is staged at once
+    bool here = false;    // the fetch is over
     Status fetched;
   };
   using OpPtr = std::shared_ptr<Op>;
@@ -51,8 +52,9 @@ class HostStagedOps {
 
   void fetch(const OpPtr& op, Result<device::Mark> written);
   bool may_go_direct(const OpSpec& spec) const;
-  // `spec` is `op`'s, wherever it is now.
+  // Stages the input of `op`; `spec` is the specification of `op` at its present place.
   void bring(const OpPtr& op, OpSpec& spec, Result<device::Mark> written, Done then);
+  // Points `spec` to pinned memory for the input and output of `op`.
   Status place(Op& op, OpSpec& spec);
   void on_fetched(const OpPtr& op, const Status& status);
   void hand_over(const OpPtr& op);
@@ -63,8 +65,8 @@ class HostStagedOps {
   DeviceStage* stage_ = nullptr;
   DeviceTransport* plane_ = nullptr;
   int fetching_ = 0;
-  std::deque<OpPtr> unnamed_;  // those that wait for their turn
-  std::vector<Task> waiting_;
+  std::deque<OpPtr> unnamed_;  // unnamed operations that wait for their turn
+  std::vector<Task> waiting_;  // run once fetching_ is 0
 };
 
 }  // namespace sirtaki::engine

@@ -6,7 +6,7 @@
 namespace sirtaki::engine {
 namespace {
 
-// A call may make others, which come after it.
+// Keeps run() from nesting: calls that a running call makes come after it.
 class Running {
  public:
   explicit Running(bool& flag) : flag_(flag) { flag_ = true; }
@@ -46,7 +46,7 @@ void HostStagedStream::wait_in_place(const std::shared_ptr<Call>& call, int inde
     }
   };
   Result<device::Mark> written = std::move(source.written);
-  source.written = device::Mark();  // by then
+  source.written = device::Mark();  // a later fetch() begins after the mark has passed
   // Weak: the call owns this.
   call->fetch = [this, weak = std::weak_ptr(call), index, source = std::move(source),
                  hand_over = std::move(hand_over)]() mutable {
@@ -60,7 +60,7 @@ void HostStagedStream::fetch(const std::shared_ptr<Call>& call, int index, Sourc
   call->due = false;
   auto memory = stage_.take(source.tensor.size_bytes());
   if (!memory) {
-    // The device is lost, and with it the job, which the stream hears of by itself.
+    // The device is lost, which breaks the job; the engine reports that to the stream.
     call->turn = {};
     call->due = true;
     run();
@@ -107,7 +107,7 @@ void HostStagedStream::run() {
   const Running running(running_);
   while (!calls_.empty() && calls_.front()->due) {
     if (Task fetch = std::exchange(calls_.front()->fetch, {}); fetch && calls_.front()->turn && !in_place_()) {
-      // A step was given up meanwhile, and the tensor is of another one.
+      // A step was given up meanwhile, so the tensor belongs to another step, which uses host memory.
       fetch();
       continue;
     }
@@ -120,7 +120,7 @@ void HostStagedStream::run() {
 }
 
 Task HostStagedStream::give_up(const Status& cause, Task released) {
-  // Runs it when nobody holds it any more.
+  // Runs `released` when the last owner is gone: calls with a fetch in flight, and the returned function.
   std::shared_ptr<void> end(nullptr, [released = std::move(released)](void* /*nothing*/) mutable { released(); });
   for (const auto& call : std::exchange(calls_, {})) {
     if (!call->due) {

@@ -1,10 +1,10 @@
-// HostStagedStream: the calls of a stream that has tensors of a GPU, in their order, by way of the host's memory, or of
-// none.
+// HostStagedStream: runs the calls of a stream with tensors on a GPU in their order, and stages the tensors through
+// pinned host memory where necessary.
 //
-// A tensor that is ready is fetched first, and what is called after it waits for that, but for the end of the step:
-// that comes at once. A result is put back when the program waits for it, alone or with the step. Where the stream
-// works on the GPU's memory, which it may do in some steps only, nothing is fetched: calls wait for the GPU alone. Loop
-// thread; shared by StreamTable and by what is in flight.
+// A ready tensor is fetched first, and later calls wait for the fetch; only give_up() overtakes them. A result is
+// copied back when the program waits for it, alone or with its step. In a step in which the stream uses GPU memory
+// directly, no tensor is fetched: calls wait until the GPU has written the tensors.
+// Threads: the loop. Shared by StreamTable and the calls in flight.
 #pragma once
 
 #include <deque>
@@ -20,36 +20,38 @@ namespace sirtaki::engine {
 
 class HostStagedStream : public std::enable_shared_from_this<HostStagedStream> {
  public:
-  // Hands a tensor over. False: the stream takes none now, and does not use the memory.
+  // Hands a tensor to the stream. Returns false if the stream accepts none now; the memory is not used then.
   using Ready = std::function<bool(const TensorView& tensor)>;
-  // Whether tensors that are handed over now are to be on the GPU. Asked by ready(), and again in the turn of its call:
-  // what was left there and is not to be any more is fetched then.
+  // Returns whether the current step uses GPU memory directly. ready() asks first; the turn of its call asks again, and
+  // fetches the tensor if the answer has become false.
   using InPlace = std::function<bool()>;
 
+  // A call of the program. `given_up` is the reason if the step was given up before the turn of the call, else ok.
   using Turn = MoveFunction<void(const Status& given_up)>;
 
-  // Both outlive it. Null `plane`: the stream never works on the GPU's memory; else what the program queues after such
-  // a step comes behind the plane's copies.
+  // Both must outlive this object. A null `plane` means that the stream never uses GPU memory directly. Otherwise, work
+  // that the program queues after such a step is ordered behind the copies of the transport.
   HostStagedStream(DeviceStage& stage, DeviceTransport* plane, InPlace in_place)
       : stage_(stage), plane_(plane), in_place_(std::move(in_place)) {}
 
   struct Source {
     TensorView tensor;       // on the GPU
-    device::Stream program;  // the result is for what this is given after the wait
+    device::Stream program;  // work queued here after the wait sees the result
     Result<device::Mark> written = device::Mark();
-    bool reads = true;  // else zeros are handed over
+    bool reads = true;  // false: the tensor is replaced by zeros
   };
+  // Fetches tensor `index` if the step needs it in host memory, and calls `hand_over` in its turn.
   void ready(int index, Source source, Ready hand_over);
-  // Any other call of the program's: in its turn with ok, or at once with why the step was given up before that.
+  // Runs `turn` exactly once: after the calls made before, or immediately with the cause when the step is given up.
   void call(Turn turn);
-  // All calls that wait for their turn end now with `cause`. What comes back is for the stream to call when it uses the
-  // step's memory no longer; `released` runs then, and when nothing of the step is fetched any more.
+  // Ends all calls that wait for their turn with `cause`. Returns a function that the stream must call once it no
+  // longer uses the memory of the step. `released` runs after that call and after the last fetch of the step has ended.
   Task give_up(const Status& cause, Task released);
 
-  // What follows is called by tasks in their turn, and wraps what the stream is to call back.
-  // The end of the step: results are put back where it ended well.
+  // Wraps the completion of a step: copies the results back if the step succeeded, then calls `done`. Call this and
+  // at_end_of() in a turn.
   Done at_end(Done done);
-  // Some of them before.
+  // Wraps the completion of the given tensors, before the end of their step.
   Done at_end_of(std::vector<int> tensors, Done done);
 
  private:
@@ -61,25 +63,27 @@ class HostStagedStream : public std::enable_shared_from_this<HostStagedStream> {
   };
   struct Call {
     Turn turn;
-    Task fetch;                  // where the tensor is handed over on the GPU: does so by way of the host instead
-    bool due = true;             // nothing of it is fetched
-    std::shared_ptr<void> kept;  // what waits for the end of the fetch
+    Task fetch;                  // stages a tensor that was left on the GPU
+    bool due = true;             // no fetch of it is in flight
+    std::shared_ptr<void> kept;  // released at the end of the fetch
   };
 
   void run();
   void wait_in_place(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over);
   void fetch(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over);
   void fetched(const std::shared_ptr<Call>& call, const Status& status);
+  // Orders work that `programs` queue from now on behind the copies of the transport.
   void let_pass(const std::vector<device::Stream>& programs);
+  // Copies the results of the wanted tensors to the GPU.
   Status put_back(const std::function<bool(int)>& wanted);
 
   DeviceStage& stage_;
   DeviceTransport* const plane_;
   const InPlace in_place_;
-  std::deque<std::shared_ptr<Call>> calls_;  // that wait for a fetch
+  std::deque<std::shared_ptr<Call>> calls_;  // calls that wait for a fetch
   bool running_ = false;
-  std::vector<Tensor> step_;              // what the stream works on
-  std::vector<device::Stream> programs_;  // that wrote it, where it works on the GPU's memory
+  std::vector<Tensor> step_;              // staged tensors of the current step
+  std::vector<device::Stream> programs_;  // CUDA streams that wrote tensors used directly on the GPU
 };
 
 }  // namespace sirtaki::engine

@@ -24,7 +24,7 @@ Status duplicate(const std::string& name, Rank rank) {
 // ---- Slot ----
 
 void Slot::complete(Status status, OpResult result) {
-  // Notified under the lock: a waiter may free the slot as soon as it can see the result.
+  // Notifies under the lock, since a waiter may free the slot as soon as it can see the result.
   const std::lock_guard lock(mutex_);
   done_ = true;
   status_ = std::move(status);
@@ -128,7 +128,7 @@ Result<std::vector<RequestTable::Ticket>> RequestTable::add(const std::vector<st
 
 void RequestTable::complete(RequestId id, Status status, OpResult result) {
   Task done;
-  Entry over;  // freed without the lock
+  Entry over;  // destroyed after the lock, since it may own memory of the program
   {
     const std::lock_guard lock(mutex_);
     const auto it = entries_.find(id);
@@ -175,7 +175,7 @@ std::shared_ptr<Slot> RequestTable::find(RequestId id) const {
 
 void RequestTable::erase(RequestId id) {
   const std::lock_guard lock(mutex_);
-  entries_.erase(id);  // what was watched is still told: ids never repeat
+  entries_.erase(id);  // wait_watched() may still return the id, which is never reused
 }
 
 void RequestTable::watch(RequestId id) {
@@ -184,7 +184,7 @@ void RequestTable::watch(RequestId id) {
   if (it != entries_.end() && std::exchange(it->second.watched, true)) {
     return;
   }
-  // Released meanwhile is over, too.
+  // A request that was released meanwhile is over, too.
   if (it == entries_.end() || it->second.slot->done()) {
     watched_done_.push_back(id);
     watched_changed_.notify_all();

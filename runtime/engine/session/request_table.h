@@ -1,4 +1,4 @@
-// RequestTable: operations by name as the program's threads see them: ids to poll, wait for and release.
+// RequestTable: the operations by name that the program has submitted, with ids to poll, to wait for and to release.
 //
 // Threads: any; the loop completes requests. Owned by Session.
 #pragma once
@@ -22,38 +22,40 @@
 
 namespace sirtaki::engine {
 
-// One result that threads wait for. Shared by the table and the callback that fills it.
+// A result that threads wait for. Shared by the table and the callback that sets the result.
 class Slot {
  public:
   void complete(Status status, OpResult result = {});
   bool done() const;
-  // nullopt at the deadline; slices of at most `slice`, so that the caller can look around in between.
+  // Waits for at most `slice`, after which the caller can look for an interruption. Returns nullopt if the result is
+  // still missing.
   std::optional<Status> wait_for(Duration slice) const;
-  const OpResult& result() const { return result_; }  // after done()
+  const OpResult& result() const { return result_; }  // requires done()
 
  private:
-  mutable std::mutex mutex_;  // results cross threads here and nowhere else
+  mutable std::mutex mutex_;  // results cross threads only here
   mutable std::condition_variable changed_;
   bool done_ = false;
   Status status_;
   OpResult result_;
 };
 
-// How a thread blocks: in slices, watching for Ctrl-C and telling the engine of long waits.
+// Blocks threads until a result is there: in slices, between which it looks for Ctrl-C and reports long waits.
 class Waiter {
  public:
-  // `interrupted` may be empty; `on_long_wait` posts to the engine. Both outlive the waiter.
+  // `interrupted` may be empty and returns true to end the waits. `on_long_wait` runs on the waiting thread and posts
+  // to the engine. Both must stay callable for the lifetime of the waiter.
   Waiter(std::function<bool()> interrupted, std::function<void()> on_long_wait);
-  // nullopt: the timeout (negative: none) is over, or the wait gives way. kAborted when interrupted, kShutdown when the
-  // session has ended.
+  // Waits for the result. Returns nullopt if `timeout` has passed (negative: no limit) or the wait gives way, kAborted
+  // if it was interrupted, and kShutdown if the session has ended.
   std::optional<Status> wait(const Slot& slot, Duration timeout);
-  // To the end of the operation or of the session, whichever comes first: memory must not be given back before.
+  // Waits until the operation or the session has ended; memory of the operation must not be freed before.
   Status wait_out(const Slot& slot) const;
-  // The loop has stopped: nothing completes any more.
+  // Ends all waits. Requires a stopped loop, on which no operation completes any more.
   void end() { ended_ = true; }
-  // Waits of the calling thread, from now on, end when the job is stuck otherwise (give_way()).
+  // Sets whether later waits of the calling thread end at give_way().
   void set_gives_way(bool on) { registry_.set_gives_way(on); }
-  // Ends the waits that give way.
+  // Ends the waits of threads that give way, without a result.
   void give_way() { ++given_way_; }
   Callers callers() { return registry_.look(std::chrono::steady_clock::now()); }
 
@@ -62,7 +64,7 @@ class Waiter {
   std::function<void()> on_long_wait_;
   CallerRegistry registry_;
   std::atomic<bool> ended_{false};
-  std::atomic<std::uint64_t> given_way_{0};  // how often
+  std::atomic<std::uint64_t> given_way_{0};  // number of give_way() calls
 };
 
 class RequestTable {
@@ -74,21 +76,25 @@ class RequestTable {
 
   explicit RequestTable(Rank rank) : rank_(rank) {}
 
-  // All or none. kInvalidArgument when a name is in flight already, or twice in the list; empty names are always free.
+  // Adds all names or none. Returns kInvalidArgument if a name is in flight already or is listed twice; empty names may
+  // repeat.
   Result<std::vector<Ticket>> add(const std::vector<std::string>& names);
-  // From the loop. The name is free again before the program can see the result.
+  // Sets the result of a request, on the loop. The name is free again before the program can see the result.
   void complete(RequestId id, Status status, OpResult result);
 
-  std::shared_ptr<Slot> find(RequestId id) const;  // nullptr when unknown
+  std::shared_ptr<Slot> find(RequestId id) const;  // null if the id is unknown
   void erase(RequestId id);
-  // Erases it when it is over, and lets go of `memory` then.
+  // Erases the request and releases `memory` once the operation has completed.
   void forget(RequestId id, std::shared_ptr<const void> memory);
 
+  // Lets wait_watched() return the id once the request has completed.
   void watch(RequestId id);
-  // As Session's. `done` may not call the table.
+  // See Session::on_done(). `done` must not call the table.
   Status on_done(RequestId id, Task done);
-  // nullopt once closed.
+  // Returns up to `max` completed requests among those watched; empty after `timeout`; nullopt once the table is
+  // closed.
   std::optional<std::vector<RequestId>> wait_watched(std::size_t max, Duration timeout);
+  // Ends the waits for watched requests and calls the remaining functions of on_done().
   void close();
 
  private:
@@ -99,11 +105,11 @@ class RequestTable {
     bool watched = false;
     Task on_done = {};
     bool forgotten = false;
-    std::shared_ptr<const void> memory = {};  // of one that is forgotten
+    std::shared_ptr<const void> memory = {};  // set by forget()
   };
 
   const Rank rank_;
-  mutable std::mutex mutex_;  // submitting and completing threads meet here, for the length of a map operation
+  mutable std::mutex mutex_;  // held for a map operation only
   std::condition_variable watched_changed_;
   std::unordered_map<RequestId, Entry> entries_;
   std::unordered_set<std::string> names_;

@@ -25,7 +25,7 @@
 namespace sirtaki::engine {
 namespace {
 
-// Before the operations that failed for it are told (kCauseGrace), so that they are told this.
+// Lies before kCauseGrace, after which failed operations are reported, so that they name the lost connection.
 constexpr Duration kLossGrace = kCauseGrace * 3 / 4;
 
 }  // namespace
@@ -171,7 +171,7 @@ Callers Session::callers() {
     callers = {true, awaited_.rest.lasts(loop_.now(), processor_time()), true, callers.gives_way};
   }
   if (stage_ && stage_->fetching()) {
-    callers.blocked = false;  // what others wait for is about to be submitted
+    callers.blocked = false;  // a tensor that other ranks wait for may be on its way to the host
   }
   return callers;
 }
@@ -232,7 +232,7 @@ Result<std::vector<RequestId>> Session::submit(std::vector<OpSpec> ops) {
   for (const auto& ticket : tickets) {
     ids.push_back(ticket.id);
   }
-  std::vector<Result<device::Mark>> marks;  // none where nothing is on a GPU
+  std::vector<Result<device::Mark>> marks;  // empty if no tensor is on a GPU
   if (std::ranges::any_of(ops, [](const OpSpec& op) { return op.input.device.type != DeviceType::kCpu; })) {
     for (const OpSpec& op : ops) {
       marks.push_back(ops_->mark(op));
@@ -313,7 +313,7 @@ std::optional<Result<Rank>> Session::join(Duration timeout) {
   if (!status) {
     return std::nullopt;
   }
-  // Ended by a signal, the wait is over, but not the join.
+  // An interrupted wait leaves the rank joined, so the slot stays for the next call.
   if (slot->done()) {
     const std::lock_guard lock(join_.mutex);
     if (join_.slot == slot) {
@@ -355,7 +355,7 @@ std::string Session::stats_json() const {
   extra.key("control.wakeups").value(control_->wakeups());
   extra.key("control.messages_sent").value(control_->messages_sent());
   std::string text = std::move(extra).take();
-  // Two objects made one: the fixed facts and the counters, the peers as a list, tensors and decisions by stream.
+  // Merges two objects: the fixed facts with peers, tensors and decisions, and the counters.
   const std::string counters = stats_.to_json();
   text += ",\"peers\":" + peers + ",\"tensors\":" + tensors + ",\"decisions\":" + decisions;
   if (counters.size() > 2) {

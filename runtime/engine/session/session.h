@@ -1,10 +1,10 @@
-// Session: one rank's runtime with its threads; the thread-safe face of the engine and what the C ABI wraps.
+// Session: the runtime of one rank with its threads; the thread-safe interface of the engine, which the C ABI wraps.
 //
-// Owned by: the C ABI's default session (one a process), or a test (many a process). Threads: any; the coordinator
-// loop, the control thread and the transport live inside.
-// Requests are ids in a table; waiting threads sleep on the request and are woken once.
-// Tensors may be on one GPU, the first that one is seen on. A result is there for what the program gives its stream
-// once the request, or the wait for a stream, is over: a wait for the host alone.
+// Owned by the C ABI (one session per process) or by a test (many per process). Threads: any; the session owns the
+// coordinator loop, the control thread and the transport.
+// Requests are ids in a table; a waiting thread sleeps on its request and is woken once.
+// Tensors may be on one GPU, the one of the first GPU tensor. Work that the program queues on its CUDA stream after a
+// wait has returned sees the result; the wait itself blocks the calling thread only.
 #pragma once
 
 #include <atomic>
@@ -48,14 +48,14 @@ class DeviceStage;
 class DeviceTransport;
 class HostStagedOps;
 
-// How this rank meets the others.
+// The place of this rank in the job, and the means to meet the other ranks.
 struct JobSpec {
   Rank rank = 0;
   int size = 1;
   std::string rendezvous;  // "host:port"; empty: size 1, or host_hub
   rendezvous::Secret secret;
-  bool one_host = false;  // known beforehand: data ports listen on loopback only
-  // Opens a GPU, on the thread that will use it. Empty: by the CUDA plug-in.
+  bool one_host = false;  // all ranks are known to be on this host: data ports listen on loopback only
+  // Opens a GPU, on the thread that will use it. If empty, the CUDA plug-in is used.
   std::function<Result<std::unique_ptr<device::DeviceApi>>(int index)> open_device = {};
   // Finds NCCL, on any thread.
   std::function<Result<net::nccl::Library>(const net::nccl::LoadOptions& options)> open_nccl = net::nccl::load;
@@ -63,45 +63,48 @@ struct JobSpec {
 
 class Session {
  public:
-  // Meets the other ranks and starts the threads. `interrupted` (may be empty) is polled ten times a second while this
-  // blocks; true ends it with kAborted.
+  // Meets the other ranks and starts the threads. Polls `interrupted` (may be empty) ten times a second and returns
+  // kAborted once it is true.
   static Result<std::unique_ptr<Session>> open(std::shared_ptr<const Config> config, JobSpec job,
                                                MoveFunction<bool()> interrupted);
   ~Session();  // call close() first for an orderly end
-  // Leaves in order: what is pending ends with kShutdown, the others are told. Idempotent.
+  // Leaves the job in order: pending operations end with kShutdown, and the other ranks are notified. Idempotent.
   void close();
 
   const rendezvous::Membership& membership() const { return membership_; }
   Rank rank() const { return job_.rank; }
   const Config& config() const { return *config_; }
 
-  // Checks what can be checked on this rank (sizes, splits, duplicate name in flight) and queues the operations, all or
-  // none. The ids are in the order of `ops`.
+  // Checks the operations as far as this rank can (sizes, splits, names in flight) and queues all of them or none.
+  // Returns ids in the order of `ops`.
   Result<std::vector<RequestId>> submit(std::vector<OpSpec> ops);
-  bool done(RequestId request) const;  // unknown ids are done
-  // nullopt: the time is over and the request goes on. A negative timeout waits without limit.
+  bool done(RequestId request) const;  // true for unknown ids
+  // Waits for a request. Returns nullopt if `timeout` has passed; the request goes on. A negative timeout has no limit.
   std::optional<Status> wait(RequestId request, Duration timeout);
-  // After a successful wait; stays valid until release(). nullptr when nothing was allocated.
+  // Returns the result that the runtime allocated, or null if it allocated none. Requires a successful wait; the result
+  // stays valid until release().
   const OpResult* result(RequestId request) const;
-  void release(RequestId request);  // waits first when in flight
-  // Releases without a wait: the operation goes on, and `memory`, which holds its tensors, lives as long.
+  void release(RequestId request);  // waits until the operation has completed
+  // Releases a request without waiting: the operation goes on and keeps `memory`, which holds its tensors, alive.
   void forget(RequestId request, std::shared_ptr<const void> memory) { requests_.forget(request, std::move(memory)); }
-  // Runs `done` once: on the loop when the request is over, from close(), or at once when it is over already.
-  // kInvalidArgument: the request is unknown, or has one.
+  // Runs `done` exactly once: on the loop when the request completes, in close(), or immediately if it has completed.
+  // Returns kInvalidArgument if the request is unknown or has a function already.
   Status on_done(RequestId request, Task done) { return requests_.on_done(request, awaited(std::move(done))); }
-  // Completed requests among those watched, for pump threads; empty after `timeout`; nullopt once closed.
+  // Adds the request to those that wait_watched() reports.
   void watch(RequestId request) { requests_.watch(request); }
+  // Returns completed requests among those watched, for pump threads; empty after `timeout`; nullopt once closed.
   std::optional<std::vector<RequestId>> wait_watched(std::size_t max, Duration timeout) {
     return requests_.wait_watched(max, timeout);
   }
 
-  // Waits of the calling thread end as if their time were over when no rank can go on unless it does: what they waited
-  // for goes on. For waits that are a promise, such as the one at the end of backward, and no need.
+  // Sets whether waits of the calling thread give way: if no rank can go on otherwise, such a wait ends like one whose
+  // timeout has passed, and the operation goes on. Meant for waits that the program can do without, such as the one at
+  // the end of backward.
   void set_gives_way(bool on) { waiter_.set_gives_way(on); }
 
-  // This rank has no more data: takes part in the steps of its streams with zeros until all ranks have called this.
-  // Returns the rank that was the last; nullopt when time is over (it stays joined; call again). Nothing may be
-  // submitted before.
+  // Declares that this rank has no more data: it contributes zeros to the steps of its streams until all ranks have
+  // called this. Returns the rank that joined last, or nullopt if `timeout` has passed (the rank stays joined; call
+  // again). Submit no operation until this has returned a rank.
   std::optional<Result<Rank>> join(Duration timeout);
 
   // See StreamTable::open().
@@ -122,7 +125,7 @@ class Session {
   void start_engine();
   void fail(const Status& cause);
   void note_waiting();
-  // `done`, counted from now until it has been called.
+  // Returns a task that runs `done`; awaited_ counts it from now until it has run.
   Task awaited(Task done);
   Callers callers();
   void on_data_lost(Rank rank, const Status& cause);
@@ -131,7 +134,7 @@ class Session {
   Status stage_device(int index, const Result<net::nccl::Library>& nccl);
   void leave_device(const Status& cause);
   void await_returns();
-  // `begin` on the loop, and what it gets called, for a moment at most.
+  // Runs `begin` on the loop and waits until it has called its argument, for kDeviceGrace at most.
   void await(const std::function<void(Task)>& begin);
 
   // Functions of on_done() that have not been called yet.
@@ -140,7 +143,7 @@ class Session {
     std::atomic<bool> timer_runs{false};
     Rest rest;  // used on the loop
   };
-  // A call of join() that waits, or whose time was over.
+  // A call of join() that is waiting, or whose timeout has passed.
   struct JoinCall {
     std::mutex mutex;
     std::shared_ptr<Slot> slot;  // guarded by mutex; null: no such call
@@ -156,16 +159,16 @@ class Session {
   Stats stats_;
   std::unique_ptr<Timeline> timeline_;
   Track* user_track_ = nullptr;
-  std::mutex mark_mutex_;  // marks may come from several threads, a track takes one
+  std::mutex mark_mutex_;  // serialises marks of several threads, since a track has one writer
   JoinCall join_;
   DeviceChoice device_;
   std::unique_ptr<Logger> log_;
   rendezvous::Membership membership_;
   std::atomic<bool> closed_{false};
 
-  // Everything below lives on loop_, which therefore is destroyed after it.
+  // The members below run on loop_, which is therefore destroyed after them.
   mutable rendezvous::AsioLoop loop_;
-  std::unique_ptr<DeviceStage> stage_;  // lends memory to those below
+  std::unique_ptr<DeviceStage> stage_;  // owns staging memory of the members below
   std::unique_ptr<DeviceTransport> plane_;
   std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<DataPlane> data_;

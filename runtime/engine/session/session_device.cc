@@ -1,4 +1,4 @@
-// Session: the part that opens, uses and leaves a GPU.
+// Session, part: opens, uses and leaves the GPU.
 #include <future>
 #include <utility>
 

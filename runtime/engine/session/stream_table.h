@@ -51,16 +51,16 @@ class StreamTable {
   struct Entry {
     std::string name;
     std::vector<std::string> tensors;  // names; constant
-    std::vector<TensorView> views;     // what they are, without memory; constant
+    std::vector<TensorView> views;     // size, dtype and device, without memory; constant
     bool staged = false;               // some are on a GPU; constant
     std::shared_ptr<StreamBoard> board;
     std::shared_ptr<Slot> waiting;               // guarded by mutex_
-    Task on_done;                                // guarded by mutex_; of `waiting`
-    bool closing = false;                        // guarded by mutex_; found by on_done() alone
-    std::atomic<bool> waits_for_tensors{false};  // some thread is in wait_tensors()
+    Task on_done;                                // guarded by mutex_; runs when `waiting` completes
+    bool closing = false;                        // guarded by mutex_; only on_done() still finds the entry
+    std::atomic<bool> waits_for_tensors{false};  // a thread is in wait_tensors()
   };
 
-  // An opening that is on its way, or whose result nobody has fetched.
+  // An opening in progress, or one whose result no call has fetched.
   struct Opening {
     StreamSpec spec;
     std::shared_ptr<Entry> entry;
@@ -83,7 +83,7 @@ class StreamTable {
   Waiter& waiter_;
   const std::function<Task(Task)> counted_;
   const Rank rank_;
-  const int size_;            // of the job
+  const int size_;            // number of ranks
   mutable std::mutex mutex_;  // streams come and go rarely; a lookup per tensor is short
   std::unordered_map<StreamId, std::shared_ptr<Entry>> entries_;
   std::unordered_map<std::string, Opening> openings_;  // guarded by mutex_; by agreed name

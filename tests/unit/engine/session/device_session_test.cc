@@ -1,4 +1,4 @@
-// What a program of one rank is told about its GPU.
+// Session with a fake GPU: results, errors and losses of the device as the program of one rank sees them.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -22,7 +22,7 @@ constexpr auto kPatience = std::chrono::seconds(20);
 
 class DeviceSession : public ::testing::Test {
  protected:
-  // A device that does nothing before it is told.
+  // The fake device runs queued work only when the test calls it.
   DeviceSession() {
     auto device = std::make_unique<FakeDevice>();
     gpu_ = device.get();
@@ -111,7 +111,7 @@ TEST_F(DeviceSession, WhatTheProgramQueuesLaterIsNotWaitedFor) {
   std::vector<float> gradient = {4, 5, 6};
   const auto stream = open_stream();
   ASSERT_TRUE(stream);
-  // The loop is held in a function of the program's.
+  // A completion function of the program blocks the loop.
   const auto first = submit(allreduce(tensor));
   ASSERT_TRUE(first);
   std::promise<void> begun;

@@ -1,4 +1,4 @@
-// Calls of a stream whose tensors are on a GPU, and that works on its memory in some steps only.
+// HostStagedStream: calls of a stream with tensors on a GPU that uses GPU memory in some steps only.
 #include "runtime/engine/session/host_staged_stream.h"
 
 #include <gtest/gtest.h>
@@ -99,7 +99,7 @@ TEST_F(HostStagedStreamTest, FetchesThemForAStepThatDoesNot) {
   in_place_ = false;
   std::vector<float> tensor = {1, 2};
   ready(0, tensor);
-  in_place_ = true;  // of the next step; this call's has begun
+  in_place_ = true;  // set for the next step; the step of this call has begun
   device_->run();
   settle();
   ASSERT_EQ(seen_.size(), 1U);

@@ -115,7 +115,7 @@ TEST(RequestTable, ClosingCallsWhoWaitsForWhatNeverEnds) {
   table.close();
   EXPECT_EQ(never, 1);
   EXPECT_EQ(over, 1) << "once";
-  // Later ones are called at once, and nothing is begun any more.
+  // A closed table runs later functions immediately and accepts no requests.
   ASSERT_TRUE(table.on_done(tickets[2].id, [&] { ++never; }).ok());
   EXPECT_EQ(never, 2);
   EXPECT_EQ(table.add({"d"}).status().code(), Code::kShutdown);

@@ -1,4 +1,4 @@
-// The start of a session beside a rank that the test plays: it joins, and is lost before data connections stand.
+// Start of a session beside a fake rank, which joins and is lost before the data connections are open.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 
 class StartTest : public testing::Test {
  protected:
-  // Rank 0 starts for real, rank 1 has joined when it returns.
+  // Starts a real rank 0; the fake rank 1 has joined when this returns.
   void begin() {
     started_ = std::async(std::launch::async, [this] {
       JobSpec job;
@@ -34,7 +34,7 @@ class StartTest : public testing::Test {
     const auto joined = played_->join(request);
     ASSERT_TRUE(joined) << joined.status().to_string();
   }
-  // How the start of rank 0 ends, long before it would give up by itself.
+  // Returns the status of the start of rank 0, which must end well before its own timeout.
   Status outcome() {
     if (started_.wait_for(config_->control.connect_timeout / 2) != std::future_status::ready) {
       ADD_FAILURE() << "rank 0 still waits for a rank that does not come";

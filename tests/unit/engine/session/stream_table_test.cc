@@ -1,4 +1,4 @@
-// Streams as the program sees them, when a session ends before what somebody waits for.
+// StreamTable: calls of the program that are interrupted or still waiting when the session ends.
 #include "runtime/engine/session/stream_table.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ class NoNetwork final : public net::Collectives {
   void forget(const net::TagGroup& /*tags*/) override {}
 };
 
-// Agrees to every stream.
+// A control link that agrees to every stream.
 class Agreeing final : public ControlLink {
  public:
   explicit Agreeing(Loop& loop) : loop_(loop) {}
@@ -91,7 +91,7 @@ class StreamTableTest : public testing::Test {
   Stats stats_;
   Timeline timeline_{0, "test"};
   Engine engine_{{}, {loop_, net_, control_, stats_, timeline_}, [] { return Callers{}; }};
-  // Whoever waits runs the loop.
+  // A waiting thread runs the loop of the test.
   Waiter waiter_{[this] {
                    if (!interrupts_) {
                      loop_.run();
@@ -101,7 +101,7 @@ class StreamTableTest : public testing::Test {
                  [] {}};
   StreamTable table_{loop_, engine_, waiter_, [](Task task) { return task; }, 0, 2};
   int called_ = 0;
-  bool interrupts_ = false;  // the next wait
+  bool interrupts_ = false;  // interrupts the next wait
 };
 
 TEST_F(StreamTableTest, AnInterruptedOpeningGoesOnWithTheNextCall) {
