@@ -21,7 +21,7 @@ bool row_major(const std::vector<std::int64_t>& dims, const std::vector<std::int
   return true;
 }
 
-// Strides only take part in the agreement where they say something.
+// Row-major strides are the default, so they are left out of the agreement.
 control::OpMeta meta_of(const OpSpec& spec) {
   control::OpMeta meta;
   meta.kind = spec.kind;
@@ -162,7 +162,7 @@ void NamedOps::on_forgotten(const control::Forgotten& message) {
   for (auto& [spec, done] : std::exchange(held_, {})) {
     submit(std::move(spec), std::move(done));
   }
-  // Names of other sets of ranks may have a message of their own.
+  // Names of other process sets may wait for another message.
   if (none_held_ && !names_.any_blocked()) {
     std::exchange(none_held_, {})();
   }
@@ -186,7 +186,7 @@ void NamedOps::on_cancelled(const control::OpCancelled& message) {
   Op& op = *it->second;
   op.cancelled.update(message.status);
   if (op.running) {
-    cancel_collectives(op, message.status);  // ends when they have
+    cancel_collectives(op, message.status);  // the operation ends when its collectives have ended
   } else {
     finish(op, message.status);
   }
@@ -216,7 +216,7 @@ void NamedOps::abort(const Status& cause) {
 
 // ---- ends ----
 
-// Of several that left only those that take part are a reason.
+// Returns the first departure of a rank that takes part in the operation, else `seen`.
 Status NamedOps::cause_of(const OpSpec& spec, const Status& seen) const {
   const auto takes_part = [&spec](const Status& left) {
     return spec.ranks.empty() || std::ranges::binary_search(spec.ranks, left.blame().rank);
@@ -225,8 +225,8 @@ Status NamedOps::cause_of(const OpSpec& spec, const Status& seen) const {
   return first == left_.end() ? seen : *first;
 }
 
-// The data plane sees that a peer is gone, often one that only left because another had died. The control plane knows
-// the first cause and tells it through abort() or on_cancelled(); it gets a moment to do so.
+// The data plane sees that a peer is gone, but often that peer has left only because another rank had died. The control
+// plane knows the first cause and reports it through abort() or on_cancelled(), so the failure waits for kCauseGrace.
 void NamedOps::fail_later(Op& op, const Status& status) {
   op.running = false;
   op.verdict = loop_.after(kCauseGrace, [this, &op, status] {

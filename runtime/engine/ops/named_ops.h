@@ -1,9 +1,10 @@
 // NamedOps: operations by name, from submission to completion.
 //
-// Each use is agreed (control/names.h), its sizes exchanged where ranks may differ (allgather, alltoall), then run by
-// the collectives, or those of a process set: allreduce and broadcast in pieces (named_parts.h), so that little of a
-// large one is in flight and an urgent one need not wait for the rest. Sums add in rank order, so pieces do not change
-// the result. Loop thread; owned by Engine.
+// The ranks agree on each use of a name (control/names.h) and exchange the sizes where they may differ (allgather,
+// alltoall). Then the collectives of the job or of a process set run the operation. A large allreduce or broadcast runs
+// in pieces (named_parts.h), so that an urgent operation need not wait for all of it. Sums add in rank order, so pieces
+// do not change the result.
+// Threads: the loop. Owned by Engine.
 #pragma once
 
 #include <map>
@@ -26,12 +27,12 @@ namespace sirtaki::engine {
 
 using OpDone = MoveFunction<void(Status, OpResult)>;
 
-// Under which ranks agree on an operation or a stream: its name, and the process set's ranks.
+// Returns the name by which ranks agree on an operation or a stream: its own name and the ranks of its process set.
 std::string agreed_name(const std::string& name, const std::vector<Rank>& ranks);
 std::string agreed_name(const OpSpec& spec);
 
 struct NamedOptions {
-  std::int64_t part_bytes = 4 << 20;  // of one piece; the same on all ranks
+  std::int64_t part_bytes = 4 << 20;  // size of one piece; the same on all ranks
 };
 
 class NamedOps {
@@ -40,34 +41,35 @@ class NamedOps {
            NamedOptions options = {});
   ~NamedOps();
 
-  // `done` runs exactly once, on the loop, not from inside submit().
+  // Starts an operation. `done` runs exactly once, on the loop, never inside submit().
   void submit(OpSpec spec, OpDone done);
 
   void on_agreed(const control::Agreed& message);
   void on_recall(const control::Recall& message);
   void on_cancelled(const control::OpCancelled& message);
-  // Other ranks have joined: uses that they do not know of are announced, from now on all.
+  // Handles the news that other ranks have joined: announces all uses that they do not know, now and from now on.
   void on_some_joined(const control::SomeJoined& message);
-  // This rank is about to join; what it has in flight is told first.
+  // Announces the operations in flight; call this before this rank joins.
   void announce_in_flight();
-  // This rank has joined, and takes part in an operation that it has not submitted: with zeros, or without rows.
+  // Takes part in an operation that this rank has not submitted because it has joined: with zeros, or without rows.
   void on_stand_in(const control::StandInOp& message);
   void on_all_joined() { names_.on_all_joined(); }
-  // The job forgets names that no rank uses; operations that come meanwhile wait.
+  // Reports names that this rank does not use, so that the job can forget them. Operations that use one of them wait
+  // for on_forgotten().
   void on_ask_unused(const control::AskUnused& message) { control_.send(names_.on_ask_unused(message)); }
   void on_forgotten(const control::Forgotten& message);
-  // Runs `then` when no name waits for on_forgotten(), so that uses are counted as on the other ranks; at once where
-  // none does. Never after abort().
+  // Runs `then` once no name waits for on_forgotten(), so that this rank counts uses like the other ranks; immediately
+  // if none waits. abort() drops `then`.
   void when_none_held(Task then);
-  // A rank left in order; the first one's departure explains what fails for want of it.
+  // Notes that a rank has left in order. The first departure is the cause of operations that fail without that rank.
   void note_left(const Status& cause) { left_.push_back(cause); }
-  // Ends everything in flight; the owner has aborted the collectives of all.
+  // Ends all operations with `cause`. Requires that the owner has aborted the collectives of all ranks.
   void abort(const Status& cause);
-  // Frees what process sets have of the network, which ends now. Nothing is in flight.
+  // Frees the collectives of process sets, before the network ends. Requires that no operation is in flight.
   void forget_sets() { sets_.clear(); }
 
-  // Those of a process set, or of all; they live as long as the network, or until forget_sets(). kUnsupported, about
-  // `what`, where the backend has none.
+  // Returns the collectives of a process set, or of all ranks if `ranks` is empty; valid until the network ends or
+  // forget_sets(). Returns kUnsupported, which names the operation `what`, if the backend has no process sets.
   Result<net::Collectives*> collectives_of(const std::vector<Rank>& ranks, const std::string& what);
 
   void describe_in_flight(std::vector<control::WaitEntry>& entries) const;
@@ -118,13 +120,13 @@ class NamedOps {
   Counter& failed_;
   Counter& bytes_;
   Histogram& latency_;
-  std::map<std::vector<Rank>, std::unique_ptr<net::Collectives>> sets_;  // by the ranks of process sets
+  std::map<std::vector<Rank>, std::unique_ptr<net::Collectives>> sets_;  // key: ranks of the process set
   control::Names names_;
   std::map<Key, std::unique_ptr<Op>> live_;
-  std::vector<std::pair<OpSpec, OpDone>> held_;  // of names that may be forgotten at this moment
+  std::vector<std::pair<OpSpec, OpDone>> held_;  // operations whose names the job may be forgetting
   Task none_held_;
   std::uint64_t progress_ = 0;
-  std::vector<Status> left_;  // why ranks are gone that left in order, the first one first
+  std::vector<Status> left_;  // causes of orderly departures, in order
 };
 
 }  // namespace sirtaki::engine

@@ -1,6 +1,7 @@
-// Adasum by name. Every rank gets its block of all tensors and computes their dot products there; summed up over the
-// ranks these tell everybody the same weights (kernels/adasum/adasum.h), with which each adds up its block for all. As
-// much travels as in an allreduce, for any number of ranks, and all get the same bits. Part of NamedOps.
+// NamedOps, part: Adasum. Each rank receives its block of the tensors of all ranks and computes their dot products
+// there. The sums of these products over the ranks give all ranks the same weights (kernels/adasum/adasum.h), with
+// which each rank adds up its block. The traffic equals that of an allreduce for any number of ranks, and all ranks get
+// the same bits.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +11,7 @@
 namespace sirtaki::engine {
 namespace {
 
-// Multiplications between two looks of the loop at other things: about a millisecond.
+// Multiplications in one task of the loop, about a millisecond of work.
 constexpr std::int64_t kWork = 1 << 20;
 constexpr std::int64_t kLeastSlice = 512;
 
@@ -20,7 +21,7 @@ std::size_t block_bytes(const OpSpec& spec, const AdasumState& state, int rank) 
   return static_cast<std::size_t>(state.counts[static_cast<std::size_t>(rank)]) * dtype_size(spec.input.dtype);
 }
 
-// Elements of a block at a time, each of which takes so many multiplications.
+// Returns the number of elements for one task, each of which takes `multiplications`.
 std::int64_t slice_of(std::size_t multiplications) {
   return std::max(kLeastSlice, kWork / static_cast<std::int64_t>(multiplications));
 }
@@ -62,7 +63,7 @@ bool NamedOps::adasum_goes_on(Op& op, const Status& status) {
   return false;
 }
 
-// Slice by slice, so that the loop is never long away from what else travels.
+// Works slice by slice, so that the loop can serve other messages in between.
 void NamedOps::multiply_blocks(Op& op, std::int64_t at) {
   AdasumState& state = op.adasum;
   const std::int64_t block = state.counts[static_cast<std::size_t>(op.net->rank())];
@@ -96,7 +97,7 @@ void NamedOps::share_products(Op& op) {
     }
     AdasumState& state = op.adasum;
     state.weights = kernels::adasum_weights(state.products, state.counts.size());
-    // Scaled tensors have a scaled Adasum.
+    // The Adasum of scaled tensors is the scaled Adasum of the tensors.
     for (double& weight : state.weights) {
       weight *= op.spec.prescale * op.spec.postscale;
     }

@@ -1,5 +1,5 @@
-// Operations by name while ranks have joined: a rank without more data takes part in those of the others. Part of
-// NamedOps.
+// NamedOps, part: operations while ranks have joined. A joined rank has no more data and takes part in the operations
+// of the other ranks.
 #include <functional>
 #include <numeric>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace sirtaki::engine {
 namespace {
 
-// The ranks in an agreed name; none: all of them.
+// Returns the ranks in an agreed name; empty if it names no process set.
 std::vector<Rank> ranks_in(const std::string& name, int size) {
   return control::has_scope(name) ? control::scope_of(name, size).ranks() : std::vector<Rank>();
 }
@@ -69,7 +69,7 @@ void NamedOps::on_stand_in(const control::StandInOp& message) {
   op->done = [](const Status&, const OpResult&) {};
   op->submitted = loop_.now();
   op->traced = trace_.now();
-  // The other ranks of a set use it, so there are process sets.
+  // Cannot fail: other ranks use the set already, so the backend has process sets.
   op->net = *collectives_of(op->spec.ranks, message.name);
   place(std::move(op));
 }

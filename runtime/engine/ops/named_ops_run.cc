@@ -24,14 +24,14 @@ std::int32_t priority_of(const OpSpec& spec) {
   return spec.priority == 0 && small ? kUrgentPriority : spec.priority;
 }
 
-// Of a rank of the job among those that take part.
+// Returns the position of a rank of the job among the ranks that take part.
 Rank place_of(Rank rank, const std::vector<Rank>& ranks) {
   return ranks.empty() ? rank : static_cast<Rank>(std::ranges::lower_bound(ranks, rank) - ranks.begin());
 }
 
 }  // namespace
 
-// An operation outlives its collectives: it ends in decide_outcome(), when none is in flight.
+// `op` outlives its collectives, which capture it: it ends in decide_outcome(), after the last collective.
 void NamedOps::start(Op& op, std::uint32_t id) {
   op.id = id;
   op.running = true;
@@ -93,7 +93,7 @@ void NamedOps::on_sizes(Op& op, const Status& status) {
   }
 }
 
-// Shapes the output.
+// Sets the shape of the output, and allocates it if the program has passed none.
 Status NamedOps::prepare_output(Op& op) {
   OpSpec& spec = op.spec;
   const std::int64_t row = product(spec.dims, 1);
@@ -140,7 +140,7 @@ net::CollectiveArgs NamedOps::payload_args(Op& op) const {
   if (spec.kind == OpKind::kBarrier) {
     return args;
   }
-  // No more than the ranks have agreed on: one that has joined knows nothing else of it.
+  // Uses only facts that the ranks have agreed on, since a joined rank knows no others.
   args.dtype = spec.input.dtype;
   if (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReduceScatter) {
     args.op = spec.reduce_op;
@@ -175,7 +175,7 @@ net::CollectiveArgs NamedOps::payload_args(Op& op) const {
   return args;
 }
 
-// Puts the input where the collective wants it.
+// Scales or copies the input for the collectives that work in place.
 void NamedOps::prepare_input(Op& op) const {
   OpSpec& spec = op.spec;
   net::CollectiveArgs& args = op.payload;
@@ -197,8 +197,8 @@ void NamedOps::prepare_input(Op& op) const {
 
 void NamedOps::run_payload(Op& op) {
   if (Status status = prepare_output(op); !status.ok()) {
-    // Every rank has to end it: this one tells, through the path of a failed collective, and takes in what the others
-    // have sent.
+    // Every rank must end the operation, so this rank reports the error like that of a failed collective. Cancelling
+    // discards the messages that the other ranks have sent.
     cancel_collectives(op, status);
     op.failed = std::move(status);
     loop_.post([this, &op] { decide_outcome(op); });
@@ -252,7 +252,8 @@ void NamedOps::on_part_done(Op& op, std::uint32_t index, const Status& status) {
 }
 
 void NamedOps::cancel_collectives(Op& op, const Status& cause) {
-  // Those not in flight here too: another rank may be ahead, and what it sent must not wait for a receiver.
+  // Cancels pieces that have not started here, too: a rank ahead of this one may have sent them, and those messages
+  // must not wait for a receiver.
   op.parts.give_up();
   op.net->cancel(op.all_tags(), cause);
 }

@@ -1,14 +1,14 @@
-// NamedParts: the pieces in which a bulk operation by name runs, and how many of them at a time.
+// NamedParts: the pieces of a large operation by name, and the limit of pieces in flight.
 //
-// A piece is a range of elements and a collective of its own, so what is in flight of one operation, its credit, is
-// kWindow pieces. Every operation has its own credit: ranks submit operations in different orders, and if they shared
-// one, each could spend it on another operation and wait for the others for ever.
-// Pieces start in order, and one starts only when all but the last kWindow before it are finished on this rank, so on
-// one rank no two with the same tag, which are kCycle apart, are in flight together. Between ranks:
-//   - a finished piece of an allreduce was started by every rank, so those in flight anywhere have different tags;
-//   - a broadcast's root finishes pieces that nobody else has begun and may be any number of them ahead. That rests on
-//     links that are first in, first out: messages from one rank with one tag and slot are of one priority, arrive in
-//     the order of the pieces, and are received in it.
+// A piece is a range of elements with a collective of its own. An operation has a credit of kWindow pieces in flight.
+// Each operation has its own credit: ranks submit operations in different orders, and with a shared credit each rank
+// could spend it on another operation and wait for the other ranks for ever.
+// Pieces start in order, and at most kWindow pieces that are not finished follow one another on a rank. Pieces with
+// equal tags are kCycle apart, so one rank never has two of them in flight. Between ranks:
+//   - every rank has started a finished piece of an allreduce, so all pieces in flight anywhere have different tags;
+//   - the root of a broadcast finishes pieces that no other rank has begun and may be any number of them ahead. This is
+//     safe because links are first in, first out: messages from one rank with equal tag and slot have one priority, so
+//     they arrive in the order of the pieces, and the receiver takes them in that order.
 // Pure value; owned by an operation of NamedOps.
 #pragma once
 
@@ -31,14 +31,14 @@ class NamedParts {
     std::int64_t count = 0;
   };
 
-  NamedParts() = default;  // one piece, whatever it holds
-  // Pieces of `most` elements, at least one, the last one smaller; both numbers are at least 1.
+  NamedParts() = default;  // one piece of any content
+  // Cuts `elements` into pieces of `most` elements, of which the last may be smaller. Requires both to be at least 1.
   NamedParts(std::int64_t elements, std::int64_t most) : elements_(elements), most_(most) {
     SRT_CHECK(elements >= 1 && most >= 1);
     parts_ = static_cast<std::uint32_t>((elements + most - 1) / most);
   }
 
-  // The next piece to start, now in flight; none while the window is full, or when all have started.
+  // Returns the next piece, which is in flight from now on; nullopt if the window is full or all pieces have started.
   std::optional<Part> next() {
     if (next_ == parts_ || next_ - oldest_ == kWindow) {
       return std::nullopt;
@@ -47,7 +47,7 @@ class NamedParts {
     const std::int64_t rest = elements_ - begin;
     return Part{next_++, begin, rest < most_ ? rest : most_};
   }
-  // Piece `index` is no longer in flight.
+  // Notes that piece `index` is no longer in flight.
   void finished(std::uint32_t index) {
     SRT_CHECK(index >= oldest_ && index < next_ && !finished_[index % kWindow]);
     finished_[index % kWindow] = true;
@@ -55,10 +55,10 @@ class NamedParts {
       finished_[oldest_++ % kWindow] = false;
     }
   }
-  // No other piece starts.
+  // Starts no other piece.
   void give_up() { parts_ = next_; }
 
-  // None is in flight and none is left to start.
+  // Returns true if no piece is in flight and none is left to start.
   bool over() const { return oldest_ == parts_; }
   std::uint32_t count() const { return parts_; }
 
@@ -67,8 +67,8 @@ class NamedParts {
   std::int64_t most_ = 0;
   std::uint32_t parts_ = 1;
   std::uint32_t next_ = 0;
-  std::uint32_t oldest_ = 0;                 // every piece before it is finished
-  std::array<bool, kWindow> finished_ = {};  // of those from oldest_ on
+  std::uint32_t oldest_ = 0;                 // all pieces before this one are finished
+  std::array<bool, kWindow> finished_ = {};  // flags of the pieces from oldest_ on
 };
 
 }  // namespace sirtaki::engine

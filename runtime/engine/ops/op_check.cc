@@ -10,7 +10,8 @@
 namespace sirtaki::engine {
 namespace {
 
-// Of an operation or a stream: what is wrong with the ranks that are to take part, or with a name that reads like them.
+// Returns an error text if `ranks` of an operation or stream are no valid process set, or if `name` ends like one;
+// empty if both are valid.
 std::string scope_error(const std::string& name, const std::vector<Rank>& ranks, Rank rank, int size) {
   if (control::has_scope(name)) {
     return "a name that ends like this one means a process set; take another";
@@ -169,7 +170,7 @@ class Checker {
   const OpSpec& spec_;
   const Rank rank_;
   const int job_size_;
-  const int size_;  // of those that take part
+  const int size_;  // number of ranks that take part
 };
 
 }  // namespace

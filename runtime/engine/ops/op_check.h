@@ -1,4 +1,4 @@
-// What can be said of an operation on this rank alone, before any other rank is asked. Pure.
+// Checks of an operation or a stream that need no other rank. Pure functions.
 #pragma once
 
 #include "runtime/base/status.h"
@@ -6,8 +6,9 @@
 
 namespace sirtaki::engine {
 
-// kInvalidArgument or kUnsupported, naming the tensor and what to change.
+// Returns kInvalidArgument or kUnsupported, with the name of the tensor and the change to make, if `spec` is wrong.
 Status check_op(const OpSpec& spec, Rank rank, int size);
+// Returns an error like check_op() if the stream or one of its tensors is wrong.
 Status check_stream(const StreamSpec& spec, Rank rank, int size);
 
 }  // namespace sirtaki::engine

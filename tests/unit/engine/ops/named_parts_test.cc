@@ -60,7 +60,7 @@ TEST(NamedParts, NothingStartsAfterGivingUp) {
   EXPECT_TRUE(parts.over());
 }
 
-// Ranks finish pieces of an allreduce in their own time, a piece only after every rank has started it.
+// Each rank finishes pieces of an allreduce at its own pace, but a piece only after every rank has started it.
 TEST(NamedParts, PiecesOfAnAllreduceInFlightAnywhereNeverShareATag) {
   for (std::uint32_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -34,7 +34,7 @@ OpSpec with(OpSpec s, void (*change)(OpSpec&)) {
   return s;
 }
 
-// On rank 1.
+// Checks the operations as rank 1.
 void expect_said(const std::vector<Case>& cases, int size) {
   for (const Case& c : cases) {
     const Status status = check_op(c.spec, 1, size);
