@@ -1,5 +1,7 @@
-// ControlLink: how an engine speaks to the coordinator. Implemented by the session (rendezvous), by size 1 (a
-// coordinator on the same loop) and by the simulator. Loop thread; messages arrive in order.
+// ControlLink: the interface by which an engine sends messages to the coordinator.
+//
+// Implementations: the rendezvous client of a session, a coordinator on the same loop for one rank, and the simulator.
+// Messages arrive in the order of send(). Threads: the loop.
 #pragma once
 
 #include "runtime/base/types.h"
@@ -7,7 +9,7 @@
 
 namespace sirtaki::engine {
 
-// How long the data plane's "a peer is gone" waits for the control plane, which knows why.
+// Time for which the loss of a peer, seen by the data plane, waits for its cause, which the control plane knows.
 inline constexpr Duration kCauseGrace = std::chrono::milliseconds(400);
 
 class ControlLink {

@@ -13,7 +13,7 @@
 namespace sirtaki::engine {
 namespace {
 
-// Size 1: agreements with oneself, on the same loop, and the trace file.
+// The control plane of a job of one rank: a coordinator on the same loop, and the trace file.
 class SingleControlPlane final : public ControlPlane {
  public:
   explicit SingleControlPlane(rendezvous::AsioLoop& loop) : loop_(loop), coordinator_(1, {}) {}
@@ -80,7 +80,7 @@ class SingleControlPlane final : public ControlPlane {
   std::unique_ptr<TraceWriter> trace_;
 };
 
-// Where to listen for those below: at the address the ranks are told, when it is one.
+// Returns the address at which relays listen: the data address if this rank publishes only one, else any address.
 std::string bind_address_for(const std::vector<std::string>& endpoints) {
   if (endpoints.size() != 1) {
     return "::";
@@ -166,7 +166,7 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
       client_->send(control::encode(message));
       return;
     }
-    // What this rank says in one turn of its loop is one message.
+    // Messages of one turn of the loop share a bundle, so that each relay handles them at once.
     if (outbox_.empty()) {
       loop_.post([this] { empty_outbox(); });
     }
@@ -213,7 +213,8 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
     }
   }
 
-  // Others may need this rank's relays and its connection to the hub for a while.
+  // Starts to leave the tree. Other ranks may need the relays of this rank and its connection to the coordinator for
+  // some time; relay_on() waits for them.
   void leave_tree() {
     loop_.run_sync([this] {
       empty_outbox();
@@ -224,7 +225,7 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
     control_loop_.run_sync([&] { tree_->leave(grace_, [promise] { promise->set_value(); }); });
   }
 
-  // ---- on the control thread; each goes to the engine's loop, in order ----
+  // ---- events on the control thread, each posted to the loop of the engine in order ----
 
   void on_message(ConstBytes message) override {
     if (!begun_) {
@@ -241,7 +242,7 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
       tree_->on_spread(message);
     }
   }
-  // Whoever still connects to the other ranks need not wait for what cannot come.
+  // Ends a start in progress: connections to lost ranks would only run into their timeout.
   void break_start(const Status& cause) {
     loop_.post([this, cause] {
       verdict_.update(cause);
@@ -260,7 +261,7 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
   }
   void on_left(Rank rank) override {
     if (tree_) {
-      tree_->on_left(rank);  // what was agreed before may still be in the tree: the engine hears of it from there
+      tree_->on_left(rank);  // TreeNode reports it behind agreements that are still in the tree
     } else {
       tell_left(rank);
     }
@@ -293,19 +294,19 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
   rendezvous::ClientOptions options_;
   Duration grace_{};
   PortRange ports_;
-  ControlEvents events_;     // on the engine's loop, as early_, outbox_ and left_
-  std::vector<Task> early_;  // came before begin()
+  ControlEvents events_;     // used on the loop of the engine, like early_, outbox_, left_
+  std::vector<Task> early_;  // events before begin()
   control::Bundle outbox_;
   bool left_ = false;
-  Status verdict_;                                // the first thing that ended the job; on the engine's loop
-  std::function<void(const Status&)> on_broken_;  // the same
-  std::atomic<bool> broken_{false};               // there is one, or will be in a moment
+  Status verdict_;                                // first event that ended the job; used on the loop of the engine
+  std::function<void(const Status&)> on_broken_;  // used on the loop of the engine
+  std::atomic<bool> broken_{false};               // verdict_ is set or about to be
   std::atomic<bool> begun_{false};
   control::RankSet own_rank_;
   rendezvous::AsioLoop control_loop_{"srt-control"};
   std::unique_ptr<rendezvous::Client> client_;
   std::future<void> tree_left_;
-  std::unique_ptr<TreeNode> tree_;  // what it points to lives on the control loop
+  std::unique_ptr<TreeNode> tree_;  // used on the control loop
 };
 
 }  // namespace

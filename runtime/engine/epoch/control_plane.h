@@ -1,8 +1,8 @@
-// ControlPlane: the connection to the coordinator, as the engine's ControlLink. For one rank, a coordinator on the same
-// loop; for more, the rendezvous client on its own thread; for more than the fan-out, with this rank's part of the tree
-// of relays, over which agreements travel.
+// ControlPlane: the connection to the coordinator, which implements the ControlLink of the engine.
 //
-// Owned by: Session. send() is called on the engine's loop; what arrives is posted to it.
+// A job of one rank has a coordinator on the same loop. A larger job uses the rendezvous client, which has a thread of
+// its own. With more ranks than the fan-out, a TreeNode carries the agreement messages over the tree of relays.
+// Owned by Session. Threads: send() runs on the loop of the engine, to which all events are posted.
 #pragma once
 
 #include <functional>
@@ -17,38 +17,43 @@
 
 namespace sirtaki::engine {
 
-// Called on the engine's loop.
+// Callbacks of a ControlPlane, called on the loop of the engine.
 struct ControlEvents {
   std::function<void(ConstBytes)> message;
   std::function<void(Rank, const Status&)> lost;
-  std::function<void(Rank)> left;  // with a tree of relays RanksLeft says so, until the way up is cut
+  std::function<void(Rank)> left;  // with a tree of relays, only after `cut`; RanksLeft reports departures before
   std::function<void(const Status&)> disconnected;
-  // The relay above has left: nothing new can be agreed on. `needed`: this rank just tried to.
+  // The relay above has left, so this rank can agree on nothing new. `needed`: this rank has just tried to.
   std::function<void(const Status&, bool needed)> cut;
   std::function<void(const std::string&)> warning;  // for the log of this rank
 };
 
 class ControlPlane : public ControlLink {
  public:
-  // `loop` is the engine's. Events are delivered from begin() on; what came earlier is kept until then.
+  // Makes the control plane of a job of one rank. `loop` is the loop of the engine. Events that occur before begin()
+  // are delivered by it.
   static std::unique_ptr<ControlPlane> single(rendezvous::AsioLoop& loop);
+  // Connects to the coordinator at `server`. Returns kAborted once `interrupted` returns true.
   static Result<std::unique_ptr<ControlPlane>> connect(rendezvous::AsioLoop& loop, const Config& config,
                                                        const std::string& server, const rendezvous::Secret& secret,
                                                        const std::function<bool()>& interrupted);
 
+  // Returns the local address that routes to the coordinator.
   virtual std::string local_address() const = 0;
+  // Waits until all ranks have joined.
   virtual Result<rendezvous::Membership> join(const rendezvous::JoinRequest& request) = 0;
-  // Between join() and begin(): calls `broken` for the first thing that ends the job, a lost rank or coordinator or
-  // what another rank has found. begin() delivers that event, too. On the loop.
+  // Calls `broken` once for the first event between join() and begin() that ends the job: a lost rank, a lost
+  // coordinator or an error that another rank reports. begin() delivers that event, too. On the loop.
   virtual void watch(std::function<void(const Status&)> broken) = 0;
-  virtual void begin(ControlEvents events) = 0;  // on the loop
-  // Leaves in order. No event after it. Not on the loop.
+  // Starts the delivery of events. On the loop.
+  virtual void begin(ControlEvents events) = 0;
+  // Leaves the job in order; no event is delivered afterwards. Never on the loop.
   virtual void leave() = 0;
-  // After leave(), and when this rank has closed everything else: waits until no other rank speaks to the coordinator
-  // over this one any more, for at most control.shutdown_grace since leave().
+  // Waits until no other rank reaches the coordinator through this one, for about control.shutdown_grace at most.
+  // Requires leave() first; call this when all other parts of the session are closed.
   virtual void relay_on() {}
   virtual std::uint64_t messages_sent() const = 0;
-  virtual std::uint64_t wakeups() const = 0;  // of the control thread
+  virtual std::uint64_t wakeups() const = 0;  // wakeups of the control thread
 };
 
 }  // namespace sirtaki::engine

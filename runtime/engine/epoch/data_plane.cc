@@ -16,13 +16,14 @@
 namespace sirtaki::engine {
 namespace {
 
-// How long the coordinator may take to tell what has become of another rank, and to answer.
+// Times for which a rank that cannot connect waits for the coordinator: for the fate of another rank, and for an
+// answer.
 constexpr Duration kLossGrace = std::chrono::milliseconds(500);
 constexpr Duration kAnswerGrace = std::chrono::seconds(1);
 constexpr Duration kPoll = std::chrono::milliseconds(100);
 
-// Shared memory of one rank holds what its credit lets it have in flight, within these bounds; all ranks of a host
-// together take no more than the last.
+// Bounds of the shared memory of one rank, which holds the data that its credit allows in flight, and of all ranks of a
+// host together.
 constexpr std::size_t kLeastShared = std::size_t{4} * 1024 * 1024;
 constexpr std::size_t kMostShared = std::size_t{64} * 1024 * 1024;
 constexpr std::size_t kMostSharedOfHost = std::size_t{512} * 1024 * 1024;
@@ -201,7 +202,7 @@ class MeshPlane final : public DataPlane {
     return choice;
   }
 
-  // Runs `begin` on the loop and waits for the Done it was given.
+  // Runs `begin` on the loop and waits until it has called its argument, a Done.
   template <class Begin>
   Status wait(const std::function<bool()>& interrupted, Begin begin) {
     auto promise = std::make_shared<std::promise<Status>>();
@@ -215,13 +216,13 @@ class MeshPlane final : public DataPlane {
     return future.get();
   }
 
-  // None where there is nothing to gain from knowing them. Equal on all ranks.
+  // Returns the hosts if a hierarchy of collectives pays off, else none. Equal on all ranks.
   static net::Hosts fitting_hosts(const rendezvous::Membership& membership) {
     net::Hosts hosts(membership.hosts());
     return net::HierarchicalCollectives::fits(hosts) ? hosts : net::Hosts();
   }
 
-  // Equal on all ranks of a host.
+  // Returns true if the ranks of this host may use shared memory. Equal on all ranks of a host.
   bool may_share(const rendezvous::Membership& membership, int local) const {
     return config_.net.shared_memory == "auto" && config_.net.backend == "direct" &&
            (membership.host_count() == 1 || hosts_.count() > 1) && local > 1 && local <= net::SharedMemory::kMaxRanks;
@@ -253,7 +254,7 @@ class MeshPlane final : public DataPlane {
   const Config& config_;
   const std::string control_address_;
   std::unique_ptr<net::Transport> transport_;
-  net::Hosts hosts_;                               // several with several ranks, or none
+  net::Hosts hosts_;                               // empty unless several hosts have several ranks
   std::unique_ptr<net::SubgroupLink> local_link_;  // null: all ranks are on one host
   std::shared_ptr<net::SharedMemory> shared_;
   std::string path_note_;
@@ -279,7 +280,7 @@ Status DataPlane::start(ControlPlane& control, const rendezvous::Membership& mem
   if (status.ok()) {
     return status;
   }
-  // The coordinator knows better why a connection has ended.
+  // The coordinator knows the first cause of a connection that has ended, so its verdict replaces the local error.
   if (verdict.wait_for(kLossGrace) != std::future_status::ready) {
     control.send(
         sirtaki::control::JobBroken{status.with_context("rank " + std::to_string(rank) + " at the start of the job")});

@@ -1,7 +1,7 @@
-// DataPlane: the transport and the collectives backend of one epoch, brought up and down.
+// DataPlane: starts and ends the transport and the collectives backend of one epoch.
 //
-// Owned by: Session. Methods are called from the session's own thread and do their work on the loop; collectives() is
-// used on the loop.
+// Owned by Session. Threads: methods run on the thread that opens or closes the session and do their work on the loop,
+// unless a comment says otherwise; collectives() and link() are used on the loop.
 #pragma once
 
 #include <functional>
@@ -23,37 +23,38 @@ namespace sirtaki::engine {
 
 class DataPlane {
  public:
-  // One rank: no socket.
+  // Makes the data plane of a job of one rank, without sockets.
   static Result<std::unique_ptr<DataPlane>> single(rendezvous::AsioLoop& loop, const Config& config);
-  // Opens the data port of one of `ranks` ranks, at the address that the others are told, if that is one.
-  // `control_address`: the local address that routes to the coordinator. The configuration outlives the plane.
+  // Opens the data port of one of `ranks` ranks. The port listens on the published address only, if there is just one.
+  // `control_address` is the local address that routes to the coordinator. `config` must outlive the data plane.
   static Result<std::unique_ptr<DataPlane>> listen(rendezvous::AsioLoop& loop, const rendezvous::Secret& secret,
                                                    const Config& config, int ranks, std::string control_address);
   virtual ~DataPlane() = default;
 
-  // Where the others reach this rank.
+  // Returns the addresses at which other ranks reach this rank.
   virtual Result<std::vector<std::string>> endpoints() const = 0;
-  // Calls connect(), which ends at once when `control` hears that the job is over. A rank that cannot connect ends the
-  // start of the job, so that all learn whose fault that is, and the same. Before control.begin().
+  // Calls connect(), and aborts it when `control` reports the end of the job. If this rank cannot connect, it reports
+  // the error to the coordinator, so that all ranks fail with the same cause. Call this before control.begin().
   Status start(ControlPlane& control, const rendezvous::Membership& membership, Rank rank,
                const std::function<bool()>& interrupted);
-  // Connects to all ranks; blocks within control.connect_timeout, polls `interrupted` ten times a second.
+  // Connects to all ranks. Blocks for control.connect_timeout at most, and polls `interrupted` ten times a second.
   virtual Status connect(const rendezvous::Membership& membership, Rank rank,
                          const std::function<bool()>& interrupted) = 0;
-  // Ends connect() at once, and everything in flight, with `cause`. Loop thread.
+  // Ends connect() and all operations in flight with `cause`. On the loop.
   virtual void abort(const Status& cause) = 0;
-  // Called on the loop when a connection ends without a good-bye. Set before connect().
+  // Sets the function that runs on the loop when a connection ends without a farewell. Call this before connect().
   virtual void set_on_peer_lost(std::function<void(Rank, const Status&)> callback) = 0;
   virtual net::Collectives& collectives() = 0;
-  // Beneath them, of all ranks; as long as they are there.
+  // Returns the link between all ranks that collectives() uses; valid as long as collectives().
   virtual net::PointToPoint& link() = 0;
-  // Ends what is in flight and closes in order, within a bound; frees everything on the loop.
+  // Ends operations in flight and closes connections in order, within a time limit; frees all members on the loop.
   virtual void close() = 0;
-  // [{"peer": 1, "bytes_sent": ..., ...}]; loop thread.
+  // Returns [{"peer": 1, "bytes_sent": ..., ...}]. On the loop.
   virtual std::string peers_json() const = 0;
-  // How large data travels: "local", "tcp", "shared memory", or both where several hosts have several ranks.
+  // Returns the transport of large data: "local", "tcp", "shared memory", or both of the latter if several hosts have
+  // several ranks.
   virtual std::string_view path() const = 0;
-  // Why it does not travel through shared memory between ranks of one host; empty otherwise. For the log.
+  // Returns the reason, for the log, if ranks of one host do not use shared memory; empty otherwise.
   virtual std::string_view path_note() const { return {}; }
 
  protected:

@@ -14,7 +14,7 @@ using rendezvous::Branch;
 
 namespace {
 
-// "10.0.0.3:41213" -> "10.0.0.3:5000", "[fd00::3]:41213" -> "[fd00::3]:5000".
+// Returns "10.0.0.3:5000" for "10.0.0.3:41213", and "[fd00::3]:5000" for "[fd00::3]:41213".
 std::string with_port(const std::string& endpoint, std::uint16_t port) {
   return endpoint.substr(0, endpoint.rfind(':') + 1) + std::to_string(port);
 }
@@ -183,7 +183,7 @@ void TreeNode::begin(Epoch epoch) {
   }
 }
 
-// Its epoch has formed, ours will know in a moment.
+// Keeps a connection until begin(): the rank at its other end has learned the epoch earlier than this one.
 void TreeNode::keep_early(const rendezvous::BranchHello& hello, std::unique_ptr<Branch> branch) {
   std::size_t expected = 0;
   for (const auto& node : nodes_) {
@@ -350,7 +350,7 @@ void TreeNode::on_tree(Branch& branch, ConstBytes message) {
   if (!bundle) {
     return broken(child->host, true, bundle.status());
   }
-  // A child speaks for its own ranks only.
+  // A child may send messages of its own ranks only.
   for (control::SourcedMessage& said : *bundle) {
     said.ranks = said.ranks.common(child->ranks);
   }

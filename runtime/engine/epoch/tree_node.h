@@ -1,9 +1,10 @@
-// TreeNode: one rank's part of the tree of relays: the way of its own agreement messages, and the relays it carries.
+// TreeNode: the part of one rank in the tree of relays: the uplink of its own agreement messages, and the relays that
+// it runs.
 //
-// Owned by: ControlPlane, in jobs with more ranks than the fan-out. Lives on the control loop; open(), endpoints() and
-// connect() belong to the program's thread. Heartbeats and membership are not its business: its owner tells it who has
-// gone. A connection of the tree that ends while the rank at its other end lives is an error of the job; a relay whose
-// rank has left in order is none, as long as nobody below it still has something to agree on.
+// Owned by ControlPlane, in jobs with more ranks than the fan-out. Threads: the control loop; open(), endpoints() and
+// connect() run on the thread that opens the session. Not for heartbeats and membership: the owner reports departures.
+// A connection of the tree that ends while the rank at its other end lives breaks the job. A rank with a relay may
+// leave in order; that is an error only if a rank below it still has to agree on something.
 #pragma once
 
 #include <atomic>
@@ -26,60 +27,61 @@ struct TreeOptions {
   Rank rank = 0;
   int size = 1;
   int fanout = 0;
-  control::RelayOptions relay;  // of those this rank carries
+  control::RelayOptions relay;  // options of the relays that this rank runs
   rendezvous::BranchPortOptions port;
   Duration connect_timeout{};
-  Duration verdict_timeout{};  // how long a connection may be gone before the hub says what became of its rank
+  Duration verdict_timeout{};  // limit for the coordinator to report the fate of a rank whose connection ended
 };
 
-// Called on the control loop, which may not be inside the node then.
+// Callbacks on the control loop. They may be called inside methods of the node and must not call it back.
 struct TreeEvents {
-  std::function<void(ConstBytes)> told;                      // a message of the coordinator to this rank
-  std::function<void(std::vector<std::byte>)> to_hub;        // a bundle
-  std::function<void(const control::MemberMessage&)> plain;  // to the hub, of this rank alone
-  // The relay above has left. Nothing can be agreed on any more; `needed`: this rank just tried to.
+  std::function<void(ConstBytes)> told;                      // a message of the coordinator for this rank
+  std::function<void(std::vector<std::byte>)> to_hub;        // a bundle for the coordinator
+  std::function<void(const control::MemberMessage&)> plain;  // a message of this rank, past the tree
+  // The relay above has left, so this rank can agree on nothing new. `needed`: this rank has just tried to.
   std::function<void(const Status&, bool needed)> cut;
-  std::function<void(Rank)> left;  // told by the hub, and nothing comes down to this rank any more that might say so
+  std::function<void(Rank)> left;  // a rank has left, and the tree no longer reports that to this rank
   std::function<void(const std::string&)> warning;
 };
 
 class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous::BranchHandler {
  public:
-  // nullptr: every rank of such a job speaks to the hub itself. Opens a port where this rank carries a relay.
+  // Returns null if every rank of such a job has its own connection to the coordinator. Opens a port if this rank runs
+  // a relay.
   static Result<std::unique_ptr<TreeNode>> open(rendezvous::AsioLoop& loop, TreeOptions options, TreeEvents events);
   ~TreeNode() override { close(); }
 
-  // Where this rank's children reach it, at the addresses of its data port. Empty: it carries no relay.
+  // Returns the addresses for the children of this rank, which are those of its data port; empty if it runs no relay.
   std::vector<std::string> endpoints(const std::vector<std::string>& data_endpoints) const;
-  // Dials the relays above; within connect_timeout each.
+  // Connects to the relays above, within connect_timeout each.
   Status connect(const rendezvous::Membership& membership, const std::function<bool()>& interrupted);
 
-  void say(const control::Bundle& bundle);  // of this rank
-  void on_spread(ConstBytes bytes);         // from the hub
-  void on_left(Rank rank);
-  void abandon();  // the job is over: ends of connections are no news any more
-  // This rank leaves; an empty last word is said for it when it said none. Relays on until all below are done, at most
-  // `grace`; then `done`.
+  void say(const control::Bundle& bundle);  // sends messages of this rank
+  void on_spread(ConstBytes bytes);         // handles a spread from the coordinator
+  void on_left(Rank rank);                  // handles an orderly departure
+  void abandon();                           // ignores the ends of connections from now on, since the job is over
+  // Leaves the tree, with an empty Leaving message if say() has sent none. Goes on relaying until all ranks below have
+  // left, for at most `grace`; then calls `done`.
   void leave(Duration grace, std::function<void()> done);
 
-  void close();  // ends all connections; the last
+  void close();  // ends all connections; call this last
 
-  // Those on connections of the tree; any thread.
+  // Returns the number of messages sent on connections of the tree. Any thread.
   std::uint64_t messages_sent() const { return sent_.load(std::memory_order_relaxed); }
 
  private:
   struct Node;
-  // From this rank, or from a relay it carries, to the relay above.
+  // The connection of this rank, or of a relay that it runs, to the relay above.
   struct RelayUplink {
     enum class State { kOpen, kLeaving, kOver };
     Node* from = nullptr;  // null: this rank itself
-    int relay = -1;        // -1: the hub
+    int relay = -1;        // -1: the coordinator
     Rank host = -1;
-    Node* local = nullptr;  // the relay above is in this process, too
+    Node* local = nullptr;  // the relay above, if it runs in this process
     State state = State::kOpen;
     bool cut = false;
     std::unique_ptr<rendezvous::Branch> branch;
-    std::vector<std::vector<std::byte>> early;  // said before the connection stood
+    std::vector<std::vector<std::byte>> early;  // sent before the connection was open
     TimerId verdict;
   };
   struct Child {
@@ -88,7 +90,7 @@ class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous
     RelayUplink* local = nullptr;
     bool done = false;
     std::unique_ptr<rendezvous::Branch> branch;
-    std::vector<std::vector<std::byte>> early;  // told before the connection stood
+    std::vector<std::vector<std::byte>> early;  // sent before the connection was open
     TimerId verdict;
   };
   struct Node {
@@ -146,11 +148,11 @@ class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous
   const TreeOptions options_;
   const TreeEvents events_;
   std::unique_ptr<rendezvous::BranchPort> port_;
-  std::vector<Rank> above_;  // who carries the relays from this rank up to the hub
+  std::vector<Rank> above_;  // hosts of the relays from this rank up to the coordinator
   RelayUplink own_;
   std::vector<std::unique_ptr<Node>> nodes_;  // lowest first
   std::optional<Epoch> epoch_;
-  rendezvous::Early<Stranger> early_;  // came before the epoch was known
+  rendezvous::Early<Stranger> early_;  // connections that arrived before the epoch was known
   control::RankSet left_;
   std::optional<control::MemberMessage> last_word_;
   bool over_ = false;

@@ -1,4 +1,4 @@
-// Departures in order, and connections that end without one. Part of TreeNode.
+// TreeNode, part: orderly departures, and connections that end without one.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@ using rendezvous::Branch;
 
 namespace {
 
-// What a rank may say when nobody hears it any more.
+// Returns true for messages that a rank may lose after its uplink is cut.
 bool needs_no_answer(const control::MemberMessage& message) {
   return std::holds_alternative<control::Leaving>(message) || std::holds_alternative<control::StreamClose>(message) ||
          std::holds_alternative<control::Waiting>(message);
@@ -40,7 +40,7 @@ void TreeNode::broken(Rank peer, bool below, const Status& cause) {
   events_.plain(control::JobBroken{broken_status(below ? peer : self, below ? self : peer, peer, cause)});
 }
 
-// When this rank leaves, there are only those below to be told: they can agree on nothing any more.
+// A rank that is leaving needs no uplink itself; only the ranks below must learn that they can agree on nothing new.
 void TreeNode::lost_above(RelayUplink& uplink, const Status& cause) {
   if (leaving_ && !over_) {
     uplink.branch.reset();
@@ -56,7 +56,7 @@ void TreeNode::abandon() {
   }
 }
 
-// Why a connection has ended the hub knows better, and tells: usually that the rank there is lost.
+// Waits for the coordinator, which knows the cause of a connection that ends: usually the rank at its end is lost.
 void TreeNode::on_end(Branch& branch, const Status& cause) {
   if (RelayUplink* uplink = uplink_of(branch)) {
     uplink->branch.reset();
@@ -127,7 +127,7 @@ void TreeNode::on_leave_ok(Branch& branch) {
 }
 
 Status TreeNode::cut_status() const {
-  // Perhaps not the rank next above has gone, but one further up.
+  // The rank that has left may be further up than the next one.
   const auto gone = std::ranges::find_if(above_, [this](Rank host) { return left_.contains(host); });
   const Rank rank = gone == above_.end() ? above_.front() : *gone;
   const std::string above = "rank " + std::to_string(rank);
@@ -139,7 +139,7 @@ Status TreeNode::cut_status() const {
           {rank, ""}};
 }
 
-// The relay above is gone, in order. Whoever is below has nowhere to send to.
+// Handles the orderly departure of the relay above, after which ranks below have no path to the coordinator.
 void TreeNode::cut(RelayUplink& uplink) {
   if (uplink.state == RelayUplink::State::kOver) {
     return;
@@ -181,7 +181,8 @@ void TreeNode::leave(Duration grace, std::function<void()> done) {
     return end_now();
   }
   if (!last_word_) {
-    say({{control::RankSet::of(options_.rank), control::Leaving{}}});  // it ends before it had an engine to say so
+    say({{control::RankSet::of(options_.rank),
+          control::Leaving{}}});  // the session ends before its engine could send it
   }
   grace_ = loop_.after(grace, [this] { run_out(); });
   for (const auto& node : nodes_) {
@@ -234,7 +235,8 @@ void TreeNode::check_left() {
   }
 }
 
-// Some ranks below still work. They have no rank to speak through from here on, and learn so when they need one.
+// Ends at the limit of leave() although ranks below still work. Their uplink is cut from now on, which is an error only
+// if they have to agree on something.
 void TreeNode::run_out() {
   for (const auto& node : nodes_) {
     node->relay->flush();
@@ -254,7 +256,7 @@ void TreeNode::run_out() {
 
 void TreeNode::end_now() {
   loop_.cancel(grace_);
-  // Not known to have arrived over the tree.
+  // A cut uplink may have lost the message, so it goes over the own connection of this rank as well.
   if (own_.cut && last_word_ && !over_) {
     events_.plain(*last_word_);
   }

@@ -1,4 +1,4 @@
-// A rank's way to the coordinator over a tree of relays, with a hub and a relay that the test plays.
+// ControlPlane over a tree of relays, with a coordinator and a relay that the test controls.
 #include "runtime/engine/epoch/control_plane.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 using control::RankSet;
 using rendezvous::Branch;
 
-// The relay of rank 0, as slow as the test wants.
+// The relay of rank 0, which sends only when the test tells it to.
 class SlowRelay final : public rendezvous::BranchPortHandler, public rendezvous::BranchHandler {
  public:
   explicit SlowRelay(const rendezvous::Secret& secret) {
@@ -62,7 +62,7 @@ rendezvous::JoinRequest request_of(Rank rank) {
   return request;
 }
 
-// Rank 1 below a relay of rank 0; rank 2 shuts down right after something was agreed.
+// Rank 1 is below a relay of rank 0; rank 2 shuts down right after an agreement.
 TEST(ControlPlaneTree, TheNoticeOfALeaveDoesNotOvertakeWhatComesDownASlowBranch) {
   rendezvous::TestServer server(3);
   SlowRelay relay(server.secret);
@@ -99,7 +99,7 @@ TEST(ControlPlaneTree, TheNoticeOfALeaveDoesNotOvertakeWhatComesDownASlowBranch)
 
   server.loop().run_sync([&] { server->announce_leave(2); });
   rank0.log.await("left 2");
-  // Behind the notice on this rank's own connection.
+  // This message follows the notice on the own connection of rank 1.
   server.loop().run_sync([&] { server->send(1, control::encode(control::JobFailed{Status(Code::kAborted, "")})); });
   log.await("told 7");
   relay.tell({{RankSet::of(1), control::AllJoined{2, {}}}, {RankSet::of(1), control::RanksLeft{{2}}}});

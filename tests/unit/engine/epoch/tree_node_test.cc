@@ -1,4 +1,4 @@
-// A rank's part of the tree, between a hub that the test plays and other ranks that it plays, too.
+// TreeNode between a fake coordinator and fake ranks.
 #include "runtime/engine/epoch/tree_node.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ std::string text_of(const Bundle& bundle) {
   return text;
 }
 
-// A rank that the test plays, at the other end of a branch.
+// A fake rank at the other end of a branch.
 class Fake final : public rendezvous::BranchHandler, public rendezvous::BranchPortHandler {
  public:
   ~Fake() override {
@@ -98,7 +98,7 @@ class Fake final : public rendezvous::BranchHandler, public rendezvous::BranchPo
   std::unique_ptr<Branch> branch;
 };
 
-// Three ranks, two a relay: rank 0 carries relay 0 for itself and rank 1, rank 2 carries relay 1 for itself.
+// Three ranks with a fan-out of two: rank 0 runs relay 0 for itself and rank 1, rank 2 runs relay 1 for itself.
 class TreeNodeTest : public testing::Test {
  protected:
   void open(Rank rank, int size = 3) {
@@ -129,7 +129,7 @@ class TreeNodeTest : public testing::Test {
     node_ = TreeNode::open(loop_, std::move(options), std::move(events)).value();
     ASSERT_NE(node_, nullptr);
   }
-  // Rank 0 with rank 1 below it.
+  // Opens rank 0 with rank 1 below it.
   void open_with_child() {
     open(0);
     below_.dial(node_->endpoints({"127.0.0.1:1"}).front(), secret_, {Epoch(4), 1, 0});
@@ -138,7 +138,7 @@ class TreeNodeTest : public testing::Test {
     membership.members.resize(3);
     ASSERT_TRUE(node_->connect(membership, {}).ok());
   }
-  // Rank 1 below rank 0.
+  // Opens rank 1 below rank 0.
   void open_with_parent() {
     open(1);
     EXPECT_TRUE(node_->endpoints({"127.0.0.1:1"}).empty());
@@ -160,7 +160,7 @@ class TreeNodeTest : public testing::Test {
   void leave(Duration grace) {
     loop_.run_sync([&] { node_->leave(grace, [this] { log_.add("done"); }); });
   }
-  // Runs what the loop has to do within the time in which a lost connection would be told.
+  // Runs the loop for longer than the limit after which a lost connection is reported.
   void wait_out_the_verdict() {
     loop_.run_sync([this] { loop_.after(2 * kVerdict, [this] { log_.add("time is over"); }); });
     log_.await("time is over");
@@ -189,7 +189,7 @@ TEST_F(TreeNodeTest, SmallJobsHaveNone) {
 }
 
 TEST_F(TreeNodeTest, WhatBothSayIsOneBundleAndTheAnswerReachesBoth) {
-  relay_.linger = relay_.longest = 10min;  // however long the one's news takes to arrive, the other's waits for it
+  relay_.linger = relay_.longest = 10min;  // the announcement of one rank waits for the other in any case
   open_with_child();
   below_.say({{RankSet::of(1), announce("a")}});
   say(announce("a"), 0);
@@ -241,7 +241,7 @@ TEST_F(TreeNodeTest, WhatAnEarlierEpochLeftBehindTakesNoPlaceOfAChild) {
   await_refused(1);
   below_.dial(where, secret_, {Epoch(4), 1, 0});
   await_refused(2);
-  Fake again;  // its own first connection is as good as gone
+  Fake again;  // the first connection counts as lost by then
   again.dial(where, secret_, {Epoch(4), 1, 0});
   below_.log.await("end");
   rendezvous::Membership membership;
@@ -253,7 +253,7 @@ TEST_F(TreeNodeTest, WhatAnEarlierEpochLeftBehindTakesNoPlaceOfAChild) {
 }
 
 TEST_F(TreeNodeTest, ARelayThatIsLeavingTellsThoseBelowWhenTheOneAboveIsLost) {
-  open(2, 7);  // carries relay 1 for itself and rank 3, below one that rank 1 carries for ranks 0 to 3
+  open(2, 7);  // runs relay 1 for itself and rank 3, below a relay of rank 1 for ranks 0 to 3
   above_.listen(secret_);
   below_.dial(node_->endpoints({"127.0.0.1:1"}).front(), secret_, {Epoch(4), 3, 1});
   rendezvous::Membership membership;
@@ -320,7 +320,7 @@ TEST_F(TreeNodeTest, ButNotForLongerThanTheGrace) {
 TEST_F(TreeNodeTest, ARankWhoseRelayHasLeftLearnsSoWhenItNeedsIt) {
   open_with_parent();
   left(2);
-  EXPECT_EQ(log_.count("gone"), 0);  // that comes down the tree, behind what was agreed before
+  EXPECT_EQ(log_.count("gone"), 0);  // the tree reports it, behind earlier agreements
   above_.leave();
   EXPECT_NE(log_.await("cut").find("rank 0, over which this rank speaks"), std::string::npos);
   log_.await("gone 2");
@@ -330,7 +330,7 @@ TEST_F(TreeNodeTest, ARankWhoseRelayHasLeftLearnsSoWhenItNeedsIt) {
   EXPECT_EQ(log_.count("needed"), 0);
   say(announce("a"), 1);
   log_.await("needed");
-  // Its last word goes its own way.
+  // The last message of the rank takes its own connection.
   say(control::Leaving{}, 1);
   leave(20s);
   log_.await("done");
