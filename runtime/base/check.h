@@ -1,5 +1,5 @@
 // SRT_CHECK: invariants of this library. A failure throws BugError, which every thread entry and the C ABI turn into
-// a Status of Code::kBug, so that the user's process is never aborted. User input is never checked with it.
+// a Status of Code::kBug, so that the process of the user is never aborted. User input is never checked with it.
 #pragma once
 
 #include <stdexcept>

@@ -20,7 +20,7 @@ enum class CodecId : std::uint16_t {
 #undef SRT_DENSE_CODEC
 };
 
-// How payloads become one result on all ranks: the rows of reductions.inc.
+// Algorithms that turn the payloads of all ranks into one result on all of them: the rows of reductions.inc.
 enum class ReductionKind : std::uint16_t {
 #define SRT_REDUCTION(name, Id, number, most_ranks) k##Id = (number),
 #include "runtime/base/reductions.inc"

@@ -1,4 +1,4 @@
-// Digest: 64 bits by which ranks compare models, options, plans, profiles and decisions.
+// Digests of 64 bits, by which ranks compare models, options, plans, profiles and decisions.
 //
 // Pure functions; any thread. A digest does not protect against an adversary.
 #pragma once

@@ -20,7 +20,7 @@ inline constexpr int kDTypeCount = 0
 #undef SRT_DTYPE
     ;
 
-std::size_t dtype_size(DType dtype);       // bytes an element
+std::size_t dtype_size(DType dtype);       // bytes per element
 std::string_view dtype_name(DType dtype);  // "float32", "bfloat16", ...
 std::optional<DType> dtype_from_wire(std::uint8_t value);
 bool dtype_is_floating(DType dtype);

@@ -7,7 +7,7 @@
 namespace sirtaki {
 namespace {
 
-// Length of the UTF-8 sequence at the front of `text`, 0 when there is none.
+// Returns the length of the UTF-8 sequence at the front of `text`; 0 if there is none.
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   std::size_t length = 0;

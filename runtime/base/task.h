@@ -1,4 +1,4 @@
-// MoveFunction: std::function for callables that can only be moved. Task and Done are the two shapes used everywhere.
+// MoveFunction: std::function for callables that can only be moved. Task and Done are its two common signatures.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Tensors as the runtime sees them: borrowed memory and its description, without types of a framework.
+// Tensors in the runtime: borrowed memory and its description, without types of a framework.
 #pragma once
 
 #include <cstdint>

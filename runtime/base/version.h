@@ -5,6 +5,6 @@
 
 namespace sirtaki {
 
-std::string_view version();  // "0.1.0"
+std::string_view version();  // for example "0.1.0"
 
 }  // namespace sirtaki

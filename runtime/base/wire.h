@@ -31,7 +31,7 @@ class WireWriter {
     append(&value, sizeof(value));
   }
   void put_bytes(ConstBytes bytes);        // u32 length, then the bytes
-  void put_string(std::string_view text);  // the same
+  void put_string(std::string_view text);  // u32 length, then the text
   void put_raw(ConstBytes bytes) { append(bytes.data(), bytes.size()); }
   template <WireScalar T>
   void put_list(const std::vector<T>& values) {  // u32 count, then the values

@@ -16,12 +16,12 @@ using params::kOne;
 
 constexpr std::int64_t kLargestSize = std::int64_t{1} << 40;
 constexpr std::int64_t kLargestBlock = 1 << 16;
-// 4,096 float32 elements: below, the fixed cost of a codec exceeds its saving.
+// Size of 4,096 float32 elements. The fixed cost of a codec exceeds its saving for smaller tensors.
 constexpr std::int64_t kSmallTensor = 4096 * 4;
 constexpr std::int64_t kMostDims = 8;
 
 constexpr std::int64_t percent(std::int64_t hundredths) {
-  return (hundredths * kOne + 5'000) / 10'000;  // rounded like a value that is read
+  return (hundredths * kOne + 5'000) / 10'000;  // rounded like a parsed value
 }
 
 KeyInfo toggle(std::string_view name, bool initial) {
@@ -32,7 +32,7 @@ KeyInfo choice(std::string_view name, std::string_view choices) {
   return {name, KeyKind::kChoice, 0, 0, static_cast<std::int64_t>(split(choices, '|').size()) - 1, choices};
 }
 
-// Keys of every method that compresses; MethodInfo::own_keys() begins behind them.
+// Number of keys that every compressing method has in front of its own keys (MethodInfo::own_keys()).
 constexpr std::size_t kCommonKeys = 4;
 Keys compressed(std::string_view wire, std::initializer_list<KeyInfo> own) {
   Keys keys = {toggle("ef", true),
@@ -54,7 +54,7 @@ Keys with_momentum(Keys keys) {
   return keys;
 }
 
-// Number of training steps; 0 without warm-up.
+// Adds the key for the number of training steps with warm-up; 0 disables it.
 Keys with_warm_up(Keys keys) {
   keys.push_back({"warmup", KeyKind::kCount, 0, 0, 1'000'000'000});
   return keys;

@@ -43,12 +43,13 @@ struct MethodInfo {
   std::span<const KeyInfo> own_keys() const;
 };
 
-// Choices of the key "wire": the first is "auto", the others are reductions.
+// Returns the reduction of a choice of the key "wire" other than "auto". Requires a valid name.
 ReductionKind reduction_named(std::string_view name);
 std::string_view reduction_name(ReductionKind reduction);
 // Returns the largest number of ranks for which the reduction works.
 int reduction_most_ranks(ReductionKind reduction);
 
+// Returns all codecs and policies.
 const std::vector<MethodInfo>& methods();
 // Returns nullptr for an unknown name.
 const MethodInfo* find_method(std::string_view name);

@@ -102,7 +102,7 @@ Result<Spec> parse_spec(std::string_view text) {
   return spec;
 }
 
-// Backtracks to the last * only: every earlier one has matched as little as it can.
+// Backtracks to the last * only, since every earlier * has matched the shortest possible text.
 bool glob_matches(std::string_view glob, std::string_view name) {
   std::size_t g = 0;
   std::size_t n = 0;

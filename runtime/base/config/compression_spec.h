@@ -17,10 +17,10 @@ namespace sirtaki {
 
 struct Method {
   const MethodInfo* info = nullptr;
-  std::vector<std::int64_t> values;  // by key in info->keys
+  std::vector<std::int64_t> values;  // index: key in info->keys
 
   bool has(std::string_view key) const;
-  // Requires a key of this method, as do choice() and set().
+  // Returns the value of a key. This function, choice() and set() require a key of this method.
   std::int64_t value(std::string_view key) const;
   std::string_view choice(std::string_view key) const;
   void set(std::string_view key, std::int64_t value);
@@ -49,6 +49,7 @@ Method method_like(const MethodInfo& info, const Method& other);
 // order.
 std::vector<std::int64_t> plain_params(const Method& method);
 
+// Returns true if the whole name matches the glob.
 bool glob_matches(std::string_view glob, std::string_view name);
 
 }  // namespace sirtaki

@@ -236,7 +236,7 @@ Status set_option(const OptionInfo& option, std::string_view text, Config& confi
 }
 
 std::string get_option(const OptionInfo& option, const Config& config) {
-  // The field is only read; the table has one accessor for both uses.
+  // The table has one accessor for reading and writing; the field is only read here.
   const OptionField field = option.field(const_cast<Config&>(config));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
   switch (option.type) {
     case OptionType::kInt:

@@ -50,7 +50,7 @@ struct Config {
 #undef SRT_SECTION_END
 #undef SRT_ALIAS
 
-  std::vector<std::string> sources;  // by index in option_table()
+  std::vector<std::string> sources;  // index: row of option_table()
 };
 
 // Returns a Config with all options at their defaults, for settings that begin with the default of an option.
@@ -75,7 +75,7 @@ struct OptionInfo {
   OptionType type;         // form of the text
   OptionScope scope;       // kAgreed: compared when the ranks meet
   std::string_view default_text;
-  std::string_view accepted;  // as in options.inc
+  std::string_view accepted;  // form described in options.inc
   std::string_view help;      // one or two sentences
   OptionField (*field)(Config&);
 };

@@ -26,7 +26,7 @@ Status read_error(const std::string& path) {
                      std::string(kConfigVariable) + " or --config-file");
 }
 
-// Reads no more than parse_toml() takes, so that a device or a huge file cannot fill the memory.
+// Reads at most the size that parse_toml() accepts, so that a device or a huge file cannot fill the memory.
 Result<std::string> read_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
@@ -48,10 +48,10 @@ Result<std::string> read_file(const std::string& path) {
   return result;
 }
 
-// One layer of values on top of another, with their origin.
+// Layers of option values with their origins; a later layer replaces the values of earlier ones.
 class Layers {
  public:
-  // A value at `place` ("sirtaki.toml:12") for the option `row`; `source` is what provenance shows.
+  // Sets the option `row` to a value that stands at `place` ("sirtaki.toml:12"); `source` is its origin in Config.
   Status set(const OptionInfo& row, std::string_view text, const std::string& source, const std::string& place) {
     const auto index = static_cast<std::size_t>(&row - option_table().data());
     if (assigned_.at(index) && get_option(row, config_) != canonical(row, text)) {
@@ -84,7 +84,7 @@ class Layers {
     return invalid_argument(text + "; docs/options.md lists all options");
   }
 
-  // Horovod's usual threshold is far above what is useful here and means "as much as possible".
+  // The usual threshold of Horovod is far above the useful range here and means "as much as possible".
   void fit_horovod_fusion() {
     auto& schedule = config_.schedule;
     if (config_.source("schedule.fusion_bytes") == "HOROVOD_FUSION_THRESHOLD") {
@@ -108,7 +108,7 @@ class Layers {
 // The [[tensor]] tables of one text, collected as the option compression.rules.
 class TensorRules {
  public:
-  // `place` is the line of the table.
+  // Adds the rule of a table that begins at `place`, line `line`.
   Status add(const std::string& rule, const std::string& place, int line) {
     SRT_TRY(parse_spec(rule).status().with_context(place));
     text_ += (text_.empty() ? "" : ";") + rule;
@@ -129,11 +129,11 @@ class TensorRules {
 
  private:
   std::string text_;
-  std::string place_;  // of the first table
-  std::string lines_;  // of further tables
+  std::string place_;  // place of the first table
+  std::string lines_;  // lines of further tables
 };
 
-// An empty `source` stands for "what:line" of each entry.
+// Sets the options of a TOML text. An empty `source` means "what:line" of each entry.
 Status add_toml(Layers& layers, std::string_view text, const std::string& what, const std::string& source) {
   SRT_ASSIGN(const std::vector<TomlEntry> entries, parse_toml(text, what));
   layers.next_layer();
@@ -158,7 +158,7 @@ bool is_number(std::string_view text) {
 }
 
 constexpr std::string_view kStallCheckDisable = "HOROVOD_STALL_CHECK_DISABLE";
-constexpr std::string_view kNever = "8760h";  // in effect
+constexpr std::string_view kNever = "8760h";  // a year, longer than any job
 
 // Translates a value of Horovod; nullopt if it equals the default here.
 std::optional<std::string> from_horovod(const OptionInfo& row, const std::string& text) {
@@ -186,7 +186,7 @@ std::optional<std::string> from_horovod(const OptionInfo& row, const std::string
   return text;
 }
 
-// One variable of Horovod sets two options here.
+// Returns whether the variable of Horovod that disables the search for stuck jobs is set; it sets two options here.
 Result<bool> disables_stall_check(const Environment& environment) {
   const auto found = environment.find(kStallCheckDisable);
   if (found == environment.end() || found->second.empty()) {

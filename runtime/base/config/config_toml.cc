@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <sstream>
 
-// The parser's settings, and two repairs without which malformed text could end the process or be undefined behaviour:
-// - some assertions do not hold for text ("[=") that the parser then refuses in order;
-// - the look-up of white space calls most letters above U+00A0 unreachable instead of no white space.
+// Settings of the parser, and two repairs, without which malformed text could end the process or be undefined
+// behaviour:
+// - some assertions fail for text ("[=") that the parser rejects properly afterwards;
+// - the look-up of white space treats most letters above U+00A0 as unreachable code.
 // NOLINTBEGIN(readability-identifier-naming)
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
@@ -28,7 +29,7 @@ std::string at(std::string_view what, int line) {
   return std::string(what) + ":" + std::to_string(line);
 }
 
-// The parser recurses with the nesting of keys, so the text is bounded first.
+// Limits the size of the text and its lines, since the parser recurses with the nesting of keys.
 Status check_size(std::string_view text, std::string_view what) {
   if (text.size() > kMaxTomlBytes) {
     return invalid_argument(std::string(what) + " has more than " + std::to_string(kMaxTomlBytes) + " bytes");
@@ -86,7 +87,7 @@ class Flattener {
     return {};
   }
 
-  // match = "GLOB", codec = "CODEC[:...]" and the codec's keys.
+  // Adds the rule of a table with match = "GLOB", codec = "CODEC[:...]" and keys of the codec.
   Status add_rule(const toml::table& table, int line) {
     std::string match;
     std::string codec;

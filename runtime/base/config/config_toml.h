@@ -1,4 +1,4 @@
-// TOML text as a flat list of keys and values. The only user of toml++; throws nothing.
+// Parses TOML text into a flat list of keys and values. The only user of toml++; never throws.
 #pragma once
 
 #include <cstddef>

@@ -8,7 +8,7 @@
 namespace sirtaki {
 namespace {
 
-// The variables of one launcher. Empty: it has none.
+// Names of the variables of one launcher; an empty name means that the launcher sets none.
 struct Launcher {
   std::string_view name;
   std::string_view rank;
@@ -52,7 +52,7 @@ Status half_set(const Launcher& launcher, bool has_rank) {
 }
 
 // Shells inside a Slurm allocation have SLURM_NTASKS, or SLURM_PROCID of the batch step, without being a task of srun;
-// so half a set there means nothing.
+// so one of the two variables alone is no error there.
 bool is_slurm(const Launcher& launcher) {
   return launcher.name == "srun";
 }
@@ -81,7 +81,7 @@ Status add_meeting_point(const Environment& environment, const Launcher& launche
     job->port = static_cast<std::uint16_t>(port);
   }
   // Slurm also starts PMI and Open MPI ranks; each of them has rank 0 on the first node of the list, which need not be
-  // the node the launcher was called on.
+  // the node of the launcher.
   if (job->host.empty()) {
     job->host = first_slurm_host(first_set(environment, {"SLURM_STEP_NODELIST", "SLURM_NODELIST"}));
   }
@@ -91,7 +91,8 @@ Status add_meeting_point(const Environment& environment, const Launcher& launche
   return {};
 }
 
-// Slurm says how many nodes a step has, not how many of its tasks are on this one. Two steps of a job may run at once.
+// Adds the local size of a step on one node. Slurm gives the number of nodes of a step, not that of its tasks on this
+// node. The id of the step is part of the id of the job, because two steps of a job may run at once.
 void add_slurm_step(const Environment& environment, JobEnv* job) {
   if (first_set(environment, {"SLURM_STEP_NUM_NODES", "SLURM_NNODES"}) == "1") {
     job->local_size = job->size;

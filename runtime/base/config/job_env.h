@@ -1,6 +1,6 @@
-// The launcher of this process, and rank, size and meeting point according to its environment.
+// Detects the launcher of this process, and rank, size and meeting point, from the environment.
 //
-// Pure function of the variables. sirtakirun sets the options job.* instead (config.h), which win over these values.
+// A pure function of the variables. sirtakirun sets the options job.* instead (config.h), which win over these values.
 #pragma once
 
 #include <cstdint>

@@ -86,7 +86,7 @@ Result<Duration> parse_duration(std::string_view text) {
   if (nanoseconds >= static_cast<double>(std::numeric_limits<std::int64_t>::max())) {
     return bad(text, "a duration");
   }
-  // Whole numbers do not go through double, which holds 53 bits only.
+  // Whole numbers avoid double, which holds 53 bits only.
   if (const auto whole = whole_number<std::int64_t>(number)) {
     return Duration(*whole * unit->factor);
   }
@@ -146,7 +146,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 
 namespace {
 
-// Levenshtein, one row at a time.
+// Returns the Levenshtein distance, computed one row at a time.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

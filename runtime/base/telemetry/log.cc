@@ -33,7 +33,7 @@ class FdSink final : public LogSink {
         continue;
       }
       if (written <= 0) {
-        return;  // nowhere left to complain
+        return;  // there is no other place to report the error
       }
       line.remove_prefix(static_cast<std::size_t>(written));
     }
@@ -122,7 +122,7 @@ void Logger::write_locked(LogLevel level, std::string_view text) {
     line += "[" + std::to_string(options_.rank) + "]";
   }
   line += " " + std::string(log_level_name(level)) + ": ";
-  // One event is one line, whatever a peer or a file name brings in.
+  // Replaces line ends, which texts of peers and file names may contain, since one event is one line.
   for (const char c : text) {
     line += c == '\n' || c == '\r' ? ' ' : c;
   }

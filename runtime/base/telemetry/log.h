@@ -22,7 +22,7 @@ namespace sirtaki {
 
 enum class LogLevel : std::uint8_t { kTrace, kDebug, kInfo, kWarn, kError, kOff };
 
-// "trace", "debug", "info", "warn", "error", "off".
+// Returns "trace", "debug", "info", "warn", "error" or "off".
 std::string_view log_level_name(LogLevel level);
 // Returns the level of a name; kWarn for an unknown one, which Config rejects earlier.
 LogLevel log_level_from_name(std::string_view name);
@@ -43,7 +43,7 @@ struct LoggerOptions {
   LogLevel level = LogLevel::kWarn;
   Rank rank = -1;                                                     // -1 omits the rank from the prefix
   bool timestamps = true;                                             // UTC, to the microsecond
-  std::function<std::chrono::system_clock::time_point()> wall_clock;  // empty: the system's
+  std::function<std::chrono::system_clock::time_point()> wall_clock;  // empty: the clock of the system
   std::function<TimePoint()> clock;                                   // for rate limits; empty: steady_clock
 };
 

@@ -41,7 +41,7 @@ Span get_span(WireReader& reader) {
   span.bytes = reader.get<std::int64_t>();
   span.begin = TimePoint(Duration(reader.get<std::int64_t>()));
   span.end = TimePoint(Duration(reader.get<std::int64_t>()));
-  // Half the range keeps every later difference of two times in range.
+  // Within these limits, the difference of two times cannot overflow.
   constexpr std::int64_t kLimit = std::numeric_limits<std::int64_t>::max() / 4;
   const auto outside = [](TimePoint time) {
     return time.time_since_epoch().count() < -kLimit || time.time_since_epoch().count() > kLimit;
@@ -205,7 +205,7 @@ std::vector<std::byte> Timeline::drain() {
   TimelineChunk chunk;
   chunk.rank = rank_;
   chunk.process = process_;
-  // A span may use a name made just now, so spans wait until all names known before them are on their way.
+  // A span may use a new name, so spans wait until all names known before them have been sent.
   if (!collect_names(chunk)) {
     return encode(chunk);
   }

@@ -125,11 +125,11 @@ class Timeline {
 
   const Rank rank_;
   const std::string process_;
-  std::atomic<bool> enabled_{false};                       // relaxed: a late reader records a span more or less
+  std::atomic<bool> enabled_{false};                       // relaxed: a late reader records a few spans more or less
   std::mutex mutex_;                                       // tracks and names are made by several threads, rarely
   std::vector<std::unique_ptr<Track>> tracks_;             // guarded by mutex_
   std::map<std::string, std::uint32_t, std::less<>> ids_;  // guarded by mutex_
-  std::vector<std::string> names_;                         // guarded by mutex_; by id
+  std::vector<std::string> names_;                         // guarded by mutex_; index: id
   std::size_t names_sent_ = 0;                             // guarded by mutex_
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kTail = "\n]\n";
 
-// The viewer counts in microseconds; three decimals keep the nanoseconds.
+// Returns a time in microseconds, the unit of the viewer, with three decimals that keep the nanoseconds.
 std::string microseconds(std::int64_t nanoseconds) {
   const bool negative = nanoseconds < 0;
   const std::int64_t size = negative ? -nanoseconds : nanoseconds;
@@ -27,7 +27,7 @@ std::string microseconds(TimePoint time, Duration offset) {
   return microseconds((time - offset).time_since_epoch().count());
 }
 
-// {"pid":1,"tid":2 -- the beginning that all events share.
+// Returns {"ph":"X","pid":1,"tid":2, the beginning of every event.
 std::string event_head(std::string_view phase, Rank rank, int thread) {
   return "{\"ph\":\"" + std::string(phase) + "\",\"pid\":" + std::to_string(rank) +
          ",\"tid\":" + std::to_string(thread);
@@ -106,8 +106,8 @@ void TraceWriter::add_track(Rank rank, Process& process, const TimelineChunk::Tr
   add_drops(rank, process, track);
 }
 
-// Spans of one thread of the trace must not overlap. They come in the order of their ends, so a thread is free for a
-// span when its last one ended before the span begins.
+// Returns a thread of the trace that is free at the beginning of `span`, since spans of one thread must not overlap.
+// Spans arrive in the order of their ends, so a thread is free if its last span ended before the new one begins.
 TraceWriter::Lane& TraceWriter::lane_for(Rank rank, Process& process, const TimelineChunk::TrackPart& track,
                                          const Span& span) {
   std::vector<Lane>& lanes = process.lanes[track.id];
@@ -169,7 +169,7 @@ void TraceWriter::append(std::string_view event) {
   first_ = false;
 }
 
-// One write replaces the closing bracket by the new events and a new bracket.
+// Replaces the closing bracket by the new events and a new bracket in one write, so that the file stays complete JSON.
 Status TraceWriter::flush() {
   if (buffer_.empty()) {
     return {};
@@ -178,7 +178,7 @@ Status TraceWriter::flush() {
   buffer_ += kTail;
   if (!write_at(fd_, buffer_, end_)) {
     Status status = write_error(path_);
-    // Back to the last complete text; when even that fails there is nothing left to try.
+    // Restores the last complete text, as far as possible: the first error is reported in any case.
     if (::ftruncate(fd_, end_) == 0) {
       (void)write_at(fd_, kTail, end_);
     }

@@ -1,8 +1,8 @@
-// TraceWriter: one Chrome/Perfetto JSON file from the chunks of all ranks.
+// TraceWriter: writes one Chrome/Perfetto JSON file from the chunks of all ranks.
 //
-// Owned by: the hub. One thread; add() formats and writes, so it must not run on a thread that has to answer at once.
+// Owned by CoordinatorServer. Threads: one; add() formats and writes, so keep it off threads that must answer at once.
 // The file is complete JSON after every add(), so a viewer opens it even if the process is killed later.
-// A rank is a process of the trace, a track a thread; spans of a track that overlap go to further threads of it.
+// A rank is a process of the trace, and a track is a thread; overlapping spans of a track get further threads.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ class TraceWriter {
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
-  // Subtracts `clock_offset`, the clock of the rank minus that of the hub, from every time. After an error of writing,
-  // nothing more is written, and every call returns that error.
+  // Subtracts `clock_offset`, the clock of the rank minus that of the coordinator, from every time. After an error of
+  // writing, nothing more is written, and every call returns that error.
   Status add(const TimelineChunk& chunk, Duration clock_offset);
   const std::string& path() const { return path_; }
 
@@ -38,11 +38,11 @@ class TraceWriter {
   };
   struct Process {
     std::map<std::uint32_t, std::string> names;
-    std::map<std::uint32_t, std::vector<Lane>> lanes;  // by track
-    std::map<std::uint32_t, std::uint64_t> dropped;    // by track, so far
+    std::map<std::uint32_t, std::vector<Lane>> lanes;  // key: id of the track
+    std::map<std::uint32_t, std::uint64_t> dropped;    // spans dropped so far; key: id of the track
     int next_thread = 1;
   };
-  static constexpr std::size_t kMaxLanes = 64;  // of a track; further overlapping spans share the last one
+  static constexpr std::size_t kMaxLanes = 64;  // limit per track; further overlapping spans share the last lane
 
   TraceWriter(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
   Process& process_of(const TimelineChunk& chunk);
@@ -58,7 +58,7 @@ class TraceWriter {
   const int fd_;
   std::int64_t end_ = 0;  // offset behind the last event
   bool first_ = true;
-  Duration offset_{};  // of the current chunk
+  Duration offset_{};  // clock offset of the current chunk
   TimePoint latest_;   // latest end of a span, for events without a time
   std::string buffer_;
   std::map<Rank, Process> processes_;

@@ -210,7 +210,7 @@ TEST(ConfigLoad, OneVariableOfHorovodStopsTheSearchForStalls) {
             std::string::npos);
 }
 
-// Horovod's default threshold is far over our partition size; the job must still start.
+// The default threshold of Horovod is far above the partition size; the job must still start.
 TEST(ConfigLoad, LargeFusionThresholdOfHorovodIsCutToAPartition) {
   const Config config = loaded(variable("HOROVOD_FUSION_THRESHOLD", "134217728"));
   EXPECT_EQ(config.schedule.fusion_bytes, config.schedule.partition_bytes);

@@ -71,7 +71,7 @@ const Row kRows[] = {
     {"report.end", "false", [](const Config& c) { return !c.report.end; }},
 };
 
-// job.rank is only valid beside a size.
+// Returns sources with a job size, without which job.rank is invalid.
 ConfigSources with_size() {
   ConfigSources sources;
   sources.environment["SIRTAKI_JOB_SIZE"] = "8";

@@ -113,7 +113,7 @@ TEST(Stats, ThreadsLoseNoCount) {
       }
     });
   }
-  EXPECT_TRUE(is_valid_json(stats.to_json()));  // while they run
+  EXPECT_TRUE(is_valid_json(stats.to_json()));  // while the threads run
   for (std::thread& thread : threads) {
     thread.join();
   }
