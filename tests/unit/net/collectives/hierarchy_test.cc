@@ -1,4 +1,4 @@
-// What crosses a network card when several hosts have several ranks, and that nothing hangs when a rank dies there.
+// Hierarchy of collectives for several hosts with several ranks: traffic between hosts, and ends after a lost rank.
 #include "runtime/net/collectives/hierarchy.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ Hosts two_of_two() {
 
 struct Crossing {
   Hosts hosts;
-  std::array<std::size_t, 2> bytes{};  // that left a host
+  std::array<std::size_t, 2> bytes{};  // bytes sent by each host
   std::array<std::size_t, 4> of_rank{};
 };
 
@@ -80,7 +80,7 @@ TEST(Hosts, OnlySeveralHostsWithSeveralRanksGainFromAHierarchy) {
   EXPECT_FALSE(HierarchicalCollectives::fits(Hosts()));
 }
 
-// Between two hosts an allreduce sends as many bytes as it has, in each direction; every rank sends its part of them.
+// An allreduce over two hosts sends its size in bytes once in each direction; every rank sends its part of them.
 TEST(Hierarchy, BytesCrossANetworkCardOnceAndAllRanksOfAHostSendThem) {
   Crossing crossing;
   crossing.hosts = two_of_two();
@@ -100,7 +100,7 @@ TEST(Hierarchy, BytesCrossANetworkCardOnceAndAllRanksOfAHostSendThem) {
   }
 }
 
-// Whichever message is a rank's last: those that hear of its death abort, as the engine does, and all of them end.
+// A rank is killed after each possible message; ranks that learn of the loss abort, like the engine, and all end.
 TEST(Hierarchy, ADeathInAnyPhaseEndsAllOthers) {
   for (int last = 0; last < 60; ++last) {
     int sent = 0;
@@ -142,7 +142,7 @@ TEST(Hierarchy, ADeathInAnyPhaseEndsAllOthers) {
   FAIL() << "the last messages of an allreduce were never reached";
 }
 
-// Wherever the ranks are when the tag is cancelled on all of them, each ends once, and the next allreduce is right.
+// All ranks cancel the tag in any phase; each operation ends exactly once, and the next allreduce is correct.
 TEST(Hierarchy, CancelledInAnyPhaseItEndsOnceAndTheNextOneIsRight) {
   for (int moment = 0; moment < 200; ++moment) {
     int messages = 0;

@@ -1,4 +1,4 @@
-// Operations over shared memory when things go wrong: no room, cancellations, a rank that is gone; and their order.
+// Operations over shared memory: lack of space, cancellations, lost ranks, and the order of operations.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -52,8 +52,8 @@ TEST(TurnQueue, DropsItsPiecesWhenItGoes) {
   EXPECT_EQ(witness.use_count(), 1);
 }
 
-// Numbers that tell ranks and places apart, whose sums are exact: in lent memory if there shall be some and is, else in
-// memory of their own. For the rank's loop.
+// Input that differs by rank and position and has exact sums. It lies in shared memory of the collectives if `lent` is
+// set and space is left, else in private memory. Use it on the loop of the rank.
 class Numbers {
  public:
   Numbers() = default;
@@ -88,7 +88,7 @@ class Numbers {
   SharedBuffer lent_;
 };
 
-// Allreduces of numbers, all in flight at once.
+// Allreduces that are all in flight at once.
 class Batch {
  public:
   Batch(World& world, int operations, std::size_t elements, bool lent = false)
@@ -145,7 +145,7 @@ std::size_t pages_used(World& world) {
   return used;
 }
 
-// The first look is a turn of every loop, in which what has ended goes.
+// Returns true if no page is used. The first call of pages_used() runs a turn of every loop, which frees ended blocks.
 bool all_free(World& world) {
   static_cast<void>(pages_used(world));
   return pages_used(world) == 0;
@@ -209,7 +209,7 @@ TEST_P(Cancelled, OperationsLeaveNoBlockBehind) {
   for (std::uint64_t round = 0; round < 25; ++round) {
     Batch batch(*world, 4, 200'000, GetParam());
     batch.start(100 * round);
-    // The same operation on all ranks, at moments of their own.
+    // Every rank cancels the same operation, at a random moment of its own.
     const OpTag tag(100 * round + random() % 4);
     cancelled = 0;
     for (Rank rank = 0; rank < world->size(); ++rank) {
@@ -228,7 +228,7 @@ TEST_P(Cancelled, OperationsLeaveNoBlockBehind) {
 INSTANTIATE_TEST_SUITE_P(SharedOperation, Cancelled, ::testing::Bool(),
                          [](const auto& lent) { return lent.param ? "InLentMemory" : "InOtherMemory"; });
 
-// An allreduce that this rank alone begins.
+// An allreduce that only one rank begins.
 class Alone {
  public:
   Alone(World& world, Rank rank, std::uint64_t tag, std::size_t elements, bool lent = false) {
@@ -260,7 +260,7 @@ void cancel_first_tags(World& world, Rank rank) {
   ASSERT_TRUE(world.wait([&] { return cancelled == 1; }));
 }
 
-// Each look is a turn of every loop.
+// Returns true once `pages` pages are used. Each call of pages_used() runs a turn of every loop.
 bool becomes_used(World& world, std::size_t pages) {
   for (int looks = 0; looks < 100'000; ++looks) {
     if (pages_used(world) == pages) {
@@ -303,7 +303,7 @@ TEST(SharedOperation, LentMemoryIsShownWhereItIs) {
   }
 }
 
-// What the owner of the memory never cancels, either.
+// The owner of the unread block does not cancel its operation while the others run.
 TEST(SharedOperation, WhatNobodyReadsGivesWayToData) {
   const auto world = make_tcp_world(2, memory_of(2 * kMiB));
   cancel_first_tags(*world, 1);
@@ -321,7 +321,7 @@ TEST(SharedOperation, WhatNobodyReadsGivesWayToData) {
 TEST(SharedOperation, AbortEndsAllWithTheFirstCause) {
   const auto world = make_tcp_world(2, memory_of(4 * kMiB));
   Batch batch(*world, 4, 1'000'000);
-  // Before it has started any, so that none of the other's can end by itself.
+  // Rank 1 aborts before it has started an operation, so that none of rank 0 can complete.
   world->on(1, [&world] { world->at(1).abort({Code::kAborted, "test"}); });
   batch.start(1);
   world->on(0, [&world] { world->at(0).abort({Code::kAborted, "test"}); });

@@ -1,4 +1,4 @@
-// Groups of tags, and what is cancelled and forgotten by them.
+// TagGroup: membership, and cancelling and forgetting messages of a group.
 #include "runtime/net/link/tag_group.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 const Status kCause(Code::kAborted, "first");
 
-// The tags from 0x10 to 0x1f, and more with other high bits.
+// A group of the tags from 0x10 to 0x1f, and of tags that differ from these in higher bits only.
 constexpr TagGroup kTens(OpTag(0x1a), 0xf0);
 
 TEST(TagGroup, HoldsWhatAgreesInTheBitsOfItsMask) {
@@ -87,7 +87,7 @@ Envelope envelope(std::uint64_t tag) {
   return {1, OpTag(tag), 0, 0, 0};
 }
 
-// Large and small, on both sides, begun and not: every message of the group ends, and no other.
+// Every message of the group ends, and no other: large and small ones, on both sides, begun or not.
 TEST(Channel, CancelEndsAllMessagesOfAGroup) {
   ChannelLimits limits;
   limits.eager_bytes = 100;

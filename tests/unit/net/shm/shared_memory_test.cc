@@ -1,4 +1,4 @@
-// Segments that others open, blocks in them, and the choice all ranks make together.
+// SharedSegment and SharedMemory: segments that other ranks map, blocks in them, and the joint decision of all ranks.
 #include "runtime/net/shm/shared_memory.h"
 
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ TEST(SharedSegment, AnUnsealedFileIsRefused) {
   ::close(other.fd);
 }
 
-// A limit on the size of files, until the end of the scope.
+// Limits the size of files until the end of the scope.
 class FileLimit {
  public:
   explicit FileLimit(rlim_t bytes) {
@@ -92,7 +92,7 @@ TEST(SharedSegment, ALimitOfTheSystemIsAnErrorAndNoSignal) {
   EXPECT_TRUE(SharedSegment::create(kMiB));
 }
 
-// A timer's signal, until the end of the scope.
+// Sends signals of a timer to this process until the end of the scope.
 class Signals {
  public:
   explicit Signals(long every_us) {
@@ -118,14 +118,14 @@ class Signals {
 
 TEST(SharedSegment, SignalsDoNotKeepItFromBeingMade) {
   const Signals signals(1000);
-  // Each takes many times as long as there is between two signals.
+  // The creation of a segment takes many times the interval between two signals.
   for (int made = 0; made < 3; ++made) {
     const auto segment = SharedSegment::create(64 * kMiB);
     ASSERT_TRUE(segment) << segment.status().to_string();
   }
 }
 
-// Whether this process maps a segment.
+// Returns whether this process maps a segment.
 bool maps_a_segment() {
   std::ifstream maps("/proc/self/maps");
   const std::string text{std::istreambuf_iterator<char>(maps), std::istreambuf_iterator<char>()};
@@ -258,7 +258,7 @@ TEST(SharedMemory, ADroppedTagIsFreedAndItsRankGetsNoRoomForIt) {
   EXPECT_TRUE(ranks[1].reserve(OpTag(2), 10, SharedMemory::reader(0)));
 }
 
-// Whatever a rank drops while the others have nothing to publish.
+// A rank may drop any number of tags although the other ranks publish nothing.
 TEST(SharedMemory, NoNumberOfDropsLeavesABlockBehind) {
   TwoRanks ranks;
   for (std::uint64_t tag = 0; tag < 20; ++tag) {
@@ -284,7 +284,7 @@ TEST(SharedMemory, AnOpenViewOutlivesADrop) {
   EXPECT_EQ(ranks[0].pages_used(), 0U);
 }
 
-// Its reader has dropped the tag already, so nobody reads it.
+// The reader has dropped the tags before the block is published, so the block stays unread.
 class SharedMemoryTooLate : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -1,4 +1,4 @@
-// Two Channels joined by memory: the protocol without sockets, byte by byte if a test wants.
+// Two Channels connected in memory, for tests of the protocol without sockets, byte by byte if necessary.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ class ChannelEnd {
     tombstones_.add(tags, cause);
     channel->cancel(tags, cause);
   }
-  // Up to `most` bytes of what is to be written.
+  // Returns up to `most` bytes that the channel has to write, and removes them from it.
   std::vector<std::byte> take(std::size_t most) {
     std::array<iovec, 16> pieces{};
     const std::size_t used = channel->gather(pieces);
@@ -60,7 +60,7 @@ class ChannelEnd {
 struct ChannelPair {
   explicit ChannelPair(const ChannelLimits& limits) : a(0, 1, limits), b(1, 0, limits) {}
 
-  // One delivery in each direction; false when nothing was left.
+  // Delivers up to `most` bytes in each direction; returns false if there were none.
   bool step(std::size_t most) {
     const auto to_b = a.take(most);
     const auto to_a = b.take(most);
@@ -82,7 +82,7 @@ struct ChannelPair {
   Status first_error;
 };
 
-// A callback's outcome.
+// The calls of a callback, and its last status.
 struct Outcome {
   int calls = 0;
   Status status;

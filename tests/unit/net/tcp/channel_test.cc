@@ -91,7 +91,7 @@ TEST(Channel, ManySmallMessagesWithoutReceivesStayInsideTheWindow) {
   }
   pair.settle();
   ASSERT_TRUE(pair.first_error.ok()) << pair.first_error.to_string();
-  // 80 + 64 bytes each: the seventh has to ask.
+  // Each message takes 80 + 64 bytes, so the seventh is beyond the limit of unrequested data.
   EXPECT_EQ(sent[5].calls, 1);
   EXPECT_EQ(sent[6].calls, 0);
   for (std::size_t i = kMessages; i-- > 0;) {
@@ -135,7 +135,7 @@ TEST(Channel, AnEmptyMessageForWhichThereIsNoWindowArrives) {
 }
 
 TEST(Channel, AnotherLengthIsAMismatchOnBothSides) {
-  // {sent, expected}; each side small or large.
+  // Pairs of the sent and the expected size, each small or large.
   for (const auto& [size, expected] :
        std::vector<std::pair<std::size_t, std::size_t>>{{50, 51}, {50, 0}, {500, 501}, {500, 50}, {50, 500}}) {
     for (const bool posted_first : {false, true}) {
@@ -145,7 +145,7 @@ TEST(Channel, AnotherLengthIsAMismatchOnBothSides) {
       std::vector<std::byte> answer(4);
       Outcome sent;
       Outcome received;
-      Outcome other;  // what the sender expects in the same operation
+      Outcome other;  // result of the receive of the sender in the same operation
       pair.a.channel->recv(at(1, 9), answer, other.done());
       if (posted_first) {
         pair.b.channel->recv(at(1), out, received.done());
@@ -192,7 +192,7 @@ TEST(Channel, AnUrgentMessageGoesFirstAtTheNextFragmentBorder) {
   pair.b.channel->recv(at(2), urgent_out, urgent_done.done());
   pair.settle();
   pair.a.channel->send(at(1, 0, 10), bulk, {});
-  pair.step(256 + 100);  // the bulk has begun
+  pair.step(256 + 100);  // the bulk message has begun
   pair.a.channel->send(at(2, 0, -1), urgent, {});
   int steps = 0;
   while (urgent_done.calls == 0) {

@@ -1,4 +1,4 @@
-// How far a rank gets ahead of the others within one reduction, in virtual time.
+// Lead of a rank over the other ranks within one reduction, in virtual time.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -14,11 +14,11 @@ namespace {
 constexpr int kPacedRanks = 5;
 constexpr std::uint64_t kSeed = 11;
 
-// Messages each rank has sent and, at the latest then, been sent.
+// Counts the messages from each rank and to each rank, at the time of sending.
 struct Traffic {
   std::vector<int> from = std::vector<int>(kPacedRanks);
   std::vector<int> to = std::vector<int>(kPacedRanks);
-  int furthest = 0;  // the most that a rank had sent before as many were on their way to it
+  int furthest = 0;  // largest number by which messages from a rank have exceeded those to it
 
   void add(Rank sender, Rank receiver) {
     const int sent = ++from[static_cast<std::size_t>(sender)];
@@ -27,7 +27,7 @@ struct Traffic {
   }
 };
 
-// Every message takes up to a millisecond, those that rank 0 sends ten.
+// Delays every message by up to one millisecond, and messages from rank 0 by ten.
 WorldOptions uneven_links(Traffic& traffic, std::mt19937_64& random) {
   WorldOptions options;
   options.local.delay = [&random](Rank from, Rank, std::size_t) {
@@ -61,7 +61,7 @@ TEST(Pacing, NoRankOfAnAllreduceRunsAheadOfWhatItReceives) {
   EXPECT_LE(traffic.furthest, 2);
 }
 
-// Ranks with a large block receive many messages, ranks without one none: nobody waits for messages that never come.
+// Ranks with a large block receive many messages and ranks without a block none; no rank waits for missing messages.
 TEST(Pacing, BlocksOfAnySizesEnd) {
   std::mt19937_64 random(kSeed);
   for (int round = 0; round < 50; ++round) {

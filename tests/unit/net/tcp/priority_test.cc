@@ -1,4 +1,4 @@
-// Urgent and bulk operations on the same links, in virtual time: every rank sends 25 MB/s.
+// Urgent and bulk operations on the same links in virtual time, where every rank sends 25 MB/s.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -23,7 +23,7 @@ double seconds(Duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
-// One allreduce on all ranks; when its last rank was done.
+// One allreduce on all ranks, with its time until the last rank has finished.
 struct Reduction {
   Reduction(World& world, std::uint64_t tag, std::size_t elements, std::int32_t priority)
       : world_(world), tag_(tag), priority_(priority), values_(kRanks, std::vector<float>(elements, 1.0F)) {}
@@ -90,7 +90,7 @@ TEST(Priority, AnUrgentReductionWaitsForAFragmentNotForBulk) {
   Reduction bulk(*world, 1, kBulk, 0);
   Reduction urgent(*world, 2, kUrgent, -1);
   run_behind(*world, bulk, kBulk, urgent);
-  // Each half of it may find a fragment of bulk on the way.
+  // Each half of the urgent operation may wait for a fragment of the bulk operation that is being sent.
   const double fragment = 64.0 * 1024 / kRate;
   EXPECT_LT(urgent.took(), wire_seconds(kUrgent) + 2.2 * fragment);
   EXPECT_LT(bulk.took(), 1.03 * alone.took());
@@ -103,7 +103,7 @@ TEST(Priority, ASmallOperationNeverOvertakesAnEarlierMoreUrgentOne) {
   Reduction urgent(*world, 1, kUrgent, -5);
   Reduction small(*world, 2, kSmall, 3);
   run_behind(*world, urgent, kUrgent, small);
-  // Bytes of the small one leave only when a link has nothing more urgent; it does not delay the other.
+  // The small operation does not delay the urgent one: its bytes are sent only when a link has nothing more urgent.
   EXPECT_LT(urgent.took(), 1.03 * wire_seconds(kUrgent) + 64.0 * 1024 / kRate);
 }
 

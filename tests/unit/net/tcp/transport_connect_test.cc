@@ -1,4 +1,4 @@
-// Meshes that form among strangers, latecomers and wrong addresses.
+// Transport meshes that form in spite of strangers, late ranks and wrong addresses.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -44,7 +44,7 @@ class Stranger {
   bool connected_ = false;
 };
 
-// Accepts data connections with the job's secret and says `bytes` to each.
+// Accepts data connections with the secret of the job and sends `bytes` over each.
 class AnsweringStranger final : public rendezvous::GateHandler {
  public:
   AnsweringStranger(const Secret& secret, std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {
@@ -120,7 +120,7 @@ TEST(TransportConnect, AnUnreachablePeerIsNamedWithItsAddress) {
   const Secret secret = make_secret();
   Node node(secret, options);
   ASSERT_TRUE(node.listen().ok());
-  // A port that was free a moment ago.
+  // Finds a port on which no process listens.
   std::uint16_t free_port = 0;
   {
     Node other(secret);
@@ -157,7 +157,7 @@ TEST(TransportConnect, DifferentLimitsAreAMismatchOnBothRanks) {
   EXPECT_EQ(two.status.code(), Code::kMismatch);
 }
 
-// Three ranks; `told` may change the addresses that rank 2 is told.
+// Connects three ranks; `told` may change the addresses that rank 2 receives.
 std::array<Status, 3> connect_three(const TransportOptions& options,
                                     const std::function<void(rendezvous::Membership&)>& told) {
   const Secret secret = make_secret();
@@ -219,7 +219,7 @@ TEST(TransportConnect, ARankThatComesLateToConnectingIsWaitedFor) {
   ASSERT_TRUE(wait_until([&] { return one.calls == 1 && two.calls == 1; }));
   EXPECT_TRUE(one.status.ok()) << one.status.to_string();
   EXPECT_TRUE(two.status.ok()) << two.status.to_string();
-  // Neither lives on a connection that the other has given up.
+  // Both ranks use the same connection: neither keeps one that the other has closed.
   const auto data = pattern(1000, 1);
   std::vector<std::byte> out(data.size());
   SharedOutcome received;
@@ -258,7 +258,7 @@ TEST(TransportStrangers, RanksThatAllComeAtOnceDoNotEvictEachOther) {
     ranks.push_back(std::make_unique<Stranger>(node.transport->port()));
     ASSERT_TRUE(ranks.back()->connected());
   }
-  // All are there before the first says a word.
+  // All ranks are connected before the first one starts its handshake.
   for (const auto& rank : ranks) {
     handshakes.push_back(rendezvous::Handshake::initiator(secret, rendezvous::Purpose::kData, {}));
     rank->say(handshakes.back().take_output());
@@ -269,7 +269,7 @@ TEST(TransportStrangers, RanksThatAllComeAtOnceDoNotEvictEachOther) {
   }
 }
 
-// Proven ranks that say nonsense of themselves, before this one knows its epoch and later.
+// Peers with the right secret send invalid hellos, before this rank knows its epoch and afterwards.
 TEST(TransportStrangers, AnyHelloBehindAProvenSecretIsSurvived) {
   const auto seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -283,7 +283,7 @@ TEST(TransportStrangers, AnyHelloBehindAProvenSecretIsSurvived) {
     const auto salt = static_cast<unsigned>(random());
     auto hello = pattern(salt % (rendezvous::Handshake::kMaxHello + 1), salt);
     if (salt % 2 == 0) {
-      // As long as a true one, of an epoch that may be ours, of a rank that is none, to either rank.
+      // A hello of the right size, from a rank outside the job, in this epoch or another one, to either rank.
       const std::uint32_t words[] = {kEpoch.value + salt / 2 % 2, 7, salt / 4 % 2};
       hello.resize(36);
       std::memcpy(hello.data(), words, sizeof(words));
@@ -311,7 +311,7 @@ TEST(TransportStrangers, AnyHelloBehindAProvenSecretIsSurvived) {
   EXPECT_TRUE(two.status.ok()) << two.status.to_string();
 }
 
-// What answers at the address proves the secret and then says anything but a welcome.
+// The peer at the address proves the secret and then sends any bytes but a welcome.
 TEST(TransportStrangers, AnyWelcomeButARanksIsRefused) {
   const auto seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

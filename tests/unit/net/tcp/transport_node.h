@@ -1,4 +1,4 @@
-// One rank's transport on a loop of its own, for tests that connect several.
+// The transport of one rank on a loop of its own, for tests that connect several ranks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,10 +19,10 @@ using rendezvous::Secret;
 
 inline constexpr Epoch kEpoch(5);
 
-// A callback's outcome, read by the test's thread.
+// The result of a callback, read by the thread of the test.
 struct SharedOutcome {
   std::atomic<int> calls{0};
-  Status status;  // after calls != 0
+  Status status;  // valid once calls != 0
   Done done() {
     return [this](Status result) {
       status = std::move(result);
@@ -32,7 +32,7 @@ struct SharedOutcome {
   }
 };
 
-// One rank: its loop and its transport.
+// One rank with its loop and its transport.
 struct Node {
   explicit Node(const Secret& secret, const TransportOptions& options = {}, const std::string& name = "node")
       : loop(name) {

@@ -127,7 +127,7 @@ TEST_F(TransportPair, TransfersAreCancelledAnywhereWithoutHarm) {
     SharedOutcome received;
     nodes[0]->run([&] { nodes[0]->transport->send(to(1, seed), *data, sent.done()); });
     nodes[1]->run([&] { nodes[1]->transport->recv(to(0, seed), *out, received.done()); });
-    // By the clock: on a busy machine one yield may outlast the whole transfer.
+    // Waits by the clock, since one yield may outlast the whole transfer on a busy machine.
     const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 2000);
     while (std::chrono::steady_clock::now() < until) {
       std::this_thread::yield();
@@ -167,7 +167,7 @@ TEST_F(TransportPair, ClosesItsSocketsInProcessesThatTheProgramStarts) {
     EXPECT_TRUE(flags < 0 || (flags & FD_CLOEXEC) != 0) << target;
     sockets += target.starts_with("socket:") ? 1 : 0;
   }
-  EXPECT_GE(sockets, 4);  // two that listen, two ends of a connection
+  EXPECT_GE(sockets, 4);  // two listening sockets and two ends of a connection
 }
 
 TEST(TransportListen, ABusyPortRangeIsAnErrorThatNamesIt) {
