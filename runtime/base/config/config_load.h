@@ -22,8 +22,8 @@ using Environment = std::map<std::string, std::string, std::less<>>;
 inline constexpr std::string_view kConfigVariable = "SIRTAKI_CONFIG";            // path of the TOML file
 inline constexpr std::string_view kConfigTextVariable = "SIRTAKI_CONFIG_TEXT";   // its content, from the launcher
 inline constexpr std::string_view kCommandLineVariable = "SIRTAKI_CLI_OPTIONS";  // flags of the launcher, as TOML lines
-// Set by sirtakirun for programs to read: the index of a rank on its host, the number of ranks there, and a flag for
-// errors that are shown on a terminal.
+// Set by sirtakirun for programs to read: the index of a rank on its host, the number of ranks there, and "1" if
+// standard error of the launcher is a terminal (unset otherwise).
 inline constexpr std::string_view kLocalRankVariable = "SIRTAKI_JOB_LOCAL_RANK";
 inline constexpr std::string_view kLocalSizeVariable = "SIRTAKI_JOB_LOCAL_SIZE";
 inline constexpr std::string_view kTerminalVariable = "SIRTAKI_JOB_TERMINAL";

@@ -33,7 +33,8 @@ class ControlPlane : public ControlLink {
   // Makes the control plane of a job of one rank. `loop` is the loop of the engine. Events that occur before begin()
   // are delivered by it.
   static std::unique_ptr<ControlPlane> single(rendezvous::AsioLoop& loop);
-  // Connects to the coordinator at `server`. Returns kAborted once `interrupted` returns true.
+  // Connects to the coordinator at `server`. This function and join() return kAborted once `interrupted` (may be empty)
+  // returns true.
   static Result<std::unique_ptr<ControlPlane>> connect(rendezvous::AsioLoop& loop, const Config& config,
                                                        const std::string& server, const rendezvous::Secret& secret,
                                                        const std::function<bool()>& interrupted);

@@ -47,7 +47,7 @@ void HostStagedStream::wait_in_place(const std::shared_ptr<Call>& call, int inde
   };
   Result<device::Mark> written = std::move(source.written);
   source.written = device::Mark();  // a later fetch() begins after the mark has passed
-  // Weak: the call owns this.
+  // Holds the call weakly, since the call owns this function.
   call->fetch = [this, weak = std::weak_ptr(call), index, source = std::move(source),
                  hand_over = std::move(hand_over)]() mutable {
     fetch(weak.lock(), index, std::move(source), std::move(hand_over));

@@ -56,7 +56,7 @@ class StreamTable {
     std::shared_ptr<StreamBoard> board;
     std::shared_ptr<Slot> waiting;               // guarded by mutex_
     Task on_done;                                // guarded by mutex_; runs when `waiting` completes
-    bool closing = false;                        // guarded by mutex_; only on_done() still finds the entry
+    bool closing = false;                        // guarded by mutex_; hides the entry from all calls but on_done()
     std::atomic<bool> waits_for_tensors{false};  // a thread is in wait_tensors()
   };
 
