@@ -1,4 +1,4 @@
-"""Systems of a known speed for tests of the rig, without any framework."""
+"""Fake systems of a known speed, for tests of the rig without any framework."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.common.systems import Place
 
 
 class Fake:
-    """Waits a known time for every all-reduce."""
+    """A system whose every all-reduce takes a known time."""
 
     seconds = 0.001
 
@@ -26,13 +26,13 @@ class Fake:
 
 
 class Slow(Fake):
-    """Five times as slow."""
+    """A system that is five times as slow."""
 
     seconds = 0.005
 
 
 class Dies(Fake):
-    """The second rank ends its process in the first call."""
+    """A system whose second rank ends its process in the first call."""
 
     def allreduce(self, tensor: Any, name: str) -> None:
         if self.place.rank == 1:
@@ -42,7 +42,7 @@ class Dies(Fake):
 
 
 class Refuses(Fake):
-    """Cannot start on rank 1."""
+    """A system that cannot start on rank 1."""
 
     def start(self, place: Place) -> None:
         if place.rank == 1:

@@ -13,7 +13,7 @@ from benchmarks.training import layer_tables
 
 
 def _search(forward: list[int], backward: list[int], wire: list[int]) -> int:
-    """The least step in whole units of time, over every assignment of a link's units to layers that are ready."""
+    """Returns the shortest step, in units of time, over every assignment of link units to layers that are ready."""
     layers = len(forward)
     ready = list(accumulate(reversed(backward)))[::-1]
     tails = list(accumulate(reversed(forward)))[::-1]

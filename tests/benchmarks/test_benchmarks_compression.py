@@ -1,4 +1,4 @@
-"""The benchmarks about compression: formulas, verdicts and baselines, without measuring anything."""
+"""The benchmarks of compression: formulas, verdicts and baselines, without measuring anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What benchmarks that compare systems share: names and parameters of cases, and which of them are still to measure."""
+"""Cases of the benchmarks that compare systems: names, parameters, and the choice of the cases still to measure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result files of a GPU, from what the programs would say; the programs where there is none."""
+"""Result files of the GPU benchmarks, made from sample output of their programs; errors on machines without GPU."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ALL = [*report.rows_of(CONTENT), *report.other_rows(CONTENT, OTHERS)]
 
 
 def row(metric: str, kernel: str, group: int | None = None) -> Row:
-    """The one row of a kernel of ours."""
+    """Returns the only row of a kernel of the runtime."""
     (found,) = [
         r
         for r in ALL
@@ -212,7 +212,7 @@ def test_what_torch_computes_is_what_the_kernels_do() -> None:
 
 
 def trainings(seconds: float, accuracy: float) -> list[dict[str, object]]:
-    """What a rank says of two seeds."""
+    """Returns the report of a rank about trainings with two seeds."""
     return [{"blocks": [seconds] * 4, "accuracy": accuracy + seed} for seed in (0.0, 1.0)]
 
 
@@ -267,7 +267,7 @@ def test_nccl_is_a_way_only_where_the_package_has_the_option() -> None:
     assert "none, NCCL" not in [way.name for way in training.ways([], {})]
     (last,) = training.ways(["device.data"], {})[-1:]
     assert (last.name, dict(last.environment)) == ("none, NCCL", {"SIRTAKI_DEVICE_DATA": "nccl"})
-    # What the user chose goes to all ways.
+    # An option that the user sets applies to every variant.
     assert "none, NCCL" not in [way.name for way in training.ways(["device.data"], {"SIRTAKI_DEVICE_DATA": "host"})]
 
 

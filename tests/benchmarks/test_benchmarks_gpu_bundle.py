@@ -1,4 +1,4 @@
-"""The folder of packages for a machine with a GPU that has none, and what is built with it."""
+"""The bundle of packages for a GPU machine without network, and builds that use it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_bundle_is_small_and_whole(tmp_path: Path) -> None:
     assert (folder / "python/nanobind/cmake/nanobind-config.cmake").is_file()
     assert len(list((folder / "usr/share/datasets/fashion-mnist").glob("*.gz"))) == 4
     assert [path for path in folder.rglob("*") if not path.exists()] == []
-    # Made anew in its own place, never in another's.
+    # A bundle is replaced in its own folder; a folder with other files is refused.
     (folder / "usr/include/old.h").touch()
     assert bundle.make(folder) == bundle.size_of(folder)
     assert not (folder / "usr/include/old.h").exists()

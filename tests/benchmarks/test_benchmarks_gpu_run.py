@@ -1,4 +1,4 @@
-"""What benchmarks/gpu/run.sh builds and starts, with played commands; NCCL's smoke test."""
+"""benchmarks/gpu/run.sh with fake commands: its builds and runs, and the NCCL smoke test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ echo "python $*" >>"$LOG"
 
 
 class Played:
-    """Commands on a PATH of their own, and what was asked of them."""
+    """Fake commands on a PATH of their own, and a log of their calls."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bin, self.build, self.results = folder / "bin", folder / "build", folder / "results"
@@ -53,29 +53,29 @@ class Played:
         monkeypatch.setattr(run, "DEFAULT_PACKAGES", folder / "nothing")
 
     def command(self, name: str, text: str) -> None:
-        """Plays one."""
+        """Creates a fake command."""
         (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
         (self.bin / name).chmod(0o755)
 
     def program(self, name: str, text: str) -> None:
-        """Plays one that CMake would have built."""
+        """Creates a fake of a program that CMake would have built."""
         path = self.build / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
 
     def run(self, *arguments: str) -> int:
-        """The command."""
+        """Runs the command under test; returns its exit status."""
         return run.main(["--build", str(self.build), "--results", str(self.results), *arguments])
 
     def asked(self) -> list[str]:
-        """Line by line."""
+        """Returns the logged calls, one a line."""
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 
 @pytest.fixture
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
-    """A machine with a GPU and all tools."""
+    """Returns a fake machine with a GPU and all tools."""
     return Played(tmp_path, monkeypatch)
 
 
@@ -158,7 +158,7 @@ def test_tools_that_are_not_there_are_left_out(
     pytest.importorskip("torch")
     (played.bin / "compute-sanitizer").unlink()
     played.command("python", "exit 1")
-    # The machine may have one of its own.
+    # A machine may have a real compute-sanitizer; the PATH hides it.
     monkeypatch.setenv("PATH", str(played.bin))
     assert played.run("--only", "sanitizer,training") == 0
     out = capfd.readouterr().out.splitlines()
@@ -166,7 +166,7 @@ def test_tools_that_are_not_there_are_left_out(
         "sanitizer  left out: compute-sanitizer is neither on the PATH nor beside nvcc",
         "training   left out: torch sees no GPU",
     ]
-    # And nothing is built for them.
+    # A part that is left out is not built.
     assert played.asked() == []
 
 
@@ -190,7 +190,7 @@ def test_packages_are_taken_from_a_folder(played: Played, tmp_path: Path, monkey
     assert f"FASHION_MNIST={packages}/usr/share/datasets/fashion-mnist" in asked
     assert any(line.startswith(f"LD_LIBRARY_PATH={played.build}/lib") for line in asked)
     assert any(line.startswith(f"PYTHONPATH={played.build}/site:{packages}/python") for line in asked)
-    # The machine's own stays what it is.
+    # Libraries that the machine has are not linked to.
     assert [path.name for path in (played.build / "lib").iterdir()] == ["libhwy.so.1"]
 
 
@@ -226,7 +226,7 @@ def test_a_bundle_is_made_on_any_machine(
 
 
 def played_rank(folder: Path, text: str) -> Path:
-    """A program in the place of nccl_smoke."""
+    """Creates a program in place of nccl_smoke."""
     program = folder / "rank"
     program.write_text(f"#!/bin/sh\n{text}\n")
     program.chmod(0o755)

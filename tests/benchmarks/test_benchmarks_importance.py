@@ -1,4 +1,4 @@
-"""Figures of the benchmark of a link that changes."""
+"""Figures of the benchmark of a link whose bandwidth changes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_plan_that_never_settles_takes_the_whole_phase() -> None:
 
 
 def measured(folder: Path, names: Sequence[str], slowness: Sequence[float] = (1.0, 1.0)) -> list[Row]:
-    """Rows of a quick run in which every method ends at a loss of its own. `slowness`: of the machine, by seed."""
+    """Returns rows of a quick run in which every method ends at its own loss; `slowness` is a time factor, by seed."""
     store = Store("importance", "python -m benchmarks.importance --quick", folder=folder)
     options = Options(quick=True, nets=("100",), ranks=(4,), systems=("sirtaki",), horovod_python=None, more={})
     ends = {"dense": 2.0, "10%": 2.01, "zero": 3.0, "importance": 2.01, "importance_no_ef": 2.0}

@@ -1,4 +1,4 @@
-"""What benchmarks/kernels.py makes of the program's figures."""
+"""Rows that benchmarks/kernels.py derives from the output of its program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real namespaces, where they can be made: nothing is left behind, links are shaped, delayed and counted."""
+"""Real network namespaces, where allowed: links are shaped, delayed and counted, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_shaped_link_takes_the_time_it_should_and_counts_its_bytes() -> None:
         seconds = _send(net, size)
         after = net.bytes()
     full = size / (50e6 / 8 * netns.PAYLOAD_SHARE)
-    # A full bucket of 128 KB passes at once; a busy machine may only make it slower.
+    # The token bucket (128 KB) starts full and passes at once; a busy machine can only make the transfer slower.
     assert seconds > 0.85 * full
     assert 1.0 < (after[0].sent - before[0].sent) / size < 1.2
     assert 1.0 < (after[1].received - before[1].received) / size < 1.2

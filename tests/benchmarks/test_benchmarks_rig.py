@@ -16,7 +16,7 @@ from benchmarks.training import paced, shapes
 
 FAKES = Path(__file__).resolve().parent
 FAST, SLOW, DIES, REFUSES = (f"benchmarks_fakes:{name}" for name in ("Fake", "Slow", "Dies", "Refuses"))
-#: So that the fakes need no tensors.
+#: The fakes ignore their tensor argument.
 NO_TENSOR = 0
 
 

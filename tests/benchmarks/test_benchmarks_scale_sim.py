@@ -1,4 +1,4 @@
-"""What benchmarks/scale_sim.py makes of the simulator's figures."""
+"""Rows that benchmarks/scale_sim.py derives from the figures of the simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the workers' clocks count, and steps that send nothing."""
+"""The clocks of the benchmark workers, and steps that send nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 0.02
 
 
 class Computes(Fake):
-    """Keeps a processor busy for large tensors."""
+    """A system that keeps a processor busy for tensors of more than one element."""
 
     def allreduce(self, tensor: Any, name: str) -> None:
         del name
