@@ -1,4 +1,4 @@
-"""Starting sirtakirun with small commands as ranks, and looking at what it leaves behind."""
+"""Starts sirtakirun with small commands as ranks, and finds the processes that a run leaves behind."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = sys.executable
 MARK = "LAUNCH_TEST_MARK"
-# Reads a pipe that nobody writes: waits for ever without a timer.
+# Waits until a signal ends the process; needs no timer.
 WAIT_FOREVER = "import signal\nwhile True: signal.pause()\n"
 
 
 def launcher_path() -> str:
-    """The program under test: $SIRTAKIRUN, else the one `make build` leaves."""
+    """Returns the program under test: $SIRTAKIRUN, else the one that `make build` installs."""
     return os.environ.get("SIRTAKIRUN") or str(ROOT / ".venv/bin/sirtakirun")
 
 
 @dataclass
 class Outcome:
-    """What a finished run left."""
+    """Exit status, output and duration of a finished run."""
 
     code: int
     out: str
@@ -40,7 +40,7 @@ class Outcome:
 
 
 class Run:
-    """One sirtakirun under test; every process below it carries a mark of its own in its environment."""
+    """One sirtakirun under test; the environment of every process below it carries a unique mark."""
 
     def __init__(self, *arguments: str, prefix: tuple[str, ...] = (), program: str = "", **options: object) -> None:
         self.mark = uuid.uuid4().hex
@@ -52,7 +52,7 @@ class Run:
         self.process = subprocess.Popen([*prefix, program or launcher_path(), *arguments], env=env, **settings)  # type: ignore[call-overload]
 
     def finish(self, timeout: float = 30.0) -> Outcome:
-        """Waits for the end and returns what was printed."""
+        """Waits for the end of the run and returns its outcome."""
         out, err = self.process.communicate(timeout=timeout)
         return Outcome(
             self.process.returncode,
@@ -62,7 +62,7 @@ class Run:
         )
 
     def marked(self) -> dict[int, list[str]]:
-        """Live processes of this run, the launcher left out: pid and command line."""
+        """Returns the live processes of this run except the launcher: pid and command line."""
         needle = f"{MARK}={self.mark}".encode()
         found: dict[int, list[str]] = {}
         for entry in Path("/proc").iterdir():
@@ -75,11 +75,11 @@ class Run:
         return found
 
     def ranks(self) -> list[int]:
-        """Pids of processes that are neither agent nor supervisor."""
+        """Returns the pids of processes that are neither agent nor supervisor."""
         return [pid for pid, command in self.marked().items() if "--agent" not in command and "ssh" not in command[0]]
 
     def stop(self) -> None:
-        """Whatever is left, at the end of a test."""
+        """Kills every process that is left at the end of a test."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait()
@@ -92,7 +92,7 @@ class Run:
 
 
 def wait_until(condition: Callable[[], object], limit: float, what: str) -> float:
-    """Waits for `condition`, looking fifty times a second; returns the seconds it took."""
+    """Waits for `condition`, checking fifty times a second; returns the seconds waited."""
     begin = time.monotonic()
     pause = threading.Event()
     while not condition():
@@ -104,7 +104,7 @@ def wait_until(condition: Callable[[], object], limit: float, what: str) -> floa
 
 @contextlib.contextmanager
 def running(*arguments: str, **options: object) -> Iterator[Run]:
-    """A Run that leaves nothing behind, whatever the test does."""
+    """Yields a Run and ends all its processes afterwards, however the test ends."""
     run = Run(*arguments, **options)  # type: ignore[arg-type]
     try:
         yield run
@@ -113,7 +113,7 @@ def running(*arguments: str, **options: object) -> Iterator[Run]:
 
 
 def launch(*arguments: str, timeout: float = 30.0, **options: object) -> Outcome:
-    """Runs to the end."""
+    """Runs a command to its end; fails if a process is left behind."""
     with running(*arguments, **options) as run:
         outcome = run.finish(timeout)
         assert not run.marked(), f"left behind: {run.marked()}"
@@ -121,7 +121,7 @@ def launch(*arguments: str, timeout: float = 30.0, **options: object) -> Outcome
 
 
 def listening_ports(pids: list[int]) -> list[int]:
-    """TCP ports on which these processes listen."""
+    """Returns the TCP ports on which these processes listen."""
     inodes = set()
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -143,7 +143,7 @@ def first_line(run: Run) -> str:
 
 
 def pester(port: int, noise: random.Random) -> list[socket.socket]:
-    """Says wrong things to a port; returns connections that stay open and say nothing."""
+    """Sends invalid messages to a port; returns the connections, which stay open and silent."""
     silent = []
     for speech in (b"GET / HTTP/1.1\r\n\r\n", bytes(64), noise.randbytes(5000), b""):
         for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):

@@ -1,6 +1,6 @@
 """Two hosts on one machine: network namespaces joined by a veth pair, with an ssh server in the second.
 
-Needs root. Everything lies in a folder of the caller's and in two namespaces that carry this process's id.
+Needs root. All files lie in a folder of the caller, all links in two namespaces named after this process's id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PORT = 2222
 
 
 def unavailable_reason() -> str | None:
-    """Why this machine cannot play two hosts; None when it can."""
+    """Returns the reason why this machine cannot set up two hosts; None if it can."""
     return None if os.geteuid() == 0 else "network namespaces need root"
 
 
@@ -30,7 +30,7 @@ def run(*command: str) -> str:
 
 
 class Hosts:
-    """`near` has the launcher, `far` the ssh server."""
+    """Two hosts: `near` runs the launcher, `far` the ssh server."""
 
     near_address = "10.123.77.1"
     far_address = "10.123.77.2"
@@ -81,7 +81,7 @@ class Hosts:
         return "Server listening on ::" in (self.folder / "sshd.log").read_text()
 
     def stop(self) -> None:
-        """Ends what runs in the namespaces and removes them."""
+        """Ends all processes in the namespaces and removes the namespaces."""
         if self.server is not None:
             self.server.terminate()
             self.server.wait()
@@ -94,11 +94,11 @@ class Hosts:
             run("ip", "netns", "del", name)
 
     def inside(self, name: str) -> tuple[str, ...]:
-        """Prefix of a command that runs in a namespace; no process stays between."""
+        """Returns the prefix that runs a command in a namespace; the prefix leaves no process of its own."""
         return ("nsenter", f"--net=/run/netns/{name}", "--")
 
     def pids(self, name: str) -> list[int]:
-        """Processes in a namespace, the ssh server and its sessions left out."""
+        """Returns the processes in a namespace, except the ssh server and its sessions."""
         found = []
         for text in run("ip", "netns", "pids", name).split():
             with contextlib.suppress(OSError):
@@ -109,7 +109,7 @@ class Hosts:
         return found
 
     def arguments(self, *, key: str = "user", known: str = "known_hosts", port: int = PORT) -> tuple[str, ...]:
-        """Flags of sirtakirun to reach the far host."""
+        """Returns the options of sirtakirun that reach the far host."""
         extra = (
             f"-F none -o IdentitiesOnly=yes -o StrictHostKeyChecking=yes "
             f"-o UserKnownHostsFile={self.folder}/{known} -o GlobalKnownHostsFile=/dev/null"

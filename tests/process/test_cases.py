@@ -17,7 +17,7 @@ LIMIT_SECONDS = 150.0
 
 @pytest.mark.parametrize("program", programs([ROOT / "tests/cases"]), ids=lambda path: path.stem)
 def test_case(program: Path) -> None:
-    """The program exits with 0, or says that this machine cannot tell."""
+    """A program exits with 0, or reports that this machine cannot tell."""
     verdict = run_case(program, LIMIT_SECONDS)
     if verdict.word == "cannot tell":
         pytest.skip(verdict.output[-500:])
@@ -25,7 +25,7 @@ def test_case(program: Path) -> None:
 
 
 def test_runner_tells_outcomes_apart(tmp_path: Path) -> None:
-    """0 is right, 77 is "cannot tell", everything else and a program that never ends are wrong."""
+    """Exit status 0 is right, 77 is "cannot tell"; any other status, and a program that never ends, is wrong."""
     outcomes = {}
     for name, text in {"a": "pass", "b": "exit(77)", "c": "exit(1)", "d": "import signal; signal.pause()"}.items():
         path = tmp_path / f"{name}.py"

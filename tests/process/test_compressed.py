@@ -1,4 +1,4 @@
-"""Compressed training with real processes: equal replicas, and a rank that is killed in the middle of a step."""
+"""Compressed training in real processes: equal replicas, and a rank that is killed in the middle of a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launch_support import PYTHON, launch
 pytest.importorskip("torch")
 pytest.importorskip("sirtaki")
 
-# Rank 1 is killed while step `fatal` computes its gradients, when some of them are on their way.
+# Rank 1 is killed while step `fatal` computes its gradients and some of them are in flight.
 TRAINING = """
 import hashlib, os, signal, sys
 import torch, sirtaki.torch as hvd

@@ -1,4 +1,4 @@
-"""Every example under sirtakirun, as its first lines say to start it: it ends well and prints one clear result."""
+"""Every example, run under sirtakirun as its first lines say: it exits with 0 and prints one result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launch_support import PYTHON, ROOT, launch
 EXAMPLES = ROOT / "examples"
 RANKS = 4
 LIMIT_SECONDS = 120
-#: Arguments that make it short, and a pattern that its output shows once.
+#: Arguments for a short run, and a pattern that occurs once in the output.
 PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
     "pytorch_mnist.py": (("--steps", "10"), r"epoch 1: loss [\d.]+, test accuracy [\d.]+%"),
     "keras_fashion_mnist.py": (("--epochs", "1", "--images", "8000"), r"test accuracy [5-9]\d\.\d+% on 4 ranks"),
@@ -25,11 +25,11 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
     "demo_overlap.py": (("--seconds", "0.5"), r'sync="forward": \d+ samples/s, [\d.]+ ms a step waited'),
     "demo_fashion_mnist.py": (("--global-batch", "4096", "--live", "600"), r"step +14/14"),
 }
-#: What importing TensorFlow writes to standard error.
+#: Lines that TensorFlow writes to standard error when it is imported.
 TENSORFLOW_SAYS = re.compile(r"absl::InitializeLog|oneDNN")
-#: Imported by the others.
+#: Modules that other examples import.
 MODULES = {"fashion_mnist.py"}
-#: Tried by tests/python/test_horovod.py and test_torch_distributed.py, which start them as they are meant to be.
+#: Tested by tests/python/test_horovod.py and test_torch_distributed.py, which start them with their own launchers.
 ELSEWHERE = {"horovod_style.py", "pytorch_ddp.py"}
 
 
@@ -41,7 +41,7 @@ def test_every_example_is_tried() -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_example_in_python(name: str) -> None:
     arguments, pattern = PROGRAMS[name]
-    # Standard error is to have nothing else.
+    # The report at the end would go to standard error, which the test requires to be empty.
     quiet = {"SIRTAKI_REPORT_END": "false"}
     command = ("-np", str(RANKS), PYTHON, str(EXAMPLES / name), *arguments)
     done = launch(*command, timeout=LIMIT_SECONDS, env=quiet)

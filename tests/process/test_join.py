@@ -1,4 +1,4 @@
-"""join() when a rank dies behind those that wait in it."""
+"""join() when a rank dies while the others wait in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launch_support import PYTHON, launch
 pytest.importorskip("torch")
 pytest.importorskip("sirtaki")
 
-# Rank 1 has more batches than the others, and dies behind some of them.
+# Rank 1 has more batches than the others, and dies after some of the extra ones.
 TRAINING = """
 import os, time
 import torch, sirtaki.torch as hvd

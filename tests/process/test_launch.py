@@ -1,4 +1,4 @@
-"""What sirtakirun starts, prints and returns when nobody is killed."""
+"""Processes, output and exit status of sirtakirun when nothing is killed."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_secret_comes_through_a_descriptor_and_stays_off_every_command_line() ->
 
 def test_a_rank_has_only_its_streams_and_the_secret_open() -> None:
     reading, writing = os.pipe()
-    # 3 is the listing's own.
+    # Descriptor 3 belongs to the listing itself.
     script = (
         "import os; known = {0, 1, 2, 3, int(os.environ['SIRTAKI_JOB_SECRET_FD'])}\n"
         "print({int(name) for name in os.listdir('/proc/self/fd')} - known)"
@@ -252,7 +252,8 @@ def test_a_reader_who_pauses_slows_the_ranks_and_not_the_watch(tmp_path: Path) -
     os.mkfifo(tmp_path / "go")
     with running("-np", "2", "sh", "-c", script) as run:
         wait_until(lambda: len(run.ranks()) == 2, 10, "both ranks run")
-        # Nothing reads the launcher's output here, so it is stuck; the end of rank 1 must be seen all the same.
+        # Nothing reads the output of the launcher here, so its writes block; it must see the end of rank 1 all the
+        # same.
         with (tmp_path / "go").open("w") as go:
             go.write("x\n")
         wait_until(lambda: not run.ranks(), 5, "the failure ends the ranks")

@@ -1,4 +1,4 @@
-"""How a run ends: ranks killed, launcher killed, Ctrl-C. Nothing may be left behind in any case."""
+"""Ends of a run: ranks killed, launcher killed, Ctrl-C. No process may be left behind in any case."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from launch_support import PYTHON, WAIT_FOREVER, Run, launch, launcher_path, running, wait_until
 
-LIMIT = 5.0  # seconds from a failure or Ctrl-C to the end of everything
-# A rank with a child in its group, one in another group, and one in another session.
+LIMIT = 5.0  # seconds from a failure or Ctrl-C to the end of all processes
+# A rank with one child in its process group, one in another group, and one in another session.
 FAMILY = (
     "import subprocess, signal\n"
     "for options in ({}, {'process_group': 0}, {'start_new_session': True}):\n"
@@ -38,13 +38,13 @@ def wait_for_family(run: Run, ranks: int = 2) -> None:
 
 
 def rank_of(pid: int) -> int:
-    """The rank to which a process belongs."""
+    """Returns the rank to which a process belongs."""
     entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return next(int(entry.partition(b"=")[2]) for entry in entries if entry.startswith(b"SIRTAKI_JOB_RANK="))
 
 
 def agents(run: Run, name: str) -> list[int]:
-    """Pids of the agents ("sirtakirun") or supervisors ("sirtaki-warden") of a run."""
+    """Returns the pids of the agents ("sirtakirun") or supervisors ("sirtaki-warden") of a run."""
     found = []
     for pid, command in run.marked().items():
         if "--agent" in command and Path(f"/proc/{pid}/comm").read_text().strip() == name:
@@ -123,7 +123,7 @@ def test_ranks_that_do_not_end_are_killed_in_time() -> None:
     script = f"import os, sys\nif os.environ['SIRTAKI_JOB_RANK'] == '0': sys.exit(5)\n{STUBBORN}"
     done = launch("-np", "3", PYTHON, "-c", script)
     assert done.code == 5
-    assert done.seconds < LIMIT + 1  # the start is part of it
+    assert done.seconds < LIMIT + 1  # includes the start
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -191,7 +191,7 @@ def test_closed_output_ends_the_run() -> None:
 
 
 def test_children_from_before_the_launcher_are_left_alone() -> None:
-    # As in a script that starts a helper and then becomes sirtakirun.
+    # A shell script starts a helper and then replaces itself by sirtakirun.
     script = 'sleep 1000 >/dev/null 2>&1 & echo $!; exec "$0" -np 1 true'
     with running("-c", script, launcher_path(), program="/bin/sh") as run:
         done = run.finish()

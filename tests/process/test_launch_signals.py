@@ -1,4 +1,4 @@
-"""Signals to the launcher: what goes on to the ranks, what stops and continues them, how long SIGTERM leaves them."""
+"""Signals to the launcher: forwarding to the ranks, stop and continue, and the grace period after SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from launch_support import PYTHON, WAIT_FOREVER, Run, first_line, running, wait_until
 
-#: Tells of each signal, and ends after the first SIGUSR1 or SIGUSR2.
+#: Prints each signal, and ends after the first SIGUSR1 or SIGUSR2.
 TELLS = (
     "import signal, sys\n"
     "def tell(number, _):\n"
@@ -24,9 +24,9 @@ TELLS = (
     "    signal.signal(number, tell)\n"
     "print('up', flush=True)\n" + WAIT_FOREVER
 )
-#: Waits for its program as `conda run` does: with descriptors closed, and without handlers.
+#: Waits for its program as `conda run` does: descriptors closed, no signal handlers.
 WRAPPER = "import subprocess, sys\nsys.exit(subprocess.run(sys.argv[1:], close_fds=True).returncode)\n"
-#: Needs longer to save than ranks once had.
+#: Takes 6 s to save, well within the grace period of 30 s.
 SAVES_SLOWLY = (
     "import signal, sys, threading\n"
     "def save(*_):\n"
@@ -106,7 +106,7 @@ def test_ranks_that_handle_sigterm_have_the_time_that_is_announced(prefix: tuple
         wait_for_lines(run, 2)
         run.process.send_signal(signal.SIGTERM)
         assert wait_for_lines(run, 2) == ["[0] saving\n", "[1] saving\n"]
-        run.process.send_signal(signal.SIGTERM)  # `timeout` and schedulers send theirs twice
+        run.process.send_signal(signal.SIGTERM)  # `timeout` and schedulers send SIGTERM twice
         done = run.finish()
         assert done.code == 143
         assert "have 30s to end" in done.err
@@ -114,7 +114,7 @@ def test_ranks_that_handle_sigterm_have_the_time_that_is_announced(prefix: tuple
 
 
 def test_everybody_may_send_sigterm_at_once() -> None:
-    # As a scheduler does to all processes of a job.
+    # A scheduler sends SIGTERM to all processes of a job.
     with running("-np", "1", PYTHON, "-c", SAVES_SLOWLY) as run:
         wait_for_lines(run, 1)
         for pid in [run.process.pid, *(pid for pid in run.marked() if pid not in run.ranks())]:

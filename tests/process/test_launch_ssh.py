@@ -1,4 +1,4 @@
-"""sirtakirun over ssh, for real: two network namespaces, a server with its own keys, ranks on both sides."""
+"""sirtakirun over real ssh: two network namespaces, a server with keys of its own, ranks on both sides."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_signals_reach_ranks_on_the_far_host(hosts: Hosts) -> None:
         wait_until(lambda: "T" not in states(), 20, "ranks on both hosts go on")
         for pid, command in run.marked().items():
             if command[0].endswith("ssh"):
-                os.kill(pid, signal.SIGTERM)  # as from a scheduler to all processes of the job
+                os.kill(pid, signal.SIGTERM)  # a scheduler sends SIGTERM to all processes of the job
         run.process.send_signal(signal.SIGUSR1)
         done = run.finish()
         assert done.code == 0, done.err
@@ -174,7 +174,7 @@ def test_a_cut_line_ends_the_job(hosts: Hosts) -> None:
         finally:
             os.system(f"ip -n {hosts.near} link set eth0 up")
             os.system(f"ip -n {hosts.near} address replace fd77:123::1/64 dev eth0 nodad")
-        # With the line back, the far side learns that its launcher is gone.
+        # Once the link is up again, the far side learns that its launcher is gone.
         assert far
         wait_until(lambda: not hosts.pids(hosts.far), 40, "the far host is empty")
 

@@ -1,4 +1,4 @@
-"""A running job whose ports strangers speak to: it goes on, and a rank of another job is turned away clearly."""
+"""A running job whose ports receive foreign connections: the job continues, and a rank of another job is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launch_support import PYTHON, first_line, listening_ports, pester, running,
 pytest.importorskip("torch")
 pytest.importorskip("sirtaki")
 
-# Steps until the file of argv[1] is there. Every rank looks at the same moment: the maximum decides.
+# Trains until the file of argv[1] exists; the ranks take the maximum of their answers, so all stop after the same step.
 TRAINING = """
 import os, sys
 import torch, sirtaki.torch as hvd
@@ -95,7 +95,7 @@ def test_ctrl_c_in_the_middle_of_training_is_one_line(program: str, tmp_path: Pa
 
     with running("-np", "4", PYTHON, program, str(tmp_path / "never"), start_new_session=True) as run:
         assert "rendezvous" in first_line(run)
-        # As a terminal does it: to everybody in the foreground.
+        # A terminal sends SIGINT to the whole foreground group.
         os.killpg(run.process.pid, signal.SIGINT)
         done = run.finish(30)
         wait_until(lambda: not run.marked(), 5, "all processes end")

@@ -1,4 +1,4 @@
-"""Ranks whose agreements travel over a tree of relays of two children each: with five, two levels below the hub."""
+"""Plan agreement over a tree of relays with two children each; five ranks make two levels below the hub."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ pytest.importorskip("torch")
 pytest.importorskip("sirtaki")
 
 RANKS = 5
-#: Of them 0, 1, 2 and 4 carry relays.
+#: Relays of the five ranks: ranks 0, 1, 2 and 4 have one each.
 RELAYS = 4
-#: A layer without a gradient on one rank, a name on which the ranks disagree, then steps until the file of argv[1] is
-#: there.
+#: A layer without a gradient on one rank, a name on which the ranks disagree, then steps until the file of argv[1]
+#: exists.
 TRAINING = """
 import os, sys
 import torch, sirtaki.torch as hvd
@@ -98,7 +98,7 @@ def test_training_goes_on_whatever_strangers_say_to_the_relays(program: str, tmp
 
 
 def test_a_relay_that_is_killed_ends_the_job_naming_its_rank(program: str, tmp_path: Path) -> None:
-    # Rank 0 relays for itself and rank 1, rank 2 for itself.
+    # Rank 0 has a relay for itself and rank 1, rank 2 one for itself.
     with running("-np", "3", PYTHON, program, str(tmp_path / "never"), env=environment()) as run:
         out = ""
         while out.count("refused:") < 3:
