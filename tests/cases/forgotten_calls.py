@@ -1,10 +1,10 @@
-"""Calls that a program has forgotten, and options that it cannot use.
+"""Warnings about calls that a program forgot and options that have no effect in it.
 
-A program that never broadcasts its model trains a different one on each rank; one that ends local updates without
-drain() saves one rank's model; `--compression` and `--local-updates` do nothing in a program with DDP, or without an
-optimizer of ours.
+Without a broadcast of the model each rank trains a different one; without drain() at the end of local updates one
+rank's model is saved; `--compression` and `--local-updates` have no effect in a program with DDP or without an
+optimizer of Sirtaki.
 
-Right: each is said, once, with the call to make; nothing is said where it is made.
+Right: each fault is reported once, with the call to make; a correct program gets no warning.
 """
 
 import os
@@ -63,7 +63,7 @@ RANKS = {
     "options with an optimizer": lambda: train(None, broadcast=True, drain=True),
 }
 FLAGS = ["--compression", "fp16", "--local-updates", "4"]
-#: What each has to say, once.
+#: Text of the one warning that each program must print.
 TOLD = {
     "no broadcast": "broadcast_parameters(",
     "no drain": "call the optimizer's drain()",

@@ -1,8 +1,8 @@
-"""Results that a program for Horovod relies on, under `sirtakirun --horovod` and nothing changed in the program.
+"""Results on which an unchanged Horovod program relies under `sirtakirun --horovod`.
 
-Right: gradients through collectives have Horovod's factors; a rank that has joined contributes zeros to operations by
-name; sparse gradients made dense are sparse again for the optimizer; variables of the environment are there before any
-import.
+Right: gradients through collectives have the factors of Horovod; a rank that has joined contributes zeros to operations
+by name; sparse gradients that were reduced as dense ones reach the optimizer sparse; environment variables are set
+before any import.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""Ranks of another launcher meet at an address they were given: localhost, or one of this machine where IPv6 is off.
+"""Ranks of another launcher meet at a given address: localhost, or an address of this machine where IPv6 is off.
 
-With IPv6 off in the kernel (`ipv6.disable=1`, containers and services that allow AF_INET only) rank 0's own meeting
-point listens on IPv4; a seccomp filter makes socket(AF_INET6) fail here, as systemd's RestrictAddressFamilies does.
-`localhost` stands for 127.0.0.1 and ::1, and both are tried. Right: both ranks of each job start and end with 0. While
-they run, the data ports of these one-host jobs listen on loopback only, and every socket closes in programs that a rank
+With IPv6 off in the kernel (`ipv6.disable=1`, containers and services that allow AF_INET only) the rendezvous of rank 0
+listens on IPv4; a seccomp filter makes socket(AF_INET6) fail here, as RestrictAddressFamilies of systemd does.
+`localhost` stands for 127.0.0.1 and ::1, and both are tried. Right: both ranks of each job start and end with 0. During
+the run the data ports of these one-host jobs listen on loopback only, and every socket closes in programs that a rank
 starts.
 """
 
@@ -26,12 +26,12 @@ def forbid_ipv6() -> None:
 
     number = {"x86_64": 41, "aarch64": 198}[os.uname().machine]
     rules = (Rule * 6)(
-        Rule(0x20, 0, 0, 0),  # number of the call
-        Rule(0x15, 0, 3, number),  # socket?
-        Rule(0x20, 0, 0, 16),  # its first argument
+        Rule(0x20, 0, 0, 0),  # system call number
+        Rule(0x15, 0, 3, number),  # is it socket()?
+        Rule(0x20, 0, 0, 16),  # first argument: the address family
         Rule(0x15, 0, 1, socket.AF_INET6),
-        Rule(0x06, 0, 0, 0x00050000 | 97),  # EAFNOSUPPORT
-        Rule(0x06, 0, 0, 0x7FFF0000),  # everything else
+        Rule(0x06, 0, 0, 0x00050000 | 97),  # fail with EAFNOSUPPORT
+        Rule(0x06, 0, 0, 0x7FFF0000),  # allow all other calls
     )
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(38, 1, 0, 0, 0) != 0 or libc.prctl(22, 2, ctypes.byref(Program(6, rules)), 0, 0) != 0:
@@ -49,7 +49,7 @@ def own_address() -> str:
 
 
 def sockets() -> Iterator[tuple[int, str]]:
-    """(descriptor, inode) of this process's sockets."""
+    """Yields descriptor and inode of each socket of this process."""
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
@@ -60,7 +60,7 @@ def sockets() -> Iterator[tuple[int, str]]:
 
 
 def listening(inodes: set[str], rendezvous_port: int) -> Iterator[str]:
-    """Addresses in the kernel's hexadecimal form at which one of these sockets listens, but the meeting point's."""
+    """Yields the addresses (hexadecimal, as in /proc/net/tcp) at which these sockets listen, except the rendezvous."""
     for family in ("tcp", "tcp6"):
         try:
             with open(f"/proc/net/{family}") as table:
@@ -74,7 +74,7 @@ def listening(inodes: set[str], rendezvous_port: int) -> Iterator[str]:
 
 
 def stays_open(number: int) -> bool:
-    """Whether a program that this one starts would have the descriptor; false when the other rank has ended it."""
+    """Tells whether a program that this process starts would inherit the descriptor; false if it is closed."""
     try:
         return not fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     except OSError:

@@ -1,8 +1,9 @@
 """Trainings whose ranks must hold the same model, bit for bit, after every step.
 
-Right: the state of an optimizer arrives with its own types; an optimizer that decides by the loss decides alike on all
-ranks; a gradient that is a negated view counts with its sign; halves whose mean fits do not overflow; re-entrant
-checkpoints around all trainable weights train; optimizers that backward meets in another order train.
+Right: optimizer state is broadcast with its own types; an optimizer that decides by the loss decides alike on all
+ranks; a gradient that is a negated view keeps its sign; float16 values whose mean is in range do not overflow; a model
+with re-entrant checkpoints around all trainable weights trains; two optimizers whose parameters backward reaches in
+another order train.
 """
 
 import os

@@ -1,7 +1,8 @@
-"""Programs written for torch, with one line changed or none.
+"""Programs written for plain torch, with one line changed or none.
 
-Right: DDP compiles; buffers and weights of every type are broadcast and trained; the program's default type and device
-are no business of the runtime's; an optimizer made in a derived class works; sharded parameters are refused at once.
+Right: DDP compiles; buffers and weights of every type are broadcast and trained; the default dtype and device of the
+program do not affect the runtime; an optimizer created in a derived class works; sharded parameters are refused at
+once.
 """
 
 import os
