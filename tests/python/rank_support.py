@@ -1,4 +1,4 @@
-"""Starts the cases of a module in tests/python/ranks on several ranks, once, and tells the outcome of each."""
+"""Starts the cases of a module in tests/python/ranks once on several ranks, and returns the outcome of each."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ LIMIT_SECONDS = 150
 
 
 def case_names(module: str) -> list[str]:
-    """The cases that `module` defines, without importing it."""
+    """Returns the names of the cases that `module` defines, without importing it."""
     tree = ast.parse((HERE / "ranks" / f"{module.replace('.', '/')}.py").read_text())
     return [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("case_")]
 
 
 def environment() -> dict[str, str]:
-    """Variables for ranks: this interpreter's packages, the folder of the cases, one thread each."""
+    """Returns variables for ranks: the packages of this interpreter, the folder of the cases, one thread each."""
     paths = [str(HERE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p), "OMP_NUM_THREADS": "1"}
 
 
 def clean_environment() -> dict[str, str]:
-    """The same without what a launcher may have left in it."""
+    """Returns environment() without the variables that a launcher sets."""
     return {k: v for k, v in environment().items() if not k.startswith(("SIRTAKI_", "OMPI_", "PMI_", "SLURM_"))}
 
 
@@ -39,7 +39,7 @@ Variables = tuple[tuple[str, str], ...]
 
 @cache
 def pool() -> Pool:
-    """Returns the warm interpreters of this run of pytest."""
+    """Returns the warm interpreters of this pytest run."""
     return Pool()
 
 
@@ -56,11 +56,12 @@ def launch(
     Args:
         np: number of ranks.
         program: a file, `-c TEXT` or `-m MODULE`, and its arguments.
-        limit: seconds.
-        options: of the launcher.
-        variables: of the environment, beside those of environment().
-        warm: the ranks are forks of an interpreter that has imported the framework, which saves seconds. Not for tests
-            of deaths, signals, exits and imports: a fork has another parent, process group and way to its main module.
+        limit: time limit in seconds.
+        options: launcher options.
+        variables: environment variables, added to those of environment().
+        warm: the ranks are forks of an interpreter that has imported the framework, which saves seconds. Leave it unset
+        in tests of deaths, signals, exits and imports: a fork has another parent, process group and way to its main
+        module.
     """
     from sirtaki.launch import launcher_path
 
@@ -84,7 +85,7 @@ def launch(
 def run_module(
     module: str, np: int, options: tuple[str, ...] = (), variables: Variables = ()
 ) -> tuple[list[dict[str, dict[str, str]]], str]:
-    """Outcomes by rank, and the output of the job."""
+    """Returns the outcomes of the cases by rank, and the output of the job."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             program = ("-m", "ranks.runner", module, folder)
@@ -98,8 +99,8 @@ def run_module(
 def check_case(module: str, np: int, case: str, options: tuple[str, ...] = (), variables: Variables = ()) -> None:
     """Fails with the traceback of the first rank on which the case failed, or the job's output if it never ended.
 
-    A rank that fails alone leaves the others waiting, in this case or in one that follows; so what failed before on any
-    rank is told first.
+    A rank that fails alone leaves the others waiting, in this case or in a later one; so the first failure of any case
+    on any rank is reported first.
     """
     outcomes, output = run_module(module, np, options, variables)
     for rank, outcome in enumerate(outcomes):

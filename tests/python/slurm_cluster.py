@@ -1,4 +1,4 @@
-"""A Slurm cluster of one node for one test run: its own daemons, ports and folder, ended with the test."""
+"""A Slurm cluster of one node for one test run: it has its own daemons, ports and folder, and ends with the test."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _wait_for_node(env: dict[str, str], daemons: list[subprocess.Popen[bytes]], 
 
 @contextlib.contextmanager
 def slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
-    """Runs slurmctld and slurmd in `folder`; gives the variables with which `srun` finds them."""
+    """Runs slurmctld and slurmd in `folder`; yields the variables with which `srun` finds them."""
     for program in ("srun", "sinfo", "slurmctld", "slurmd"):
         if shutil.which(program) is None:
             raise RuntimeError(f"{program} is missing; scripts/setup.sh compat installs it")

@@ -1,4 +1,4 @@
-"""The same programs under every launcher that Sirtaki supports; `make compat` keeps what comes of it."""
+"""The same programs under every launcher that Sirtaki supports; `make compat` keeps the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RANKS = 2
 LIMIT_SECONDS = 150
 
-# Meets three times, so that a second epoch under the same launcher works too. Tells it in files: launchers mix lines.
+# Initializes three times, so that a second epoch under the same launcher works too. Results go to files, because
+# launchers mix lines of output.
 MEETING = """
 import sys, torch, sirtaki.torch as hvd
 for _ in range(3):
@@ -66,7 +67,7 @@ def version_of(env: dict[str, str], *command: str) -> str:
 
 
 TORCH_VERSION = [sys.executable, "-c", "import torch; print(torch.__version__)"]
-#: Of each launcher: the command before the program, and what prints its version.
+#: Command before the program, and command that prints the version, by launcher.
 LAUNCHERS: dict[str, tuple[Callable[[], list[str]], Callable[[], list[str]]]] = {
     "sirtakirun": (with_sirtakirun, lambda: [with_sirtakirun()[0], "--version"]),
     "torchrun": (with_torchrun, lambda: TORCH_VERSION),
@@ -85,9 +86,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 def start(
     request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a Python program on RANKS ranks under one launcher."""
+    """Returns a function that runs a Python program on RANKS ranks under one launcher."""
     command, version = LAUNCHERS[request.param]
-    # First of all, so that one that cannot even be set up has its row among the results.
+    # The properties come first, so that a launcher whose setup fails has a row among the results.
     record_property("launcher", request.param)
     record_property("ranks", RANKS)
     more = request.getfixturevalue("slurm") if "srun" in request.param else {}

@@ -1,4 +1,4 @@
-"""Other libraries' trainers over backend `sirtaki` of torch.distributed, as they are installed by `make compat`."""
+"""Trainers of other libraries over backend `sirtaki` of torch.distributed, as installed by `make compat`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRAMS = ROOT / "tests/python/trainers"
 VENVS = ROOT / ".cache/compat"
 LIMIT_SECONDS = 240
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-#: Of each library: its package, what starts its ranks, the Python arguments before the program.
+#: Package, launcher and Python arguments before the program, by library.
 LIBRARIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "Lightning": ("lightning", "torchrun", TORCHRUN),
     "Accelerate": ("accelerate", "torchrun", TORCHRUN),
@@ -45,7 +45,8 @@ def test_training_goes_over_the_backend(
     env["PYTHONPATH"] = os.pathsep.join([str(PROGRAMS), env.get("PYTHONPATH", "")])
     program = [python, *arguments, str(PROGRAMS / f"{package}_program.py"), str(tmp_path)]
     log = tmp_path / "output"
-    # Into a file, and in a session of their own: some leave processes behind that would keep a pipe open.
+    # Output goes to a file and the program gets its own session: some libraries leave processes that would keep a pipe
+    # open.
     with log.open("w") as output:
         started = subprocess.Popen(
             program, env=env, cwd=tmp_path, stdout=output, stderr=subprocess.STDOUT, start_new_session=True

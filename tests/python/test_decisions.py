@@ -1,4 +1,4 @@
-"""What a policy that decides from measurements says of itself."""
+"""The report of a compression policy that decides from measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rank_support import launch
 
 pytest.importorskip("torch")
 
-# Each rank counts as a host, since inside one there is no link to decide for.
+# Each rank counts as a host: a policy decides for links between hosts, and one host has none.
 TRAINED = """
 import os
 os.environ["SIRTAKI_JOB_HOST_ID"] = os.environ["SIRTAKI_JOB_RANK"]

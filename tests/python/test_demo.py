@@ -1,4 +1,4 @@
-"""What the demo says of its trainings, without training."""
+"""Summary lines of the demo about its trainings, tested without training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of a GPU as the adapter for torch uses them, with a torch.cuda that is played."""
+"""GPU streams in the adapter for torch, tested with a fake torch.cuda."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sirtaki.torch.distributed.group import SirtakiGroup  # noqa: E402
 
 
 class PlayedStream:
-    """A torch.cuda.Stream that writes down what it waits for."""
+    """A fake torch.cuda.Stream that records the streams it waits for."""
 
     def __init__(self, address: int) -> None:
         self.cuda_stream = address
@@ -29,12 +29,12 @@ class PlayedStream:
         self.waits: list[int] = []
 
     def wait_stream(self, other: PlayedStream) -> None:
-        """Comes after what `other` was given."""
+        """Records that this stream waits for `other`."""
         self.waits.append(other.cuda_stream)
 
 
 class Gpu:
-    """The stream that is current."""
+    """A fake GPU with three streams, one of them current."""
 
     def __init__(self) -> None:
         self.one, self.two, self.three = PlayedStream(101), PlayedStream(102), PlayedStream(103)
@@ -95,10 +95,10 @@ def test_gradients_say_their_stream_and_results_are_waited_for_on_another(gpu: G
 
 
 class PlayedAdapter(_adapter.TorchAdapter):
-    """Takes tensors of the CPU for those of a GPU."""
+    """An adapter that treats tensors of the CPU as tensors of a GPU."""
 
     def queue(self, tensor: torch.Tensor) -> _cuda.CudaQueue | None:
-        """The played stream."""
+        """Returns the queue of the current fake stream."""
         return _cuda.CudaQueue(tensor.device)
 
 

@@ -1,4 +1,4 @@
-"""Programs for Horovod, as they are, under sirtakirun --horovod."""
+"""Unchanged Horovod programs under sirtakirun --horovod."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ except ImportError as error:
 
 def test_programs_for_tensorflow_and_keras(tmp_path: Path) -> None:
     output = run(tmp_path, TENSORFLOW, np=2)
-    # A module of that name is there, too.
+    # horovod.keras has a module of its own named callbacks.
     assert output.count("OTHER ['__version__', '__version__', 'callbacks'] 2") == 2, output
     told = dict(re.findall(r"ABSENT (\S+) \| (.*)", output))
     assert "not needed" in told["check_extension"]
@@ -249,7 +249,7 @@ def test_the_page_names_every_variable(page: str) -> None:
 
     known = {row["horovod"] for row in sirtaki.options()} - {""}
     places = {"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME"}
-    # Not options by another name: what the launcher sets, and a switch.
+    # The launcher sets these variables, and one is a switch; none of them is another name of an option.
     others = {f"HOROVOD_{place}" for place in places} | {"HOROVOD_STALL_CHECK_DISABLE"}
     assert set(re.findall(r"`(HOROVOD_\w+)`", page[page.index("## Variables") :])) == known | others
 

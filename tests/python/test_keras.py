@@ -1,4 +1,4 @@
-"""Keras's adapter on TensorFlow and on torch; one job for each number of ranks and back end."""
+"""The adapter for Keras on TensorFlow and on torch; one job for each number of ranks and back end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that another launcher started: torchrun, or what looks like Open MPI's mpirun. Real ones: test_compat.py."""
+"""Ranks that another launcher started: torchrun, or a fake of Open MPI's mpirun. Real launchers: test_compat.py."""
 
 from __future__ import annotations
 
@@ -103,5 +103,5 @@ def test_places_across_hosts_are_those_of_horovod(tmp_path: Path) -> None:
     done = subprocess.run(
         command, env=clean_environment(), capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
     )
-    # Rank 1 is the only second one of a host.
+    # Rank 1 is the only rank with local rank 1, so cross_size is 1 there.
     assert results(done.stdout) == ["RESULT 0 0 0 2 False", "RESULT 1 1 0 1 False", "RESULT 2 0 1 2 False"], done

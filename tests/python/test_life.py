@@ -1,4 +1,4 @@
-"""Sessions over time, deaths of ranks, sirtaki.run()."""
+"""Sessions over time, deaths of ranks, and sirtaki.run()."""
 
 from __future__ import annotations
 
@@ -172,14 +172,14 @@ def test_run_names_the_rank_that_died() -> None:
 
 
 class ShardError(Exception):
-    """Is pickled without an error, and cannot be made again from what was pickled."""
+    """An exception that can be pickled but not unpickled: its constructor needs arguments that the pickle lacks."""
 
     def __init__(self, path: str, line: int) -> None:
         super().__init__(f"bad record in {path} at line {line}")
 
 
 class LockedError(Exception):
-    """Holds what cannot be pickled."""
+    """An exception that cannot be pickled, because it holds a lock."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -260,7 +260,7 @@ def test_progress_shows_its_line_when_the_launcher_writes_to_a_terminal() -> Non
         finally:
             os.close(theirs)
         text = b""
-        with contextlib.suppress(OSError):  # EIO: all is read
+        with contextlib.suppress(OSError):  # EIO marks the end of a terminal's output
             while part := os.read(ours, 65536):
                 text += part
         os.close(ours)
@@ -308,7 +308,7 @@ def test_a_training_ends_with_one_report(how: str, tmp_path: Path) -> None:
     program.write_text(TRAINED)
     done = launch(2, str(program), how)
     reports = 0 if how == "error" else 1
-    # The launcher repeats the last lines of a rank that fails.
+    # The launcher repeats the last lines of a failing rank without "[0!]", so the prefix makes each report count once.
     assert done.stdout.count("[0!]   exposed communication  ") == reports, done.stdout
     assert done.stdout.count("[0!]   weight  int8  ") == reports, done.stdout
     codes = {"return": 0, "shutdown": 0, "progress": 0, "exit": 7, "error": 1, "interrupt": 130}

@@ -1,4 +1,4 @@
-"""A thousand steps of every compressed method: the same bits on all ranks at the end."""
+"""A thousand steps of every lossy compression method: all ranks end with the same bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rank_support import launch
 pytest.importorskip("torch")
 
 RANKS = 3
-#: Everything that loses bits, by the way it travels. Not `auto`, which has no link to decide for on one host.
+#: Every lossy method, by wire format. `auto` is left out: on one host it has no link to decide for.
 METHODS = {
     "fp16": "fp16",
     "bf16": "bf16",

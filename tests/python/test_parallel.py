@@ -1,4 +1,4 @@
-"""The cases of tests/python/ranks on up to 4 ranks; one job for each module and number of ranks."""
+"""Cases of tests/python/ranks on up to 4 ranks; one job for each module and number of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that share hosts: which way data takes, the same bits on all, and what a death or a refusal leaves."""
+"""Ranks that share hosts: the data path, equal bits on all ranks, and cleanup after a death or a refusal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print("PATH", sirtaki.stats()["data_path"].replace(" ", "_"), digest.hexdigest()
 hvd.shutdown()
 """
 
-# Gradients of equal size, several in a partition.
+# Gradients of equal size, several in each partition.
 TOGETHER = """
 import hashlib, torch, sirtaki
 import sirtaki.torch as hvd

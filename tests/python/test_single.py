@@ -1,4 +1,4 @@
-"""One process, no launcher: a script runs unchanged."""
+"""One process without a launcher: a script runs unchanged."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_trace_that_cannot_be_written_is_said_in_the_log(tmp_path: Path) -> No
 def test_predicates_say_what_is_built() -> None:
     assert hvd.gloo_built()
     assert not hvd.mpi_built()
-    # It needs the plug-in, and a library that the process has or the system.
+    # NCCL needs the plug-in and a library, loaded by the process or installed in the system.
     assert hvd.nccl_built() == 0 or (hvd.cuda_built() and hvd.nccl_built() >= 21801)
 
 
@@ -297,7 +297,7 @@ def test_the_report_has_the_changes_of_a_policy_and_its_last_word() -> None:
 
 
 class Trained:
-    """What a report asks of an optimizer."""
+    """The part of an optimizer that a report reads."""
 
     def __init__(self) -> None:
         self.exposed_seconds = 0.0

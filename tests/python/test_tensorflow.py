@@ -1,4 +1,4 @@
-"""TensorFlow's adapter on 2 to 4 ranks; few jobs, because importing TensorFlow takes long."""
+"""The adapter for TensorFlow on 2 to 4 ranks; few jobs, because importing TensorFlow takes long."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_programs_for_horovod(np: int, case: str) -> None:
     check_case("tensorflow.tensorflow_horovod_cases", np, case)
 
 
-#: In front of dlsym(): a TensorFlow whose callbacks are not libstdc++'s has no such symbol.
+#: Overrides dlsym() to hide one symbol: a TensorFlow built with another C++ library than libstdc++ does not have it.
 OTHER_LIBRARY = r"""
 #include <dlfcn.h>
 #include <string.h>
@@ -75,7 +75,7 @@ extern "C" void* dlsym(void* library, const char* name) noexcept {
 
 @cache
 def other_library() -> str:
-    """OTHER_LIBRARY, compiled, to be preloaded."""
+    """Compiles OTHER_LIBRARY for preloading; returns its path."""
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     source, library = folder / "lookup.cc", folder / "lookup.so"

@@ -1,4 +1,4 @@
-"""TensorFlow's adapter in one process, and what it says where it cannot be."""
+"""The adapter for TensorFlow in one process, and its errors where it cannot be used."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_keras_on_other_frameworks_is_refused() -> None:
     assert "Keras runs on jax; sirtaki.keras serves TensorFlow and torch" in done.stderr
 
 
-#: Parameters of horovod.tensorflow and horovod.keras 0.28.1, in their order.
+#: Parameters of horovod.tensorflow and horovod.keras 0.28.1, in order.
 SIGNATURES = """
 import inspect, sirtaki.tensorflow as tensorflow, sirtaki.keras as keras
 DEVICES = "device_dense device_sparse"

@@ -40,7 +40,7 @@ def test_compiled_programs_and_rare_types(np: int, case: str) -> None:
     check_case("torch_distributed.distributed_compile_cases", np, case)
 
 
-# Imports nothing of ours. In one write: the ranks share a pipe.
+# A program that does not import sirtaki. It writes its result in one call, because the ranks share a pipe.
 AGAIN = """
 import sys, torch, torch.distributed as dist
 for _ in range(3):
@@ -52,7 +52,7 @@ for _ in range(3):
 sys.stdout.write(" ".join(map(str, ["RESULT", *where])) + "\\n")
 """
 IMPORTED = "import sirtaki.torch\n" + AGAIN
-#: Ranks of one machine that count as hosts of their own.
+#: Ranks on one machine, each with a host id of its own.
 APART = "import os\nos.environ['SIRTAKI_JOB_HOST_ID'] = os.environ['SIRTAKI_JOB_RANK']\n" + AGAIN
 WITH_OURS = AGAIN.replace('("sirtaki")', '("sirtaki", init_method="sirtaki://")')
 
@@ -158,7 +158,7 @@ def test_a_group_of_ours_beside_gloos(program: Path) -> None:
     assert results(output) == ["RESULT 0 [True, 2, 2]", "RESULT 1 [2, 2]"], output
 
 
-# Ranks that write down all that passes through the store.
+# Ranks that record every value that passes through the store.
 WATCHED = """
 import sys, torch.distributed as dist, torch.multiprocessing as mp
 from sirtaki import _torchrun
@@ -218,7 +218,7 @@ def test_another_rank_than_the_launchers_is_refused(program: Path) -> None:
     assert "told that this is rank 0 of 2, and Sirtaki that it is rank 1 of 2" in told[0]
 
 
-# The second kills itself in the middle of backward, when the others already wait in torch's own C++.
+# The second rank kills itself in the middle of backward, while the others wait in the C++ code of torch.
 DYING = """
 import os, signal, sys, time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -263,7 +263,7 @@ def test_survivors_of_a_killed_rank_raise_and_name_it(program: Path, how: str) -
     assert done.returncode != 0
 
 
-# The first waits in torch's own C++; the second is alive and never comes.
+# The first rank waits in the C++ code of torch; the second is alive but never joins.
 LATE = """
 import datetime, sys, threading, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

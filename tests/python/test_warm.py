@@ -1,4 +1,4 @@
-"""Programs in warm interpreters: each is as much alone, and ends in the same way, as in an interpreter of its own."""
+"""Programs in warm interpreters: each is as isolated, and ends in the same way, as in a new interpreter."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_end_is_told_as_that_of_an_interpreter_and_the_next_program_runs(how:
 def test_a_program_ends_with_its_rank(tmp_path: Path) -> None:
     fifo = tmp_path / "alive"
     os.mkfifo(fifo)
-    # The second rank dies when the first waits; the launcher then ends the first.
+    # The second rank dies while the first waits; the launcher then ends the first.
     program = (
         "import os, signal, sys\n"
         "if os.environ['SIRTAKI_JOB_RANK'] == '1':\n"
@@ -90,7 +90,7 @@ def test_a_program_ends_with_its_rank(tmp_path: Path) -> None:
         "signal.pause()\n"
     )
     assert warm(program, str(fifo), np=2).returncode == 3
-    # The end of the last writer: the first rank's fork has gone, too.
+    # End of file: the last writer, the fork of the first rank, is gone too.
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     assert os.read(reader, 1) == b""
     os.close(reader)
