@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate over Sirtaki: the process group is there before Accelerator(). Under torchrun."""
+"""Hugging Face Accelerate over Sirtaki: the process group exists before Accelerator(). Runs under torchrun."""
 
 import accelerate
 import torch

@@ -1,4 +1,4 @@
-"""Lightning over Sirtaki: the backend is named in DDPStrategy. Under torchrun; tells what came of it."""
+"""Lightning over Sirtaki: DDPStrategy names the backend. Runs under torchrun; prints the result of the training."""
 
 import lightning
 import torch
@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 
 class Module(lightning.LightningModule):
-    """A model and its loss."""
+    """A model and its loss, as a Lightning module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -16,14 +16,14 @@ class Module(lightning.LightningModule):
         self.losses: list[float] = []
 
     def training_step(self, batch: list[torch.Tensor]) -> torch.Tensor:
-        """The loss of a batch, told to Lightning's own collectives, too."""
+        """Returns the loss of a batch, and logs it through Lightning's own collectives."""
         loss = torch.nn.functional.cross_entropy(self.model(batch[0]), batch[1])
         self.log("loss", loss, sync_dist=True)
         self.losses.append(loss.item())
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Plain SGD."""
+        """Returns plain SGD."""
         return torch.optim.SGD(self.parameters(), lr=0.2)
 
 

@@ -1,4 +1,4 @@
-"""Ray Train over Sirtaki: the backend is named in TorchConfig. Ray starts the ranks; tells what came of it."""
+"""Ray Train over Sirtaki: TorchConfig names the backend. Ray starts the ranks; prints the result of the training."""
 
 import sys
 import tempfile
@@ -11,7 +11,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 
 def train(settings: dict[str, Any]) -> None:
-    """On each of Ray's workers."""
+    """Trains on one Ray worker; rank 0 writes the result to a file."""
     import torch
     from ray.train.torch import prepare_data_loader, prepare_model
     from support import batches, check, make_model
@@ -35,7 +35,7 @@ def train(settings: dict[str, Any]) -> None:
 
 
 told = Path(sys.argv[1], "told")
-# A short path: sockets of Ray's are below it.
+# The path is short because Ray puts its sockets below it.
 with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
     memory = 100 * 2**20
     ray.init(num_cpus=3, include_dashboard=False, object_store_memory=memory, _temp_dir=folder, log_to_driver=True)

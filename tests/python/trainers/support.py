@@ -1,4 +1,4 @@
-"""What the programs of other trainers have in common: data, a model, what must be true at the end."""
+"""Parts shared by the programs of other trainers: data, a model, and the check at the end."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from torch.utils.data import TensorDataset
 
 
 def batches() -> TensorDataset:
-    """Two classes that a line tells apart."""
+    """Returns samples of two classes that a hyperplane separates."""
     draw = torch.Generator().manual_seed(1)
     inputs = torch.randn(320, 8, generator=draw)
     return TensorDataset(inputs, (inputs.sum(1) > 0).long())
 
 
 def make_model() -> nn.Module:
-    """Other weights on each rank, which DistributedDataParallel must make equal."""
+    """Returns a model with other weights on each rank; DistributedDataParallel must make them equal."""
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
 
 
 def check(model: nn.Module, losses: list[float]) -> str:
-    """The backend carried the training: same parameters on all ranks, a loss that has fallen. Says so on rank 0."""
+    """Checks the backend, that all ranks have equal parameters, and that the loss fell; rank 0 prints the result."""
     import sirtaki
 
     distributed = torch.distributed

@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face Transformers over Sirtaki: the process group is there before TrainingArguments()."""
+"""The Trainer of Hugging Face Transformers over Sirtaki, with the process group made before TrainingArguments()."""
 
 import sys
 
@@ -10,26 +10,26 @@ torch.distributed.init_process_group("sirtaki")
 
 
 class Model(torch.nn.Module):
-    """Gives a dictionary with the loss, as models of Transformers do."""
+    """A model that returns a dictionary with the loss, as models of Transformers do."""
 
     def __init__(self) -> None:
         super().__init__()
         self.model = make_model()
 
     def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The loss and the logits of a batch."""
+        """Returns the loss and the logits of a batch."""
         logits = self.model(inputs)
         return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
 class Losses(TrainerCallback):
-    """Keeps what the Trainer logs."""
+    """Keeps the losses that the Trainer logs."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []
 
     def on_log(self, args, state, control, logs=None, **_) -> None:  # noqa: ANN001, ANN003
-        """Called after every step."""
+        """Called after every step; keeps the loss."""
         if logs and "loss" in logs:
             self.seen.append(float(logs["loss"]))
 
