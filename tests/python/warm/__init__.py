@@ -1,4 +1,4 @@
-"""Interpreters that have imported a framework: programs of tests start in milliseconds, each in a process of its own.
+"""Warm interpreters, which have imported a framework: test programs start in milliseconds, each in its own process.
 
 Owner: rank_support.launch(). The servers (server.py) of a framework start with the first program that needs them and
 end with pytest.
@@ -18,18 +18,19 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 CLIENT = (sys.executable, "-I", "-S", str(HERE / "client.py"))
-#: Imported before a program starts. An optimizer of torch imports torch._dynamo, which takes as long as torch.
+#: Modules that are imported before a program starts. An optimizer of torch imports torch._dynamo, which takes as long
+#: as torch.
 IMPORTS = {
     "torch": ("torch", "torch._dynamo"),
     "tensorflow": ("tensorflow", "keras"),
     "keras on torch": ("torch", "torch._dynamo", "keras"),
 }
-#: Variables that nothing reads while it is imported. A program with others of its own needs an interpreter of its own.
+#: Variables that no import reads. A program with other variables needs a new interpreter.
 LATE = re.compile(r"SIRTAKI_|HOROVOD_|PYTEST_|PYTHONPATH$|KERAS_BACKEND$")
 
 
 def framework(program: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """Returns the row of IMPORTS for a program: a file, `-c TEXT` or `-m ranks.runner MODULE`, by the names in it."""
+    """Returns the row of IMPORTS for a program (a file, `-c TEXT` or `-m ranks.runner MODULE`) by names in its text."""
     path = f"ranks/{program[2].replace('.', '/')}.py" if program[0] == "-m" else program[0]
     text = program[1] if program[0] == "-c" else Path(HERE.parent, path).read_text()
     if "keras" in text and environment.get("KERAS_BACKEND") == "torch":
@@ -48,7 +49,7 @@ class Server:
     def __init__(self, path: Path, modules: tuple[str, ...], environment: Mapping[str, str]) -> None:
         self.path = path
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, open(f"{path}.log", "wb") as log:
-            # Ranks may connect while the server still imports.
+            # The socket listens before the server has imported its modules, so that ranks can connect early.
             listener.bind(str(path))
             listener.listen(64)
             self.process = subprocess.Popen(
@@ -62,7 +63,7 @@ class Server:
 
 
 class Pool:
-    """Servers by framework."""
+    """Two servers for each framework, one for even and one for odd ranks."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="warm."))
@@ -71,16 +72,16 @@ class Pool:
         atexit.register(self.close)
 
     def command(self, program: tuple[str, ...], environment: Mapping[str, str]) -> tuple[str, ...]:
-        """Returns a command that does in a warm interpreter what `python *program` does in a new one.
+        """Returns a command that runs `python *program` in a warm interpreter.
 
-        The command is that of a new interpreter where an import could find other variables than the servers have found.
+        A program whose environment differs in a variable that an import may read gets the command of a new interpreter.
         """
         self.environment = self.environment or early(environment)
         if early(environment) != self.environment:
             return (sys.executable, *program)
         name = framework(program, environment)
         if name not in self.servers:
-            # The entry points that torch calls look for a launcher when torch is imported.
+            # The entry points that torch loads on import look for a launcher.
             own = {**environment, "SIRTAKI_JOB_RANK": "0", "TF_CPP_MIN_LOG_LEVEL": "2"}
             paths = [self.folder / f"{len(self.servers)}.{parity}" for parity in ("even", "odd")]
             even, odd = (Server(path, IMPORTS[name], own) for path in paths)
@@ -88,7 +89,7 @@ class Pool:
         return (*CLIENT, *(str(server.path) for server in self.servers[name]), *program)
 
     def close(self) -> None:
-        """Ends all servers and the programs that they still run."""
+        """Ends all servers and the programs that still run in them."""
         for server in (one for pair in self.servers.values() for one in pair):
             server.process.kill()
             server.process.wait()

@@ -1,8 +1,8 @@
-"""A rank that lets a server (server.py) run its program: to the launcher it is the program.
+"""A rank that lets a server (server.py) run its program; the launcher sees this process as the program.
 
-`python -I -S client.py SOCKET SOCKET ARGUMENT...` gives its arguments, environment, folder and open files to the first
-server on even ranks and to the second on odd ones, passes signals on, and ends as the program does. Two servers have
-two seeds of str.__hash__, so that neighbours differ in the order of their sets, as ranks do.
+`python -I -S client.py SOCKET SOCKET ARGUMENT...` sends its arguments, environment, folder and open files to the first
+server on even ranks and to the second on odd ones, forwards signals, and ends as the program does. The two servers have
+different seeds of str.__hash__, so that neighbours differ in the order of their sets, as ranks of a real job do.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signa
 
 
 def open_files() -> list[int]:
-    """The files that this process was given."""
+    """Returns the descriptors that this process was given."""
     return [number for number in map(int, os.listdir("/proc/self/fd")) if os.path.exists(f"/proc/self/fd/{number}")]
 
 
 def end_as(status: int) -> None:
-    """Ends this process in the way that `status`, of waitpid(), describes."""
+    """Ends this process as `status`, a result of waitpid(), describes."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number != signal.SIGKILL:
@@ -32,19 +32,19 @@ def end_as(status: int) -> None:
 
 
 def forward(pid: int) -> None:
-    """Passes signals on to the program."""
+    """Forwards signals to the program."""
     for number in FORWARDED:
         signal.signal(number, lambda which, _frame: os.kill(pid, which))
 
 
 def lost(address: str, why: str) -> None:
-    """Ends with the last words of a server that does not answer."""
+    """Exits with the last output of a server that does not answer."""
     with open(f"{address}.log", errors="replace") as log:
         sys.exit(f"the warm interpreter at {address} runs no program: {why}; its last words:\n{log.read()[-4000:]}")
 
 
 def main() -> None:
-    """Asks the server, waits for the end."""
+    """Sends the request to the server, then waits for the end of the program."""
     files = open_files()
     address = sys.argv[1 + int(os.environ.get("SIRTAKI_JOB_RANK", "0")) % 2]
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

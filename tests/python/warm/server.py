@@ -1,11 +1,10 @@
 """An interpreter that has imported a framework and forks itself for every rank that asks.
 
-`python server.py FILE MODULE...` imports the modules, then serves the listening
-socket FILE until its standard input ends. A rank (client.py)
-sends its arguments, its environment and its open files. The fork takes these over and runs the program to the
-interpreter's end, as a new interpreter would: every program has a process of its own, and only imports are shared.
-Needs one thread, which torch and TensorFlow have after their import. Not for programs whose test is about the process
-itself: signals, parents, the first import.
+`python server.py DESCRIPTOR MODULE...` imports the modules, then serves the listening socket DESCRIPTOR until its
+standard input ends. A rank (client.py) sends its arguments, its environment and its open files. The fork takes them
+over and runs the program to the end of the interpreter, as a new interpreter would: every program has its own process,
+and only imports are shared. A server needs to be single-threaded, as it is after importing torch or TensorFlow.
+Programs that test the process itself (signals, parents, the first import) need a new interpreter.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_FILES = 64
-#: Files of a rank are parked from this number on until those of the server are closed.
+#: Files of a rank are parked at this number and above until those of the server are closed.
 PARKED = 512
 PR_SET_PDEATHSIG = 1
 
@@ -38,7 +37,7 @@ libc = ctypes.CDLL(None)
 
 @dataclass
 class Request:
-    """A rank's connection and what came through it: a header of JSON, and files by the server's numbers."""
+    """Connection of a rank and its message: a JSON header, and files by their numbers in the server."""
 
     connection: socket.socket
     header: dict[str, Any]
@@ -46,7 +45,7 @@ class Request:
 
 
 def receive(connection: socket.socket) -> Request | None:
-    """Returns a rank's request; None where the rank has gone before it sent one."""
+    """Returns the request of a rank, or None if the rank ended before it sent one."""
     files = array.array("i")
     data, ancillary, _flags, _address = connection.recvmsg(1 << 20, socket.CMSG_SPACE(MOST_FILES * files.itemsize))
     for _level, _kind, raw in ancillary:
@@ -55,17 +54,17 @@ def receive(connection: socket.socket) -> Request | None:
 
 
 class Server:
-    """Forks for requests, and tells each rank how its fork ended."""
+    """Forks for each request, and reports to each rank the exit status of its fork."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.listener = listener
         self.events = selectors.DefaultSelector()
-        self.connections: dict[int, socket.socket] = {}  # by the fork's pid, as the next
+        self.connections: dict[int, socket.socket] = {}  # by pid of the fork, like lives
         self.lives: dict[int, int] = {}
         self.ended = False
 
     def serve(self) -> Request | None:
-        """Returns the request in the fork that is to run it; None in the server at its end."""
+        """Returns the request in the fork that must run it; returns None in the server at its end."""
         self.events.register(self.listener, selectors.EVENT_READ, self.accept)
         self.events.register(sys.stdin, selectors.EVENT_READ, self.end)
         while not self.ended:
@@ -76,11 +75,11 @@ class Server:
         return None
 
     def end(self) -> None:
-        """Ends serve(): the process that started this one has gone. The forks end with this process."""
+        """Makes serve() return: the parent process is gone. The forks end with this process."""
         self.ended = True
 
     def accept(self) -> Request | None:
-        """Forks for the next rank; returns its request in the fork."""
+        """Forks for the next rank; returns the request in the fork."""
         connection, _ = self.listener.accept()
         request = receive(connection)
         if request is None:
@@ -104,14 +103,14 @@ class Server:
         return None
 
     def kill(self, pid: int) -> None:
-        """Kills a fork whose rank has been killed, unless it has ended at the same moment."""
+        """Kills the fork of a rank that was killed, unless the fork has ended at the same moment."""
         if pid not in self.connections:
             return
         self.events.unregister(self.connections[pid])
         os.kill(pid, signal.SIGKILL)
 
     def reap(self, pid: int) -> None:
-        """Tells a rank how its fork ended."""
+        """Reports to a rank the exit status of its fork."""
         connection, life = self.connections.pop(pid), self.lives.pop(pid)
         _, status = os.waitpid(pid, 0)
         self.events.unregister(life)
@@ -123,7 +122,7 @@ class Server:
         connection.close()
 
     def leave(self) -> None:
-        """Closes in a fork what belongs to the server."""
+        """Closes the descriptors of the server in a fork."""
         for connection in self.connections.values():
             connection.close()
         for life in self.lives.values():
@@ -133,7 +132,7 @@ class Server:
 
 
 def take_files(request: Request) -> None:
-    """Gives the rank's files the numbers that they have in the rank."""
+    """Gives the files of a rank the numbers that they have in the rank."""
     parked = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, PARKED) for file in request.files]
     for file in request.files:
         os.close(file)
@@ -144,7 +143,7 @@ def take_files(request: Request) -> None:
 
 
 def take_place(request: Request, known_paths: list[str]) -> list[str]:
-    """Takes over the rank's files, variables and folder; returns its arguments."""
+    """Takes over files, variables and folder of a rank; returns its arguments."""
     take_files(request)
     os.environ.clear()
     os.environ.update(request.header["environment"])
@@ -152,7 +151,7 @@ def take_place(request: Request, known_paths: list[str]) -> list[str]:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [path for path in paths if path and path not in known_paths]
     if "numpy.random" in sys.modules:
-        # A new process has a seed of its own; a fork would have that of its server.
+        # A new process has its own random seed; a fork would share the seed of its server.
         sys.modules["numpy.random"].seed()
     return request.header["arguments"]
 
@@ -180,14 +179,15 @@ def run(arguments: list[str]) -> None:
 
 
 def main() -> None:
-    """Serves. In a fork: runs the rank's program, and returns to the interpreter's end."""
+    """Serves requests. In a fork: runs the program of the rank, then returns so that the interpreter ends."""
     listener, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
     del sys.path[0]
     known_paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     for module in modules:
         importlib.import_module(module)
     gc.collect()
-    # What was imported stays: collections in the forks need not look at it, which would copy its pages.
+    # Imported objects live on; with gc.freeze() collections in the forks do not touch them, which would copy their
+    # pages.
     gc.freeze()
     request = Server(listener).serve()
     if request is not None:
