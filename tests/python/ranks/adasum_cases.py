@@ -13,7 +13,7 @@ from ranks.error_cases import fails
 
 
 def adasum(tensors: list[Tensor]) -> Tensor:
-    """As defined, in float64."""
+    """Returns the Adasum of `tensors` by its definition, computed in float64."""
     if len(tensors) == 1:
         return tensors[0].double()
     middle = (len(tensors) + 1) // 2
@@ -25,7 +25,7 @@ def adasum(tensors: list[Tensor]) -> Tensor:
 
 
 def _drawn(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """What ranks have resembles, as gradients do."""
+    """Returns a tensor of a rank that resembles those of other ranks, as gradients do."""
     common = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     own = torch.randn(shape, generator=torch.Generator().manual_seed(2 + rank), dtype=torch.float64)
     return (common + own).to(dtype)
@@ -118,7 +118,7 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, step: i
 
 
 def case_an_optimizer_combines_steps() -> None:
-    """Against a simulation of all ranks in one process."""
+    """An optimizer with op=Adasum equals a simulation of all ranks in one process."""
     for make in (
         lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
         lambda p: torch.optim.Adam(p, lr=0.01),

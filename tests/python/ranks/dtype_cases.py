@@ -14,19 +14,19 @@ from ranks.error_cases import fails
 from sirtaki._dtypes import WIRE_TYPES
 from sirtaki._numpy import numpy_ops
 
-#: Every type that this torch has.
+#: Every wire dtype that this version of torch has.
 DTYPES = [getattr(torch, name) for name in WIRE_TYPES if hasattr(torch, name)]
 COMPLEX = (torch.complex64, torch.complex128)
 MOVED = [getattr(torch, name) for name, how in WIRE_TYPES.items() if how.reduce_ops == () and hasattr(torch, name)]
 
 
 def bits(tensor: Tensor) -> list[int]:
-    """The bytes of a tensor, for types that cannot be compared."""
+    """Returns the bytes of a tensor, for dtypes that cannot be compared."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).tolist()
 
 
 def some(dtype: torch.dtype, rank: int, count: int = 3) -> Tensor:
-    """Elements of rank `rank` that differ from the other ranks', as bytes that mean something in every type."""
+    """Returns elements that differ between ranks; their bytes are valid values in every dtype."""
     size = dtype.itemsize
     content = [1 if dtype is torch.bool else (16 * (rank + 1) + i) % 64 for i in range(count * size)]
     return torch.tensor(content, dtype=torch.uint8).view(dtype)
@@ -123,7 +123,7 @@ def case_what_has_no_meaning_is_refused_by_name() -> None:
 
 
 class Spectral(nn.Module):
-    """A layer of complex weights behind a real one, as after a Fourier transform."""
+    """A layer with complex weights and a real bias, as after a Fourier transform."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ def _loss(model: nn.Module, rank: int, step: int) -> Tensor:
 
 
 def train_like_one(distribute: Callable[[nn.Module], tuple[Any, nn.Module]]) -> None:
-    """A model of complex weights on all ranks becomes that of one process with all batches."""
+    """Complex weights trained on all ranks equal those of one process that trains on all batches."""
     model, alone = Spectral(), Spectral()
     optimizer, called = distribute(model)
     plain = torch.optim.Adam(alone.parameters(), lr=0.1)
@@ -168,7 +168,7 @@ def case_optimizers_train_complex_weights() -> None:
 
 
 def case_gradients_of_complex_weights_are_compressed() -> None:
-    """What is owed of pairs of reals is kept, saved and given back as complex numbers."""
+    """The residual of complex gradients is kept, saved and restored as complex numbers."""
     weight = nn.Parameter(torch.zeros(4000, dtype=torch.complex64))
     plain = torch.optim.SGD([weight], lr=1.0)
     optimizer = hvd.DistributedOptimizer(plain, [("weight", weight)], compression="group_topk")

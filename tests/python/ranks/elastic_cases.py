@@ -1,4 +1,4 @@
-"""ElasticSampler, without ranks that join or leave."""
+"""ElasticSampler in a job of a fixed set of ranks."""
 
 from __future__ import annotations
 

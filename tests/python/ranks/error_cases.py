@@ -1,5 +1,5 @@
 # ruff: noqa: PT017  (no pytest on the ranks)
-"""A program's mistake gives, within two seconds and on every rank, an error that names tensor, ranks and values."""
+"""A mistake in the program raises within two seconds, on every rank, an error that names tensor, ranks and values."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def batches_of(rank: int, epoch: int) -> int:
 
 
 def reference_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int) -> None:
-    """What all ranks together do to the model of the one with most batches."""
+    """Trains as all ranks together train the model of the rank with the most batches."""
     for step in range(max(batches_of(rank, epoch) for rank in range(hvd.size()))):
         optimizer.zero_grad()
         for rank in range(hvd.size()):
@@ -74,7 +74,7 @@ def case_uneven_epochs_in_forward() -> None:
 
 
 def case_ranks_with_the_same_steps_stay_bit_equal() -> None:
-    """Those that made every step need no broadcast."""
+    """Ranks that made every step need no broadcast."""
     model = make_model()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
     steps = 2 if hvd.rank() == 0 else 6

@@ -1,5 +1,5 @@
 # ruff: noqa: PT017  (no pytest on the ranks)
-"""Opening, ending and re-opening sessions, forks and signals."""
+"""Sessions that open, end and open again, forks and signals."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def case_ctrl_c_interrupts_a_wait() -> None:
 
 
 def case_ctrl_c_while_a_stream_opens() -> None:
-    """In the first step one rank is late, and the other tries again after Ctrl-C, as one does in a notebook."""
+    """In the first step one rank is late, and the other retries after Ctrl-C, as a user does in a notebook."""
     if hvd.size() == 1:
         return
     for tries in range(1, 3):

@@ -18,21 +18,21 @@ EPSILON = 1e-3
 
 
 def _value(rank: int, shape: tuple[int, ...], dtype: torch.dtype, salt: int = 0) -> Tensor:
-    """1, 2 or 3, so that sums and products of four ranks are exact in every dtype."""
+    """Returns a tensor of 1, 2 and 3, so that sums and products over four ranks are exact in every dtype."""
     draw = torch.Generator().manual_seed(100 * salt + rank)
     drawn = torch.randint(1, 4, shape, generator=draw)
     return drawn > 1 if dtype is torch.bool else drawn.to(dtype)
 
 
 def _all(shape: tuple[int, ...], dtype: torch.dtype, salt: int = 0) -> Tensor:
-    """Of all ranks, in float64."""
+    """Returns the values of all ranks in float64."""
     return torch.stack([_value(rank, shape, dtype, salt).to(torch.int64).double() for rank in range(hvd.size())])
 
 
 def _same(got: Tensor, want: Tensor, what: object) -> None:
     assert got.dtype == want.dtype, (what, got.dtype, want.dtype)
     assert got.shape == want.shape, (what, got.shape, want.shape)
-    # Not every comparison knows every dtype.
+    # Some dtypes have no comparison operator; float64 has.
     assert torch.equal(got.double(), want.double()), (what, got, want)
 
 
@@ -133,7 +133,7 @@ def case_reducescatter() -> None:
 def _check_gradient(
     operation: Callable[[Tensor], list[Tensor]], shape: tuple[int, ...], what: str, factor: float
 ) -> None:
-    """`factor` times the gradient of the sum of all ranks' losses by each rank's input, against its differences."""
+    """Compares `factor` times the gradient of the summed losses of all ranks with differences of these losses."""
     draw = torch.Generator().manual_seed(hvd.rank())
     x = torch.randn(shape, generator=draw, dtype=torch.float64)
 
@@ -165,7 +165,8 @@ def case_gradients_of_every_operation() -> None:
     own = (hvd.rank() + 1, 2)
     mine = [1] * (size - 1) + [2]
     scales = {"prescale_factor": 0.5, "postscale_factor": 3.0}
-    # Horovod averages where results are copies of a rank's rows, and multiplies where they are parts of sums.
+    # Horovod averages gradients of results that copy the rows of a rank, and multiplies those of results that are parts
+    # of sums.
     factors = {"gather": 1 / size, "gathers": 1 / size, "broadcast": 1 / size, "scatter": size, "scatters": size}
     operations: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Any]]] = {
         "sum": ((2, 2), lambda x: hvd.allreduce(x, op=hvd.Sum)),

@@ -1,5 +1,5 @@
 # ruff: noqa: PT017  (no pytest on the ranks)
-"""Operations against what torch computes from all ranks' inputs, which every rank can make itself."""
+"""Operations against the results that torch computes from the inputs of all ranks, which every rank can generate."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SHAPES = [(), (1,), (0,), (17,), (5, 7), (3, 4, 5), (70_000,)]
 
 
 def value(rank: int, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
-    """The input of a rank: small numbers, exact in every dtype when summed."""
+    """Returns the input of a rank: small numbers, whose sums are exact in every dtype."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     numbers = torch.randint(0, 5, shape, generator=generator)
     return numbers % 2 == 1 if dtype == torch.bool else numbers.to(dtype)
 
 
 def values(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> list[Tensor]:
-    """The inputs of all ranks."""
+    """Returns the inputs of all ranks."""
     return [value(r, shape, dtype, seed) for r in range(hvd.size())]
 
 
 def stacked(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """All inputs in float64 (exact for these numbers), or bool."""
+    """Returns all inputs stacked, in float64 (exact for these numbers) or bool."""
     wide = torch.bool if dtype == torch.bool else torch.float64
     return torch.stack([v.to(torch.int64).to(wide) for v in values(shape, dtype)])
 
@@ -117,7 +117,7 @@ def case_ranks_submit_in_different_orders() -> None:
 
 
 def case_large_operations_in_pieces_and_priorities_give_the_same_sums() -> None:
-    """Several pieces each; the urgent one is small, the others have priorities of all signs."""
+    """Large tensors of extreme priorities travel in several pieces each; a small one is urgent."""
     numel = (10 << 20) // 4 + 3
     large = [torch.arange(numel, dtype=torch.float32).remainder_(13 + i).add_(hvd.rank()) for i in range(3)]
     want = [torch.arange(numel, dtype=torch.float32).remainder_(13 + i).mul_(hvd.size()) for i in range(3)]
@@ -228,7 +228,7 @@ def case_compression_casts_and_casts_back() -> None:
 
 
 def _gradient(operation: Callable[[Tensor], Any], shape: tuple[int, ...]) -> Tensor:
-    """Returns the gradient by ones of `shape`, where every element of every result has the gradient rank + 1."""
+    """Returns the gradient at ones of `shape`, where every element of every result has the gradient rank + 1."""
     x = torch.ones(shape, requires_grad=True)
     results = operation(x)
     for result in [results] if isinstance(results, Tensor) else results:
@@ -361,7 +361,7 @@ def case_timeline_is_written() -> None:
 
 
 class _Negated(torch.autograd.Function):
-    """An identity whose gradient is a negated view of the real one's negative."""
+    """The identity; its gradient is a negated view of the negative gradient."""
 
     @staticmethod
     def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:

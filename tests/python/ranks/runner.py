@@ -1,7 +1,6 @@
-"""Runs all cases of one module on this rank and leaves their outcomes in a file.
+"""Runs all cases of one module on this rank and writes their outcomes to a file.
 
-python -m ranks.runner MODULE FOLDER. A case is a function named case_*; it may ask for nothing and returns
-nothing.
+python -m ranks.runner MODULE FOLDER. A case is a function named case_* without parameters and without a result.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from ranks.error_cases import fails
 
 
 def _sets() -> list[hvd.ProcessSet]:
-    """Every choice of one rank or more, the whole too."""
+    """Returns every non-empty set of ranks, the set of all ranks included."""
     size = hvd.size()
     return [hvd.ProcessSet(ranks) for count in range(1, size + 1) for ranks in combinations(range(size), count)]
 
