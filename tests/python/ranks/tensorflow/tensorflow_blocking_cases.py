@@ -1,4 +1,4 @@
-"""TensorFlow's adapter where kernels cannot be asynchronous: each that waits blocks a thread; results are the same."""
+"""The adapter for TensorFlow without asynchronous kernels: a waiting kernel blocks a thread; results are equal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def case_it_is_said_once() -> None:
 
 
 def case_gradients_of_a_step_are_combined() -> None:
-    """More gradients than TensorFlow has threads: no rank may wait with one for what another has not begun."""
+    """More gradients than threads of TensorFlow: no rank may block on a gradient that a peer has not begun."""
     size = hvd.size()
     for traced in (True, False):
         variables = [tf.Variable(np.full((i + 1,), 1.0, np.float32), name=f"v{i}") for i in range(COUNT)]

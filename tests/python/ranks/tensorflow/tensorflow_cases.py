@@ -1,5 +1,5 @@
 # ruff: noqa: PT017  (no pytest on the ranks)
-"""Operations on TensorFlow's tensors against what numpy computes from all ranks' inputs; in eager code and graphs."""
+"""Operations on TensorFlow tensors, eager and in graphs, against the results of numpy from the inputs of all ranks."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ SHAPES = [(17,), (5, 7), (3, 4, 5)]
 
 
 def value(rank: int, shape: tuple[int, ...], dtype: tf.DType) -> np.ndarray:
-    """The input of a rank: small numbers, exact in every dtype when summed."""
+    """Returns the input of a rank: small numbers, whose sums are exact in every dtype."""
     numbers = np.random.default_rng(rank).integers(0, 5, shape)
     return (numbers % 2 == 1) if dtype == tf.bool else numbers.astype(dtype.as_numpy_dtype)
 
 
 def mine(shape: tuple[int, ...], dtype: tf.DType) -> tf.Tensor:
-    """This rank's input."""
+    """Returns the input of this rank."""
     return tf.constant(value(hvd.rank(), shape, dtype))
 
 
 def wide(shape: tuple[int, ...], dtype: tf.DType) -> np.ndarray:
-    """All inputs, in float64 or bool."""
+    """Returns all inputs stacked, in float64 or bool."""
     kind = bool if dtype == tf.bool else np.float64
     return np.stack([value(r, shape, dtype).astype(kind) for r in range(hvd.size())])
 
@@ -45,7 +45,7 @@ def same(got: tf.Tensor, want: np.ndarray, what: object) -> None:
 
 
 def everywhere(make: Callable[[tuple[int, ...], tf.DType], tf.Tensor], dtypes: list[tf.DType]) -> dict[Any, Any]:
-    """Results by (mode, shape, dtype); those of the graph are in flight at a time."""
+    """Returns results by (mode, shape, dtype); the operations of the graph are in flight together."""
     keys = [(shape, dtype) for shape in SHAPES for dtype in dtypes]
     results: dict[Any, Any] = {("eager", *key): make(*key) for key in keys}
 
@@ -160,7 +160,7 @@ def case_names_and_compression_of_single_operations() -> None:
 
 
 def case_indexed_slices_are_joined_by_rank() -> None:
-    """Alone and in groups with dense tensors, with a dense_shape and without, of integers too; averages divide."""
+    """Alone and grouped with dense tensors, with and without dense_shape, floats and integers; averages divide."""
     rank, size = hvd.rank(), hvd.size()
     for dtype in (tf.float32, tf.float64, tf.bfloat16, tf.int32, tf.int64):
         for shape in (None, tf.constant([9, 3])):
@@ -192,7 +192,7 @@ def case_indexed_slices_are_joined_by_rank() -> None:
 
 
 def case_errors_are_of_both_kinds() -> None:
-    """In eager code ours and TensorFlow's, which programs written for Horovod catch; they travel between processes."""
+    """Errors of eager code are Sirtaki's and TensorFlow's at once, as Horovod programs expect, and can be pickled."""
     import pickle
 
     rank = hvd.rank()
@@ -215,7 +215,7 @@ def case_errors_are_of_both_kinds() -> None:
             assert (str(again), again.rank, again.tensor) == (str(error), error.rank, error.tensor)
         else:
             raise AssertionError("not refused")
-    # Also of a name whose every root was agreed before, and which each could begin, and end, by itself.
+    # A wrong root is found even where the agreement of every root is cached, and each rank could begin and end alone.
     for _ in range(3):
         for root in range(hvd.size()):
             hvd.broadcast(tf.ones([17, 17]), root)
@@ -277,7 +277,7 @@ def case_process_sets() -> None:
 
 
 def refused(call: Callable[[], Any], kind: type[BaseException], part: str) -> None:
-    """`call` raises `kind` with `part` in its text."""
+    """Requires that `call` raises `kind` with `part` in its text."""
     try:
         call()
     except kind as error:
@@ -321,7 +321,7 @@ def case_a_name_in_flight_twice_is_an_error() -> None:
             refusals.put(str(error))
 
     if hvd.rank() > 0:
-        # Neither of rank 0's two can end before this rank submits its own.
+        # Neither of the two operations of rank 0 can complete before this rank submits its own.
         hvd.barrier()
         submit()
         return

@@ -15,12 +15,12 @@ STEP = 1e-3
 
 
 def weights(shape: Any, seed: int) -> tf.Tensor:
-    """What this rank multiplies its results by."""
+    """Returns the factors of this rank's loss."""
     return tf.constant(np.random.default_rng(100 * seed + hvd.rank()).normal(size=tuple(shape)))
 
 
 def check(operation: Callable[[tf.Tensor], tf.Tensor], rows: int, factor: float = 1.0) -> None:
-    """The gradient is `factor` times the derivative of the sum of all ranks' losses, which differences tell."""
+    """Compares the gradient with `factor` times the derivative of the summed losses of all ranks, by differences."""
     x = tf.constant(np.random.default_rng(hvd.rank()).normal(size=(rows, 2)))
 
     def loss(x: tf.Tensor) -> tf.Tensor:
@@ -72,7 +72,7 @@ def case_gradient_of_reducescatter() -> None:
 
 
 def gradients(operation: Callable[[list[tf.Tensor]], Any], rows: int) -> list[np.ndarray]:
-    """Of two tensors of so many rows, where all results get the gradient rank + 1; the same in both modes."""
+    """Returns gradients of two tensors of `rows` rows, equal in both modes; all results have the gradient rank + 1."""
 
     def both() -> list[tf.Tensor]:
         given = [tf.ones([rows, 2]), tf.ones([rows, 2], tf.float64)]
@@ -88,7 +88,7 @@ def gradients(operation: Callable[[list[tf.Tensor]], Any], rows: int) -> list[np
 
 
 def case_gradients_have_the_factors_of_horovod() -> None:
-    """Its formulas: allgather and broadcast average, reducescatter gathers, of a sum times the ranks; in sets, too."""
+    """Horovod averages in allgather and broadcast; it gathers in reducescatter, times the ranks for sums."""
     everybody, some = hvd.ProcessSet(), hvd.ProcessSet([0, hvd.size() - 1])
     for process_set in (everybody, some):
         if not process_set.included():
@@ -154,7 +154,7 @@ def case_there_is_no_gradient_through_max() -> None:
 
 
 def tape_step(**choices: Any) -> tuple[Callable[[tf.Tensor], Any], list[tf.Variable]]:
-    """A function of this rank's input with gradients rank-dependent, and its variables."""
+    """Returns a function that computes gradients with factors that depend on the rank, and its variables."""
     variables = [
         tf.Variable(tf.ones([3]), name="a"),
         tf.Variable(tf.ones([2, 3]), name="b"),
@@ -200,7 +200,7 @@ def case_tape_sums_scales_and_takes_other_operators() -> None:
 
 
 def hvd_stats() -> list[dict[str, Any]]:
-    """Rows of all tensors of all streams."""
+    """Returns the statistics rows of all tensors of all streams."""
     from sirtaki import stats
 
     return [row for stream in stats()["tensors"].values() for row in stream]
@@ -227,7 +227,7 @@ def case_tape_among_some_ranks() -> None:
     if some.included():
         same(step(tf.ones([3]) * (hvd.rank() + 1.0))[0], np.full(3, (hvd.size() + 1) / 2), "set")
     else:
-        # A rank outside of the set has its own.
+        # A rank outside of the set keeps its own gradient.
         same(step(tf.ones([3]) * (hvd.rank() + 1.0))[0], np.full(3, hvd.rank() + 1.0), "own")
 
 
@@ -328,7 +328,7 @@ def case_a_step_left_half_way_is_given_up_by_all() -> None:
         stream = next(s for (name, _), s in gradients._streams.by_key.items() if name == "left")
         call("sirtaki_ready", grads[1], call("sirtaki_step_number"), stream=stream.id, index=1, count=2)
     else:
-        # The last rank's next step tells the others, who wait in the one that it left.
+        # The next step of the last rank tells the others, which wait in the step that it left.
         refused(step, tf.errors.AbortedError, "left a step")
     same(step()[0], mean, "after")
 

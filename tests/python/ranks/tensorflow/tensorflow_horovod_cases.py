@@ -1,4 +1,4 @@
-"""Beside operations and gradients: sessions of TensorFlow 1, SyncBatchNormalization, states, helpers."""
+"""Sessions of TensorFlow 1, SyncBatchNormalization, states and helpers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ranks.tensorflow.tensorflow_cases import refused, same
 
 
 def reference_variable(value: Any, name: str) -> Any:
-    """A variable as TensorFlow 1 made them."""
+    """Returns a variable of the kind that TensorFlow 1 made by default."""
     return tf.compat.v1.get_variable(name, initializer=value, use_resource=False)
 
 
 def case_variables_of_a_session_are_broadcast() -> None:
-    """In graphs what broadcasts return is what a session runs; variables have the root's values afterwards."""
+    """A session runs the tensors that broadcasts return in graphs; afterwards variables have the values of the root."""
     rank, root = hvd.rank(), hvd.size() - 1
     for kind in (resource_variable_ops.ResourceVariable, reference_variable):
         for dtype in (tf.float32, tf.int32, tf.float16, tf.bool, tf.complex64):
@@ -68,7 +68,7 @@ def same_values(got: Any, want: np.ndarray) -> None:
 
 
 def case_batch_norm_takes_the_statistics_of_all_ranks() -> None:
-    """As one BatchNormalization of the whole batch: results, gradients, moving statistics; in tf.function, too."""
+    """Results, gradients and moving statistics equal those of one BatchNormalization of the whole batch."""
     import keras
 
     size, rank = hvd.size(), hvd.rank()
