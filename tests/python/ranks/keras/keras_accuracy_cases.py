@@ -1,4 +1,4 @@
-"""Keras's fit() on several ranks comes to the accuracy of one process, on a part of Fashion-MNIST."""
+"""Keras fit() on several ranks reaches the accuracy of one process, on a part of Fashion-MNIST."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def load(stem: str, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def accuracy(distributed: bool, **how: Any) -> float:
-    """Of a model trained by this rank with its part of each batch, or with all of it."""
+    """Returns the accuracy of a model trained on this rank's part of each batch, or on the whole of it."""
     keras.utils.set_random_seed(SEED)
-    # Names that count how many models a rank has made would differ, since rank 0 makes one more.
+    # Default names count the models of a process, and rank 0 makes one more than the others; fixed names are equal.
     hidden, last = keras.layers.Dense(64, "relu", name="hidden"), keras.layers.Dense(10, name="last")
     model = keras.Sequential([keras.layers.Input((784,)), hidden, last], name="model")
     optimizer: Any = keras.optimizers.SGD(0.02, momentum=0.9)
@@ -56,7 +56,7 @@ def case_fit_comes_to_the_accuracy_of_one_process() -> None:
         flush=True,
     )
     assert alone > 0.75, alone
-    # The same batches: sums in another order change a few answers.
+    # Both train on the same batches; another order of summation changes a few predictions.
     assert abs(together - alone) < 0.01, (together, alone)
     assert locally > alone - 0.03, (locally, alone)
     told = hvd.allgather_object((together, locally))

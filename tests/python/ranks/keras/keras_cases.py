@@ -1,5 +1,5 @@
 # ruff: noqa: PT017  (no pytest on the ranks)
-"""Keras on several ranks against Keras alone, which every rank can run itself. KERAS_BACKEND says on what."""
+"""Keras on several ranks against Keras alone, which every rank can run itself. KERAS_BACKEND selects the back end."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BATCH, STEPS = 4, 6
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets of all ranks, batch after batch."""
+    """Returns inputs and targets of all ranks, batch after batch."""
     random = np.random.default_rng(7)
     x = random.normal(size=(STEPS * hvd.size() * BATCH, 3)).astype(np.float32)
     return x, (x @ [[1.0], [-2.0], [0.5]] + 0.1).astype(np.float32)
 
 
 def share(values: np.ndarray) -> np.ndarray:
-    """This rank's part of every batch."""
+    """Returns the part of every batch that belongs to this rank."""
     return values.reshape(STEPS, hvd.size(), BATCH, -1)[:, hvd.rank()].reshape(STEPS * BATCH, -1)
 
 
@@ -36,7 +36,7 @@ def network(seed: int = 1) -> Any:
 
 
 def fit(model: Any, optimizer: Any, *, distributed: bool, callbacks: Any = (), epochs: int = 2, **how: Any) -> Any:
-    """Trains on this rank's part, or by itself on everything."""
+    """Trains on the data of this rank, or alone on the data of all ranks."""
     x, y = data()
     model.compile(optimizer, loss="mse", **how)
     batch = BATCH if distributed else BATCH * hvd.size()
@@ -51,7 +51,7 @@ def same_weights(one: Any, other: Any, tolerance: float = 1e-5) -> None:
 
 
 def against_one_process(make: Callable[[], Any], tolerance: float = 1e-5, **how: Any) -> None:
-    """Several ranks make the steps of one process with their batches together."""
+    """Several ranks make the same steps as one process that has all their batches."""
     alone, together = network(), network()
     fit(alone, make(), distributed=False, **how)
     fit(together, hvd.DistributedOptimizer(make()), distributed=True, **how)

@@ -1,4 +1,4 @@
-"""Local updates from Keras: against Keras alone, which every rank can run itself. KERAS_BACKEND says on what."""
+"""Local updates from Keras against Keras alone, which every rank can run itself. KERAS_BACKEND selects the back end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def with_norm() -> Any:
 
 
 def same_data(shard: int) -> tuple[np.ndarray, np.ndarray]:
-    """The batches of one rank, on any."""
+    """Returns the batches of rank `shard`, on any rank."""
     x, y = data()
     return tuple(v.reshape(STEPS, hvd.size(), BATCH, -1)[:, shard].reshape(STEPS * BATCH, -1) for v in (x, y))
 
@@ -44,14 +44,14 @@ def fit(model: Any, optimizer: Any, shard: int | None = None, epochs: int = 2, *
 
 
 def differ(variables: Any) -> bool:
-    """Whether any rank has other values than rank 0."""
+    """Tells whether any rank has other values than rank 0. Collective."""
     flat = np.concatenate([np.ravel(keras.ops.convert_to_numpy(v)) for v in variables])
     gathered = hvd.allgather(flat[np.newaxis])
     return not np.array_equal(gathered, np.broadcast_to(gathered[:1], gathered.shape))
 
 
 class Drift(keras.callbacks.Callback):
-    """Notes whether weights differ after each batch. Collective."""
+    """Records whether weights differ between ranks after each batch. Collective."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def case_one_step_is_the_synchronous_path() -> None:
 
 
 def case_equal_data_is_one_process() -> None:
-    """With 2^k ranks means of equal models are exact."""
+    """With 2^k ranks the mean of equal models is exact."""
     how = hvd.LocalUpdates("fixed:steps=4,delay=1,guard=off", fragments=2)
     several = {} if TORCH else {"steps_per_execution": 3}
     for make, more in ((adam, several), (sgd, {"run_eagerly": True})):
@@ -93,7 +93,7 @@ def case_weights_are_the_mean_of_models_trained_alone() -> None:
         for model, (x, y) in zip(models, shards, strict=True):
             model.train_on_batch(x[at], y[at])
         if step == 0:
-            # Gradients are averaged, so optimizers remember the same.
+            # The first step averages gradients, so all optimizers hold the same state after it.
             kept = zip(*([v.numpy() for v in o.variables] for o in optimizers), strict=True)
             for variables, mean in zip(zip(*(o.variables for o in optimizers), strict=True), kept, strict=True):
                 for variable in variables:
@@ -116,7 +116,7 @@ def case_models_drift_and_meet() -> None:
         optimizer = hvd.DistributedOptimizer(adam(), local_updates=how)
         fit(model, optimizer, callbacks=[drift])
         assert any(drift.seen), how
-        assert not differ(model.trainable_variables), how  # at the end of fit()
+        assert not differ(model.trainable_variables), how  # fit() has ended with a drain
         x, y = same_data(hvd.rank())
         model.train_on_batch(x[:BATCH], y[:BATCH])
         assert differ(model.trainable_variables), how
@@ -129,10 +129,10 @@ def case_models_drift_and_meet() -> None:
 
 def case_training_learns() -> None:
     for make, how in ((adam, hvd.LocalUpdates(4, optimizer_state=1)), (sgd, "auto:warmup=4,gain=0")):
-        model = network(seed=hvd.rank())  # the first step begins with the weights of rank 0
+        model = network(seed=hvd.rank())  # the first step starts from the weights of rank 0
         own = fit(model, hvd.DistributedOptimizer(make(), local_updates=how), epochs=20).history["loss"]
-        losses = hvd.allreduce(np.asarray(own))  # of all: a rank that failed alone would leave the others waiting
-        assert np.mean(losses[-10:]) < 0.4 * losses[0], (how, losses)  # of epochs of few samples: it jumps
+        losses = hvd.allreduce(np.asarray(own))  # averaged: a rank that failed alone would leave the others waiting
+        assert np.mean(losses[-10:]) < 0.4 * losses[0], (how, losses)  # several epochs: the loss of few samples jumps
         assert not differ(model.trainable_variables), how
 
 
@@ -157,7 +157,7 @@ def case_buffers_become_equal() -> None:
 
 
 def loop_of(model: Any, optimizer: Any, traced: bool) -> Callable[[Any, Any], None]:
-    """A step of the program's own."""
+    """Returns a function that makes one step of a custom training loop, traced by TensorFlow or not."""
     tell = getattr(optimizer, "report_loss", lambda loss: None)
     if TORCH:
 
@@ -206,7 +206,7 @@ def case_loops_of_the_program() -> None:
 
 
 def function_of(call: Callable[[], Any], traced: bool) -> Callable[[], Any]:
-    """The same, as a tf.function if so wanted."""
+    """Returns `call`, wrapped in a tf.function if `traced`."""
     if not traced:
         return call
     import tensorflow as tf
@@ -215,7 +215,7 @@ def function_of(call: Callable[[], Any], traced: bool) -> Callable[[], Any]:
 
 
 def case_losses_are_those_of_their_steps() -> None:
-    """Reported outside of a tf.function that applies gradients."""
+    """The program reports losses outside of the tf.function that applies gradients."""
     for traced in (False, not TORCH):
         told: list[float] = []
 

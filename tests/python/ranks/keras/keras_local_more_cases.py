@@ -1,5 +1,5 @@
 # ruff: noqa: PT017  (no pytest on the ranks)
-"""More of local updates from Keras: optimizers' state, accumulation, warm-up, ranks that go wrong, refusals."""
+"""More of local updates from Keras: optimizer state, accumulation, warm-up, failing ranks, refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sirtaki.keras._backend import backend
 
 
 def case_synchronous_region() -> None:
-    """Optimizers become equal where gradients are averaged again."""
+    """Optimizers become equal on all ranks where gradients are averaged again."""
     model = network()
     optimizer = hvd.DistributedOptimizer(adam(), local_updates=hvd.LocalUpdates(3, optimizer_state=0))
     step = loop_of(model, optimizer, True)
@@ -59,7 +59,7 @@ def case_accumulated_gradients_are_one_step() -> None:
         keras.optimizers.SGD(0.05, gradient_accumulation_steps=2), local_updates="fixed:steps=3,delay=0"
     )
     fit(model, optimizer, callbacks=[drift], epochs=3)
-    # Every second batch is a step; the first is the start, and every third after it is merged.
+    # Every second batch makes a step; the first step is synchronous, and every third step after it is merged.
     applied = [batch // 2 for batch in range(1, 3 * STEPS + 1)]
     assert drift.seen == [steps > 0 and (steps - 1) % 3 != 0 for steps in applied], drift.seen
     assert not differ(model.trainable_variables)
@@ -100,7 +100,7 @@ def case_a_model_that_is_made_in_its_first_step_begins_with_the_given_rank() -> 
 
 
 def case_differences_travel_compressed() -> None:
-    """As LocalUpdates says, else as gradients do. What a merge left out stays on its rank up to the next one."""
+    """LocalUpdates names the codec, or else gradients do; a residual stays on its rank until the next merge."""
     for own, gradients, exact in (
         (None, "none", True),
         ("none", "fp16", True),
@@ -176,7 +176,7 @@ def case_a_function_cannot_make_models_equal() -> None:
 
 
 def case_memory_that_was_replaced() -> None:
-    """Of torch; TensorFlow moves it, and that is all right."""
+    """A torch parameter whose memory the program replaced is refused; TensorFlow may move variables."""
     if not TORCH:
         return
     import torch
@@ -197,7 +197,7 @@ def case_buffers_are_named_before_the_first_step() -> None:
     optimizer = hvd.DistributedOptimizer(sgd(), local_updates=3)
     fit(model, optimizer, epochs=1)
     refused(lambda: optimizer.buffers_of(model), RuntimeError, "after the first step")
-    optimizer.buffers_of(network())  # has none
+    optimizer.buffers_of(network())  # no buffers
     known = with_norm()
     fit(
         known,
@@ -209,7 +209,7 @@ def case_buffers_are_named_before_the_first_step() -> None:
 
 
 def case_steps_after_the_end() -> None:
-    """Of an optimizer that is closed or gone, in a function that is still there."""
+    """A step of an optimizer that is closed or deleted, called from a function that still exists, does no harm."""
     model = network()
     optimizer = hvd.DistributedOptimizer(sgd(), local_updates=3)
     step = loop_of(model, optimizer, True)

@@ -1,4 +1,4 @@
-"""What optimizers of Keras remember where local updates take models back."""
+"""State of Keras optimizers when local updates roll models back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read(variable: Any) -> np.ndarray:
 
 
 def trained(optimizer: Any, steps: int, grad: Any, loss: float = 1.0) -> tuple[Any, list[float]]:
-    """A variable and how far each step, without what takes it back, has moved it."""
+    """Returns a variable and the distance that each step moved it; steps that raised an alarm are left out."""
     if not optimizer.built:
         optimizer.build([keras.Variable(np.ones(3, np.float32))])
     (variable,) = optimizer._trainable_variables
@@ -53,7 +53,7 @@ def case_copies_of_the_model_count_as_exposed() -> None:
 
 
 def case_a_function_writes_variables_itself() -> None:
-    """TensorFlow orders no writes that it does not know of."""
+    """TensorFlow does not order writes that it cannot see."""
     if TORCH:
         return
     import tensorflow as tf
@@ -78,7 +78,7 @@ def case_a_function_writes_variables_itself() -> None:
 
 
 def case_steps_stay_small_after_a_rollback() -> None:
-    """Late in a training, when Adam's corrections of young moments are over."""
+    """The rollback comes late in a training, when Adam no longer corrects the bias of its moments."""
     rate, grad = 0.001, [1.0, -2.0, 0.01]
     for state in (0, 1):
         how = hvd.LocalUpdates("fixed:steps=4,delay=0,warmup=0", optimizer_state=state)
@@ -104,7 +104,7 @@ def case_moments_that_are_not_finite_come_from_other_ranks() -> None:
     if hvd.rank() == 1:
         for v in state:
             v.assign(np.full(3, np.nan, np.float32))
-    with optimizer.synchronous():  # optimizers become equal
+    with optimizer.synchronous():  # makes optimizers equal
         for v, kept in zip(state, before, strict=True):
             assert np.allclose(read(v), kept, rtol=0.1), (v.path, read(v), kept)
         assert not differ([variable, *state])

@@ -1,4 +1,4 @@
-"""More of Keras on two ranks: what is saved, schedules, mixed precision, sparse gradients, compression, errors."""
+"""More of Keras on two ranks: saved state, schedules, mixed precision, sparse gradients, compression, errors."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def case_all_ranks_skip_a_step_that_overflows_on_one() -> None:
 
 def case_a_loss_scale_around_it_is_refused() -> None:
     if TORCH:
-        return  # nothing of it can be seen there
+        return  # torch gives no sign of a loss scale
     keras.config.set_dtype_policy("mixed_float16")
     model = network()
     keras.config.set_dtype_policy("float32")
@@ -167,7 +167,7 @@ def case_embeddings_are_those_of_one_process() -> None:
     alone = trained(keras.optimizers.SGD(0.01), False)
     for dense in (False, True):
         same_weights(alone, together(keras.optimizers.SGD(0.01), dense), 1e-4)
-    # Keras's Adam takes a row that comes twice for two gradients; several ranks give it each row once.
+    # Adam of Keras treats a row that occurs twice as two gradients; after a reduction over ranks each row occurs once.
     same_weights(together(keras.optimizers.Adam(0.01), False), together(keras.optimizers.Adam(0.01), True), 1e-4)
 
 
@@ -227,7 +227,7 @@ def case_loops_of_the_program_apply_combined_gradients() -> None:
 
 
 def case_the_first_step_of_a_loop_makes_the_optimizers_variables() -> None:
-    """And is compressed as those that follow."""
+    """The first step is compressed like later ones."""
     from sirtaki import stats
 
     before = set(stats()["tensors"])
@@ -279,7 +279,7 @@ def case_operators_and_process_sets() -> None:
 
 
 def slope_of(model: Any, optimizer: Any, slope: float) -> None:
-    """A step of a model whose loss has the same slope everywhere."""
+    """Makes a step of a model whose loss is linear with slope `slope`."""
     if TORCH:
         sum(keras.ops.sum(v) for v in model.trainable_variables).mul(slope).backward()
         optimizer.apply([v.value.grad for v in model.trainable_variables], model.trainable_variables)
@@ -293,7 +293,7 @@ def slope_of(model: Any, optimizer: Any, slope: float) -> None:
 
 def case_xla_is_turned_off_or_refused() -> None:
     if TORCH:
-        return  # jit_compile means torch.compile there, which leaves apply() alone
+        return  # on torch jit_compile means torch.compile, which does not compile apply()
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     fit(network(), optimizer, distributed=True, callbacks=callbacks, jit_compile=True)
@@ -304,7 +304,7 @@ def case_xla_is_turned_off_or_refused() -> None:
 
 
 def case_local_layers_keep_their_gradients() -> None:
-    """PartialDistributedOptimizer and register_local_var: shared layers stay equal, local ones go their own way."""
+    """PartialDistributedOptimizer and register_local_var: shared layers stay equal, local layers differ."""
     for choice in ("layers", "variable", "unscaled"):
         layers = [keras.layers.Dense(2, kernel_initializer="ones"), keras.layers.Dense(1, kernel_initializer="ones")]
         model = keras.Sequential([keras.layers.Input((2,)), *layers])
