@@ -1,4 +1,4 @@
-"""Backward passes that reach the parameters of several optimizers, of none, or run inside another backward."""
+"""Backward passes that reach parameters of several optimizers or of none, or run inside another backward pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def distributed(model: nn.Module, sync: str) -> Any:
 
 
 def combined(models: list[nn.Module], order: list[int], step: int) -> Tensor:
-    """A loss of some tasks; the last in `order` gets its gradients first."""
+    """Returns the summed loss of some tasks; backward computes the gradients of the last task in `order` first."""
     total = torch.zeros((), dtype=torch.float64)
     for task in order:
         total = total + loss_of(models[task], step)
@@ -59,12 +59,12 @@ def case_backward_meets_optimizers_in_another_order() -> None:
 
 
 def _tasks_of(rank: int, step: int) -> list[int]:
-    """The tasks in a rank's batch."""
+    """Returns the tasks in the batch of a rank."""
     return [(rank + step) % TASKS] if step % 2 else [(rank + step) % TASKS, (rank + step + 1) % TASKS]
 
 
 def case_a_batch_of_some_tasks() -> None:
-    """No rank's backward reaches all optimizers, and those of two ranks reach others."""
+    """No backward pass reaches all optimizers, and two ranks reach different ones."""
     for sync in MODES:
         models, references = [[make_model(i) for i in range(TASKS)] for _ in range(2)]
         optimizers = [distributed(model, sync) for model in models]
@@ -107,7 +107,7 @@ def case_a_backward_for_each_task_in_another_order() -> None:
 
 
 class Adapted(nn.Module):
-    """Frozen ends, and blocks in re-entrant checkpoints that have all trainable weights, as with LoRA."""
+    """A model with frozen ends whose trainable weights are all in re-entrant checkpoints, as with LoRA."""
 
     def __init__(self, nested: bool) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ def case_all_weights_inside_reentrant_checkpoints() -> None:
 
 
 class _Fails(torch.autograd.Function):
-    """Raises in backward."""
+    """An identity that raises in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class _Fails(torch.autograd.Function):
 
 
 def case_a_backward_that_fails_behind_a_checkpoint() -> None:
-    """The inner backward ends well and the outer does not: no step may use these gradients."""
+    """The inner backward pass ends well and the outer one fails: no step may use the gradients."""
     layer = nn.Linear(2, 2)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters(), lr=0.1))
     for bad in (True, False, True, False):
@@ -189,7 +189,7 @@ def case_a_backward_that_fails_behind_a_checkpoint() -> None:
 
 
 class _Turned(torch.autograd.Function):
-    """The identity, whose gradient is `turn` of the plain one."""
+    """The identity; its gradient is `turn` of the incoming gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, turn: Any) -> Tensor:

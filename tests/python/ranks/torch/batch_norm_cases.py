@@ -1,4 +1,4 @@
-"""SyncBatchNorm against torch's BatchNorm on the joined batch."""
+"""SyncBatchNorm against the BatchNorm of torch on the joined batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint: what a rank owes is where that keeps an optimizer's state, and comes back with it."""
+"""torch.distributed.checkpoint: the residual of a rank is saved with the optimizer state and restored with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ranks.torch.compression_cases import TOPK, constant, mean_of_gradients, nea
 
 @cache
 def _group() -> Any:
-    """Made once, on all ranks."""
+    """Returns the process group, made on all ranks in the first call."""
     dist.init_process_group("sirtaki")
     return dist.group.WORLD
 
@@ -44,7 +44,7 @@ def case_owed_comes_back_from_the_functions() -> None:
     set_optimizer_state_dict(again, loaded, optim_state_dict=state)
     assert torch.equal(_owed(loaded), owed)
     assert not loaded.state
-    # In the middle of a training as well.
+    # A state can be loaded in the middle of a training as well.
     run_constant(model, optimizer, range(4, 6))
     set_optimizer_state_dict(model, optimizer, optim_state_dict=state)
     assert torch.equal(_owed(optimizer), owed)
@@ -76,7 +76,7 @@ def case_owed_comes_back_from_a_folder() -> None:
 
 
 def case_a_new_optimizer_is_no_step_further() -> None:
-    """torch.distributed.checkpoint steps to make state; one rank alone may ask it to."""
+    """torch.distributed.checkpoint calls step() to create state; one rank alone may ask for it."""
     model, _ = constant(TOPK)
     for how in ({}, {"sync": "step"}, {"op": hvd.Adasum, "compression": "none"}, {"local_updates": 2}):
         plain = torch.optim.Adam(model.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""Compressed gradients in DistributedOptimizer: codecs in every mode, checkpoints, flush, what cannot be a number."""
+"""Compressed gradients in DistributedOptimizer: codecs in every mode, checkpoints, flush, gradients not finite."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def train(model: nn.Module, optimizer: Any, steps: range) -> list[float]:
 
 
 def mean_loss(losses: list[float]) -> float:
-    """Of all ranks, so that all agree on whether a case fails."""
+    """Returns the mean over all ranks, so that all agree on whether a case fails."""
     return float(hvd.allreduce(torch.tensor(losses)).mean())
 
 
@@ -92,7 +92,7 @@ def rows(optimizer: Any) -> dict[str, dict[str, Any]]:
 
 
 def saved(state: dict[str, Any]) -> dict[str, Any]:
-    """As it comes from a file."""
+    """Returns the state after a round trip through a file."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -100,7 +100,7 @@ def saved(state: dict[str, Any]) -> dict[str, Any]:
 
 
 class Constant(nn.Module):
-    """Gradients that do not depend on the weights."""
+    """A model whose gradients do not depend on its weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ def case_rules_choose_by_name() -> None:
 
 def case_a_loss_is_a_number_or_one_for_each_sample() -> None:
     model, optimizer = make("importance:split=loss")
-    optimizer.report_loss(0.5)  # nothing yet: the stream opens in the first step
+    optimizer.report_loss(0.5)  # no effect yet: the stream opens in the first step
     train(model, optimizer, range(2))
     optimizer.report_loss(0.5)
     optimizer.report_loss(torch.ones(BATCH, requires_grad=True))
@@ -240,7 +240,7 @@ def case_frozen_parameters() -> None:
     same_on_all_ranks(model.parameters())
 
 
-# ---- what cannot be a number ---------------------------------------------------------------
+# ---- gradients that are not finite ---------------------------------------------------------
 
 
 def case_a_nan_reaches_all_ranks_and_no_residual() -> None:
@@ -316,7 +316,7 @@ def case_a_gathered_checkpoint_holds_what_all_owe() -> None:
 
 
 class Heard(logging.Handler):
-    """Keeps what is logged."""
+    """A handler that keeps the texts of log records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -334,7 +334,7 @@ def case_a_checkpoint_of_more_ranks_is_shared() -> None:
         model, optimizer = constant(TOPK)
         run_constant(model, optimizer, range(4))
         file = saved(optimizer.state_dict())
-        # As if the run had had twice as many ranks, of which half are gone.
+        # The file looks as if the run had had twice as many ranks and half of them were gone.
         file["sirtaki"]["size"] = 2 * size
         again, loaded = constant(TOPK)
         loaded.load_state_dict(file)

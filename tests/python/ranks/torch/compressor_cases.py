@@ -1,4 +1,4 @@
-"""Compressors of the program's own inside DistributedOptimizer, and scale_lr()."""
+"""User-defined compressors in DistributedOptimizer, and scale_lr()."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ranks.torch.optimizer_support import (
 
 
 class Halves(hvd.Compressor):
-    """Sends float32 of float64."""
+    """Sends float64 as float32."""
 
     calls = 0
 
@@ -38,7 +38,7 @@ class Halves(hvd.Compressor):
 
 
 class Exact:
-    """No subclass, an object, another shape on the way."""
+    """A compressor that is an object and no subclass, and that changes the shape of a tensor."""
 
     def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
         return tensor.reshape(-1), tensor.shape
@@ -195,7 +195,7 @@ def case_bad_compressors_are_named() -> None:
         finally:
             optimizer.zero_grad()
 
-    # The first rank that fails may make the step void on the others before they have come so far.
+    # The first rank that fails may void the step on the other ranks before they reach the fault themselves.
     both = (ValueError, hvd.HorovodInternalError)
     raises(lambda: once(NoPair()), both)
     raises(lambda: once(Sparse()), both)

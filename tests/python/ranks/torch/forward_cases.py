@@ -1,4 +1,4 @@
-"""sync="forward" on every rank gives the same bits as the other modes."""
+"""sync="forward" gives the same bits as the other modes on every rank."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def groups_of(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def case_groups_and_schedulers() -> None:
-    """A scheduler's step after step() must not change updates that are still to be made."""
+    """The step of a scheduler after step() must not change pending updates."""
 
     def train(sync: str) -> Iterable[Tensor]:
         model = tied()
@@ -213,7 +213,7 @@ class Recurrent(nn.Module):
 
 
 class Lists(nn.Module):
-    """Parameters in containers that are never called."""
+    """A model with parameters in containers that are never called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -332,7 +332,7 @@ def case_parameters_without_a_module() -> None:
 
 
 def case_the_step_of_a_gan() -> None:
-    """Two optimizers whose models call each other."""
+    """The step of two optimizers whose models call each other."""
 
     def train(sync: str) -> Iterable[Tensor]:
         torch.manual_seed(6)

@@ -1,4 +1,4 @@
-"""sync="forward" on every rank: parameters that are read in other ways than by the call of their module."""
+"""sync="forward" on every rank, with parameters that are read in other ways than by calling their module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def given(step: int) -> Tensor:
 def same_training(
     make: Callable[[], nn.Module], loss_of: Callable[[nn.Module, int], Tensor], after: Callable[[nn.Module], None]
 ) -> None:
-    """Trains a model of `make`; calls `after` between step() and the next forward pass."""
+    """Trains a model of `make` in every mode; calls `after` between step() and the next forward pass."""
 
     def train(sync: str) -> Iterable[Tensor]:
         torch.manual_seed(11)
@@ -49,7 +49,7 @@ def nothing(model: nn.Module) -> None:
 
 
 class ReadsFirst(nn.Module):
-    """Uses a child's weight, then calls the child, then one more."""
+    """A module that reads the weight of a child before it calls the child, and the bias of another after its call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def case_averages_and_clamps_after_step() -> None:
 
 
 def case_copies_of_the_model() -> None:
-    """copy.deepcopy, torch.save of the module itself, conversions, traces."""
+    """Updates are complete in copies by copy.deepcopy, torch.save of the module, conversions and traces."""
 
     def train(sync: str) -> Iterable[Tensor]:
         torch.manual_seed(12)
@@ -151,7 +151,7 @@ def case_copies_of_the_model() -> None:
 
 
 class Dropped(nn.Module):
-    """A block of attention and a list of parameters, left out on some ranks in some steps."""
+    """A model whose attention block and parameter list are left out on some ranks in some steps."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models and training loops of the cases for sync="forward"."""
+"""Models and training loops for the cases of sync="forward"."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Make = Callable[[nn.Module], torch.optim.Optimizer]
 
 
 class Tied(nn.Module):
-    """Tied embedding and output, attention whose out_proj is never called, a layer nobody uses, one used at times."""
+    """Tied embedding and output, attention whose out_proj is never called, an unused layer and one used at times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def plain_training(optimizer: Any, model: nn.Module, steps: Iterable[int] = rang
 def trained(
     sync: str, make: Make, step: Callable[[Any, nn.Module, int], None], steps: int = 4, **options: Any
 ) -> Iterable[Tensor]:
-    """Parameters after `steps` calls of step(optimizer, model, number), each behind a zero_grad()."""
+    """Returns the parameters after `steps` calls of step(optimizer, model, number), each after a zero_grad()."""
     model = tied()
     optimizer = distributed(model, make, sync, **options)
     for number in range(steps):
@@ -79,7 +79,7 @@ def trained(
 
 
 def same_bits(train: Callable[[str], Iterable[Tensor]]) -> None:
-    """`train(sync)` gives the same bits in every mode and on every rank."""
+    """Requires that `train(sync)` gives the same bits in every mode and on every rank."""
     results = [[t.detach().clone() for t in train(sync)] for sync in MODES]
     same_on_all_ranks(results[0])
     for sync, result in zip(MODES[1:], results[1:], strict=True):
@@ -88,7 +88,7 @@ def same_bits(train: Callable[[str], Iterable[Tensor]]) -> None:
 
 
 def state_of(optimizer: Any) -> list[Tensor]:
-    """What the optimizer remembers, in order."""
+    """Returns the tensors of the optimizer state, in order."""
     state = optimizer.state_dict()["state"]
     return [v for key in sorted(state) for _, v in sorted(state[key].items()) if isinstance(v, Tensor)]
 

@@ -1,4 +1,4 @@
-"""sync="forward" on every rank: what programs do between step() and the next forward pass."""
+"""sync="forward" on every rank: calls that programs make between step() and the next forward pass."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def case_gradients_stay_until_they_are_cleared() -> None:
 
 
 def case_step_returns_before_the_gradients_are_there() -> None:
-    """Rank 0 goes on when the others have said that their step() is over; their next forward pass waits for it."""
+    """Rank 0 goes on once the others report the end of step(); the next forward pass of the others waits for rank 0."""
     model = tied()
     optimizer = distributed(model, momentum, "forward")
     plain_training(optimizer, model, range(3))
@@ -101,7 +101,7 @@ def case_layers_are_updated_one_after_the_other() -> None:
 
 
 def case_evaluation_between_steps() -> None:
-    """Under no_grad and inference_mode, with layers that skip the calls of their parts, and right after step()."""
+    """Evaluation right after step(), under no_grad and inference_mode, with layers that skip calls of their parts."""
 
     def train(sync: str) -> Iterable[Tensor]:
         torch.manual_seed(1)
@@ -124,7 +124,7 @@ def case_evaluation_between_steps() -> None:
 
 
 class TiedParts(nn.Module):
-    """Two parts with one weight, whose calls the model never makes."""
+    """Two parts with one weight; the model reads the weight and never calls the parts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class TiedParts(nn.Module):
 
 
 def case_tied_weights_are_updated_once() -> None:
-    """When the model is called in training and in evaluation."""
+    """A tied weight is updated once, whether the model is called in training or in evaluation."""
 
     def train(sync: str) -> Iterable[Tensor]:
         torch.manual_seed(13)
@@ -319,7 +319,7 @@ def case_what_it_cannot_do_is_refused_with_the_mode_to_use() -> None:
 
 
 def case_optimizers_derived_without_a_step_of_their_own() -> None:
-    """Torch wraps step() of the class that is made first, which is the derived one, or its base."""
+    """Torch wraps step() of the class that is instantiated first: the derived class or its base."""
 
     class Base(torch.optim.SGD):
         pass
@@ -355,7 +355,7 @@ def case_optimizers_derived_without_a_step_of_their_own() -> None:
 
 
 def case_use_without_the_update_is_detected() -> None:
-    """A weight that its module used in the first step, and the program, which has kept it, uses in the third."""
+    """The module uses the weight in the first step; in the third step the program uses a reference that it has kept."""
     torch.manual_seed(7)
     model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
     kept = model["b"].weight
@@ -488,6 +488,6 @@ def case_nothing_is_left_behind() -> None:
     plain_training(optimizer, model, range(2))
     del optimizer, scheduler, cycle
     gc.collect()
-    # Updates that nobody has waited for are made when somebody reads the parameters.
+    # Pending updates are applied when the program reads the parameters.
     same_on_all_ranks(model.parameters())
     assert _module_hooks.listener_count() == listeners

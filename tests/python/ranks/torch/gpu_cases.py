@@ -1,4 +1,4 @@
-"""What is done for tensors on a GPU, on tensors of the CPU: none of these needs one."""
+"""The code path of GPU tensors, run with tensors of the CPU: no case needs a GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = 13
 
 @contextmanager
 def mirrored(wanted: bool) -> Iterator[None]:
-    """The runtime sees copies of parameters and buffers alone."""
+    """Makes the runtime see host copies of parameters and buffers only, if `wanted`."""
     if not wanted:
         yield
         return
@@ -27,7 +27,7 @@ def mirrored(wanted: bool) -> Iterator[None]:
 
 
 def trained(copies: bool, updates: object) -> tuple[list[Tensor], list[Tensor]]:
-    """A model after some steps and a drain, and the one that all ranks had agreed on before."""
+    """Returns the parameters after some steps and a drain, and the last ones that all ranks had agreed on before."""
     with mirrored(copies):
         model = net()
         optimizer = distributed(model, local_updates=updates)
@@ -44,7 +44,7 @@ def trained(copies: bool, updates: object) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def case_local_updates_on_copies_have_the_same_bits() -> None:
-    """A model on a GPU is merged on the host; the runtime's work is the same."""
+    """A model on a GPU is merged on the host, in the same way as a model in host memory."""
     for updates in (4, "fixed:steps=3,delay=1"):
         plain, plain_anchor = trained(False, updates)
         ours, ours_anchor = trained(True, updates)

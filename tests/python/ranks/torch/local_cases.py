@@ -1,4 +1,4 @@
-"""Local updates: steps of one's own between merges of models."""
+"""Local updates: each rank makes steps of its own between merges of models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Make = Callable[[nn.Module], torch.optim.Optimizer]
 
 
 class Net(nn.Module):
-    """Convolution, BatchNorm with and without parameters, a tied weight, a frozen layer, one nobody uses."""
+    """Convolution, BatchNorm with and without parameters, a tied weight, a frozen layer, an unused one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def everything(model: nn.Module) -> list[Tensor]:
 
 
 def differ(tensors: list[Tensor]) -> bool:
-    """Whether any rank has other values than rank 0."""
+    """Tells whether any rank has other values than rank 0. Collective."""
     flat = torch.cat([t.detach().flatten() for t in tensors])
     first = hvd.broadcast(flat, 0, name="differ.first")
     return bool(hvd.allreduce(torch.tensor([float(not torch.equal(first, flat))]), op=hvd.Max, name="differ") > 0)
@@ -97,7 +97,7 @@ def case_one_step_is_the_synchronous_path() -> None:
 
 
 def case_equal_data_is_one_process() -> None:
-    """With 2^k ranks means of equal models are exact."""
+    """With 2^k ranks the mean of equal models is exact."""
     for make in (sgd, adamw):
         reference, model = net(), net()
         alone = make(reference)
@@ -223,7 +223,7 @@ def case_checkpoints_that_differ_are_refused() -> None:
         train(model, optimizer, steps)
         optimizer.drain()
         kept.append(copy.deepcopy((model.state_dict(), optimizer.state_dict())))
-    # Of other steps; and none on the first rank, which averages gradients while the others do not.
+    # Ranks load checkpoints of different steps; then rank 0 loads none, and averages gradients while the others do not.
     for mine in (kept[hvd.rank() % 2], kept[0] if hvd.rank() > 0 else None):
         resumed = net()
         again = distributed(resumed, local_updates="fixed:steps=4,delay=1")
@@ -242,7 +242,7 @@ def case_compressed_differences() -> None:
 
 
 class Experts(nn.Module):
-    """A layer that rank 0 alone uses, now and then."""
+    """A model with a layer that only rank 0 uses, in some steps."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""DistributedOptimizer in programs that cannot work: an error that says so on every rank, and no wrong number."""
+"""DistributedOptimizer in programs that cannot work: every rank raises an error; no rank computes a wrong number."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def train(model: nn.Module, optimizer: Any, steps: int = 3) -> None:
 
 
 def train_alone(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3) -> None:
-    """What train() does on all ranks together."""
+    """Trains one process as train() trains all ranks together."""
     for step in range(steps):
         optimizer.zero_grad()
         for rank in range(hvd.size()):
@@ -98,7 +98,7 @@ def case_a_new_optimizer_after_a_backward_that_failed() -> None:
 
 
 def case_optimizers_that_nobody_deletes() -> None:
-    """In a cycle with its scheduler, an optimizer that was replaced lives until the collector comes."""
+    """A replaced optimizer that forms a reference cycle with its scheduler lives until the garbage collector runs."""
 
     def check(sync: str) -> None:
         model, reference = small(), small()

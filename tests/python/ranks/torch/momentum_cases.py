@@ -1,4 +1,4 @@
-"""What codecs remember of the steps before: momentum correction, warm-up of density, and both in checkpoints."""
+"""Codec state from earlier steps: momentum correction, warm-up of density, and both in checkpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ranks.torch.compression_cases import TOPK, batch, make, make_sgd, mean_loss
 from ranks.torch.forward_support import MODES
 from ranks.torch.optimizer_support import close, raises, same_on_all_ranks
 
-# 7/8 is a factor without rounding.
+# The factor 7/8 causes no rounding.
 SGD: tuple[dict[str, Any], ...] = (
     {"lr": 0.02, "momentum": 0.875},
     {"lr": 0.02, "momentum": 0.875, "weight_decay": 0.05},
@@ -35,7 +35,7 @@ def case_momentum_correction() -> None:
         momenta = {name: row["momentum"] for name, row in rows(optimizer).items()}
         assert abs(momenta["first.weight"] - 0.9) < 1e-4, momenta
         assert momenta["first.bias"] == momenta["last.weight"] == 0, momenta
-        # Without weight decay SGD keeps the momentum of tensors that travel as they are, and no other.
+        # Without weight decay SGD keeps the momentum of uncompressed tensors, and of no others.
         state = {id(p): s for p, s in optimizer.state.items() if s.get("momentum_buffer") is not None}
         kept = {name for name, p in model.named_parameters() if id(p) in state}
         assert kept == {name for name, factor in momenta.items() if factor == 0}, kept
@@ -52,7 +52,7 @@ def case_momentum_correction_of_nothing_is_sgd_bit_for_bit() -> None:
 
 
 def case_momentum_correction_of_all_elements_is_sgd() -> None:
-    """Each rank has momentum of its own gradients; their mean differs from the mean's momentum by rounding alone."""
+    """Ranks keep the momentum of their own gradients; its mean is the momentum of the mean up to rounding."""
     for settings in SGD:
         for rest in ("rate=1,wire=gather,min=0,ndim=0", "rate=1,wire=gather,ndim=2"):
             for sync in MODES:

@@ -1,4 +1,4 @@
-"""DistributedOptimizer of a process set: as an optimizer of all ranks of a smaller job, beside others."""
+"""DistributedOptimizer of a process set: as in a smaller job of these ranks, beside other optimizers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH = 4
 
 
 def _halves() -> list[hvd.ProcessSet]:
-    """Every rank is in one of two sets, which differ in size where they can."""
+    """Returns two sets that hold every rank between them, and differ in size where possible."""
     first = [rank for rank in range(hvd.size()) if rank % 3 != 1]
     return [hvd.ProcessSet(first), hvd.ProcessSet([rank for rank in range(hvd.size()) if rank not in first])]
 
@@ -33,7 +33,7 @@ def _model() -> nn.Module:
 
 
 def _loss(model: nn.Module, step: int, ranks: Sequence[int]) -> Tensor:
-    """Over the batches of some ranks."""
+    """Returns the loss over the batches of `ranks`."""
     draws = [torch.Generator().manual_seed(1000 * step + rank) for rank in ranks]
     inputs = torch.cat([torch.randn(BATCH, 7, generator=draw, dtype=torch.float64) for draw in draws])
     labels = torch.cat([torch.randint(0, 3, (BATCH,), generator=draw) for draw in draws])
@@ -41,7 +41,7 @@ def _loss(model: nn.Module, step: int, ranks: Sequence[int]) -> Tensor:
 
 
 def _train(ranks: list[int], own: list[int], **options: Any) -> tuple[nn.Module, nn.Module]:
-    """A model trained by this rank with the others, and one trained alone with the batches of `ranks`."""
+    """Returns a model trained by this rank with others, and one trained alone on the batches of `ranks`."""
     model, reference = _model(), _model()
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model.named_parameters(), **options
@@ -78,7 +78,7 @@ def case_sets_train_side_by_side() -> None:
 
 
 def case_all_ranks_at_once_with_sets() -> None:
-    """One parameter belongs to all, another to the set, as experts beside what is shared."""
+    """One parameter belongs to all ranks, another to the set, as experts do beside shared layers."""
     process_set = _mine()
     everybody = list(range(hvd.size()))
     shared, expert = nn.Parameter(torch.zeros(5)), nn.Parameter(torch.zeros(3))
@@ -166,7 +166,7 @@ def case_a_compressor_of_the_programs_own() -> None:
 
 def case_what_is_owed_stays_in_the_set() -> None:
     process_set = _mine()
-    if process_set.size() == 1:  # nothing is compressed, and nothing owed
+    if process_set.size() == 1:  # nothing is compressed, so there is no residual
         return
     torch.manual_seed(1)
     weight = nn.Parameter(torch.zeros(64, 64))
@@ -210,7 +210,7 @@ def case_a_deviation_ends_the_step_of_the_set_alone() -> None:
         two.zero_grad()
         loss = some.sum() + more.sum()
         if fail and hvd.rank() == 0:
-            # A backward pass that ends would send zeros for gradients that it lacks.
+            # A backward pass that succeeds would contribute zeros for its missing gradients.
             hook = more.register_hook(out_of_memory)
             with contextlib.suppress(RuntimeError):
                 loss.backward()
@@ -218,7 +218,7 @@ def case_a_deviation_ends_the_step_of_the_set_alone() -> None:
         else:
             loss.backward()
         if fail:
-            hvd.barrier(process_set=process_set)  # a rank that has not begun the step would not miss it
+            hvd.barrier(process_set=process_set)  # the other ranks must have begun the step to notice that it fails
         if fail and hvd.rank() == 0:
             two._sirtaki.give_up("out of memory")
             return

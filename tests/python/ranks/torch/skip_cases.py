@@ -1,4 +1,4 @@
-"""Gradients that are not finite with compression.nonfinite=skip: all ranks leave the step out, in every mode."""
+"""Gradients that are not finite with compression.nonfinite=skip: all ranks skip the step, in every mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def owed(optimizer: Any) -> dict[str, Tensor]:
 
 
 def step_with_an_infinity(model: Any, optimizer: Any) -> None:
-    """On rank 0, in the gradient of `first.weight`."""
+    """Makes a step in which the gradient of `first.weight` is infinite on rank 0."""
     factor = float("inf") if hvd.rank() == 0 else 1.0
     hook = model.first.weight.register_hook(lambda gradient: gradient * factor)
     try:

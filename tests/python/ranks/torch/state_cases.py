@@ -1,5 +1,5 @@
 # ruff: noqa: PT017  (no pytest on the ranks)
-"""The optimizer's state of one rank on all, as it is there; optimizers of classes that trainers derive."""
+"""Optimizer state of one rank, broadcast to all with its types; optimizers of classes that trainers derive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import sirtaki.torch as hvd
 
 def _model(dtype: torch.dtype = torch.float32) -> nn.Module:
     torch.manual_seed(1)
-    # No vectors: Muon takes matrices alone.
+    # The layers have no bias, because Muon takes matrices only.
     how = {"bias": False, "dtype": dtype, "device": "cpu"}
     return nn.Sequential(nn.Linear(4, 6, **how), nn.Linear(6, 4, **how))
 
@@ -40,7 +40,7 @@ def _train(model: nn.Module, optimizer: Any, seed: int) -> None:
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    """The leaves of a state by their place, with the types of what holds them."""
+    """Returns the leaves of a state by path; a path includes the types of the containers."""
     if isinstance(value, dict):
         items = value.items()
     elif isinstance(value, (list, tuple, deque)):
@@ -106,7 +106,7 @@ def case_sparse_adam_gets_its_state() -> None:
 
 def case_state_keeps_its_types() -> None:
     model = _model(torch.bfloat16)
-    # Adafactor and others have float32 state of bfloat16 parameters; Adam has it where a program puts it.
+    # Adafactor and others keep float32 state for bfloat16 parameters; Adam does if the program puts it there.
     optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01))
     _train(model, optimizer, 0)
     for p in model.parameters():
@@ -125,7 +125,7 @@ class _Pair(NamedTuple):
 
 
 class _Keeper(torch.optim.SGD):
-    """An optimizer with state in containers of many kinds."""
+    """An optimizer with state in many kinds of containers."""
 
     def remember(self) -> None:
         for group in self.param_groups:
@@ -152,7 +152,7 @@ def case_containers_keep_their_types() -> None:
 
 
 class _OwnLoad(torch.optim.SGD):
-    """An optimizer that loads in a way of its own."""
+    """An optimizer with its own load_state_dict()."""
 
     loaded = 0
 
@@ -185,7 +185,7 @@ def case_other_groups_are_refused() -> None:
 
 
 def _derived(optimizer: Any) -> Any:
-    """What Lightning's manual optimization has in its hands: another object with the same insides."""
+    """Returns another object that shares all attributes, as the manual optimization of Lightning makes."""
     kind = type(optimizer)
     twin = object.__new__(type(f"Lightning{kind.__name__}", (kind,), {}))
     twin.__dict__ = dict(optimizer.__dict__)
@@ -201,7 +201,7 @@ def case_derived_classes_do_what_theirs_do() -> None:
             _train(model, twin, hvd.rank() + seed)
         twin.load_state_dict(twin.state_dict())
         twin.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
-        # The twin goes before the optimizer does, which still has its stream and its hooks.
+        # The twin is deleted first; the optimizer must keep its stream and its hooks.
         del twin
         assert hvd.Adasum in how.values() or optimizer._sirtaki._hooks
         _train(model, optimizer, hvd.rank() + 2)
@@ -239,7 +239,7 @@ def case_sparse_as_dense_gives_the_optimizer_sparse_gradients() -> None:
             rows = torch.randint(0, 6, (hvd.size(), 4), generator=torch.Generator().manual_seed(step))
             optimizer.zero_grad()
             plain.zero_grad()
-            # One rank has no gradient in a step.
+            # In each step one rank has no gradient.
             if hvd.rank() != step:
                 table(rows[hvd.rank()]).square().sum().backward()
             used = [rows[rank] for rank in range(hvd.size()) if rank != step]
@@ -287,7 +287,7 @@ def case_forward_leaves_everything_as_it_found_it() -> None:
 
 
 def case_an_optimizer_that_goes_waits_for_nobody() -> None:
-    """The others come to the step when the optimizer of rank 0 is gone; updates that it has left are made then."""
+    """The optimizer of rank 0 is deleted before the others reach the step; its pending updates are applied then."""
     for sync in ("backward", "step", "forward"):
         model, reference = _model(), _model()
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), sync=sync)
@@ -310,7 +310,7 @@ def case_an_optimizer_that_goes_waits_for_nobody() -> None:
         if not late and sync != "backward":
             hvd.barrier()
         if sync == "step":
-            continue  # nobody has made the step
+            continue  # the step was never made
         for p, other in zip(model.parameters(), reference.parameters(), strict=True):
             assert torch.allclose(p, other, atol=1e-6), sync
         hvd.barrier()
@@ -337,7 +337,7 @@ def _use_everything(how: dict[str, Any]) -> None:
 
 
 def case_default_device_and_type_are_the_programs() -> None:
-    """There may be no GPU: tensors that nobody says a device of land on "meta", where nothing can be read."""
+    """The default device is "meta", as there may be no GPU: a tensor without an explicit device has no values."""
     size = hvd.size()
     mine = torch.ones(size, dtype=torch.float32, requires_grad=True)
     table = nn.Embedding(5, 3, sparse=True)

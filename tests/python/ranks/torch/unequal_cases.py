@@ -1,4 +1,4 @@
-"""Models that are not the same on all ranks in the first step, where somebody forgot to broadcast them."""
+"""Models that differ between ranks in the first step, because the program did not broadcast them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def case_equal_models_say_nothing() -> None:
 
 
 def case_kinds_of_parameters() -> None:
-    """Halves, odd strides, empty ones."""
+    """Half precision, unusual strides, empty tensors."""
     torch.manual_seed(1)
     tensors = [torch.randn(3, 5).t(), torch.randn(7).bfloat16(), torch.randn(4).double(), torch.empty(0)]
     params = [nn.Parameter(t) for t in tensors]
