@@ -1,4 +1,4 @@
-"""Backend `sirtaki` of torch.distributed: collectives beside Gloo's in the same job, works, errors."""
+"""Backend `sirtaki` of torch.distributed: collectives beside Gloo in the same job, works, errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @cache
 def gloo() -> Any:
-    """A group of Gloo's beside ours; made by the first case, on all ranks."""
+    """Returns a Gloo group beside that of Sirtaki; the first case makes it, on all ranks."""
     print(f"SEED={SEED}")
     dist.init_process_group("sirtaki")
     return dist.new_group(backend="gloo")
@@ -40,13 +40,13 @@ def size() -> int:
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32, salt: int = 0) -> Tensor:
-    """Small whole numbers that differ between ranks: sums and products of them are exact in every dtype."""
+    """Returns small whole numbers that differ between ranks; their sums and products are exact in every dtype."""
     generator = torch.Generator().manual_seed(SEED * 1000 + salt * 17 + rank())
     return torch.randint(1, 4, shape, generator=generator).to(dtype)
 
 
 def same(run: Callable[[Any], Tensor | list[Tensor]]) -> None:
-    """`run(group)` gives the same over both backends."""
+    """Requires that `run(group)` gives the same over both backends."""
     ours, theirs = run(None), run(gloo())
     pairs = zip([ours], [theirs], strict=True) if isinstance(ours, Tensor) else zip(ours, theirs, strict=True)
     for one, other in pairs:
@@ -145,7 +145,7 @@ def case_all_gather_is_gloos() -> None:
 
     for dtype in (*INTEGERS, *FLOATS, *HALVES):
         same(lambda group, dtype=dtype: run(group, dtype))
-    for dtype in (torch.int16, torch.uint16, torch.bool):  # not Gloo's
+    for dtype in (torch.int16, torch.uint16, torch.bool):  # Gloo does not have these dtypes
         whole = torch.zeros(size(), dtype=dtype)
         dist.all_gather_single(whole, torch.tensor([rank() == 1], dtype=dtype))
         assert whole.tolist() == [r == 1 for r in range(size())]
@@ -193,7 +193,7 @@ def case_all_to_all_sends_to_each_rank_its_own() -> None:
         return output
 
     same(run)
-    # To rank r go r + 1 rows, to each its own count of elements in the other form.
+    # Rank r receives r + 1 rows from each rank; in the list form, r + 1 elements.
     sends = [r + 1 for r in range(size())]
     source = torch.full((sum(sends), 2), float(rank()))
     output = torch.zeros((rank() + 1) * size(), 2)
@@ -300,7 +300,7 @@ def case_a_rank_that_evaluates_alone_is_told_so() -> None:
 def case_a_dropped_work_still_writes() -> None:
     output = torch.zeros(size())
     dist.all_gather_single(output, torch.full((1,), float(rank())), async_op=True)
-    for _ in range(WINDOW + 1):  # a call waits for the one of the same name
+    for _ in range(WINDOW + 1):  # a call waits for the earlier one of the same name
         dist.barrier()
     assert output.tolist() == list(range(size()))
 

@@ -1,4 +1,4 @@
-"""torch.compile around DistributedDataParallel and collectives, tensors of rare types, asynchronous checkpoints."""
+"""torch.compile around DistributedDataParallel and collectives, tensors of rare dtypes, asynchronous checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def model() -> nn.Sequential:
 
 
 def trained(step: Callable[[nn.Module, Any, Tensor], None]) -> list[Tensor]:
-    """Weights after three steps of `step(model, optimizer, batch)`."""
+    """Returns the weights after three calls of `step(model, optimizer, batch)`."""
     made = DistributedDataParallel(model())
     optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
     for number in range(3):
@@ -142,7 +142,7 @@ def case_collectives_move_every_type() -> None:
 
 
 def case_complex_numbers_are_summed_for_callers_in_cpp() -> None:
-    """Python's dist.all_reduce() makes reals of complex numbers itself; C++ gives the group complex tensors."""
+    """dist.all_reduce() views complex tensors as real ones; callers in C++ pass complex tensors to the group."""
     group = dist.group.WORLD
     every = [complex_of(torch.complex64, r, 2 * size()) for r in range(size())]
     tensor = every[rank()].clone()

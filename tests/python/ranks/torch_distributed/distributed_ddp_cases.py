@@ -1,4 +1,4 @@
-"""torch's own data parallelism over backend `sirtaki`: gradients are those of one process with all the data."""
+"""Data parallelism of torch over backend `sirtaki`: gradients are those of one process with all the data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = 6
 
 @cache
 def start() -> None:
-    """The process group, on the first call."""
+    """Makes the process group in the first call."""
     print(f"SEED={SEED}")
     dist.init_process_group("sirtaki")
 
@@ -38,7 +38,7 @@ def size() -> int:
 
 
 class Branches(nn.Module):
-    """Several layers, of which one is used where `both` is given."""
+    """Several layers, one of which is used only if `both` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def plain_model() -> nn.Module:
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
-    """All ranks' rows of a step, and their labels."""
+    """Returns the rows of all ranks in a step, and their labels."""
     generator = torch.Generator().manual_seed(SEED * 100 + step)
     rows = torch.randn(ROWS * size(), 8, generator=generator)
     return rows, torch.randint(3, (ROWS * size(),), generator=generator)
@@ -68,7 +68,7 @@ def mine(tensor: Tensor) -> Tensor:
 
 
 def whole_model_after(steps: int) -> nn.Module:
-    """What one process makes of all rows."""
+    """Returns the model that one process trains on all rows."""
     model = plain_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(steps):
@@ -103,7 +103,7 @@ def train(model: nn.Module, steps: int = 5, made: Callable[[Any], torch.optim.Op
 
 def case_ddp_trains_as_one_process() -> None:
     start()
-    # Buckets of a few kilobytes, built anew after the first step.
+    # The buckets hold a few kilobytes, and DDP rebuilds them after the first step.
     model = DistributedDataParallel(plain_model(), bucket_cap_mb=0.003)
     train(model)
     assert model._get_ddp_logging_data().get("has_rebuilt_buckets") == 1
@@ -148,7 +148,7 @@ def case_unused_parameters() -> None:
         model.zero_grad()
         model(rows, both=step == 1 and rank() == 0).sum().backward()
         side = model.module.side.bias.grad
-        if step == 1:  # used on one rank: that rank's gradient, divided by all
+        if step == 1:  # one rank used it: its gradient, divided by the number of ranks
             assert torch.allclose(side, torch.full((3,), 4.0 / size()))
         else:
             assert side is None
@@ -184,7 +184,7 @@ def case_a_hook_that_starts_collectives_in_callbacks_is_refused() -> None:
 
     def hook(_, bucket):  # noqa: ANN001, ANN202
         gate: torch.futures.Future[Tensor] = torch.futures.Future()
-        # Made only later, so that its callback never runs here.
+        # The result of `gate` is set later, so that its callback never runs here.
         first = dist.all_reduce(bucket.buffer(), async_op=True)
 
         def again(done: Any) -> Tensor:
@@ -276,7 +276,7 @@ def case_hvd_operations_beside_it() -> None:
 
 
 def case_meshes_of_two_dimensions_train() -> None:
-    """Tensor parallelism over one dimension, fully_shard over the other."""
+    """Tensor parallelism over one dimension of a mesh and fully_shard over the other train as one process does."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module

@@ -26,7 +26,7 @@ def size() -> int:
 
 
 def case_messages_arrive_in_their_order() -> None:
-    for number in range(70):  # more than a window
+    for number in range(70):  # more messages than the window holds
         if rank() == 0:
             for peer in range(1, size()):
                 dist.send(torch.full((3, 2), float(number * peer)), peer)
@@ -39,7 +39,7 @@ def case_messages_arrive_in_their_order() -> None:
 def case_a_ring_without_waiting() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
         source = torch.full((5,), rank() + 1).to(dtype)
-        target = torch.zeros(5, 2, dtype=dtype)[:, 0]  # with holes between its elements
+        target = torch.zeros(5, 2, dtype=dtype)[:, 0]  # a column: not contiguous
         sent = dist.isend(source, (rank() + 1) % size())
         received = dist.irecv(target, (rank() - 1) % size())
         sent.wait()
