@@ -1,4 +1,4 @@
-"""Tensors of every type: moved by every operation, complex ones combined as pairs of reals, refusals with names."""
+"""Tensors of every dtype: moves by every operation, complex ones combined as pairs of reals, refusals with names."""
 
 from __future__ import annotations
 
