@@ -26,7 +26,7 @@ BENCHMARKS = (
 
 
 def main() -> int:
-    """Runs all, also after one that failed; says which did."""
+    """Runs every benchmark, even after one has failed, and names those that failed."""
     failed = [
         name
         for name in BENCHMARKS

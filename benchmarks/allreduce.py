@@ -43,16 +43,16 @@ QUICK_SIZES = (4 * KB, MB, 4 * MB)
 NETS = (LOOPBACK, "1000", "200", "200x2")
 RANKS = (2, 4, 8)
 LAUNCHES = 3
-#: From here on a shaped link, not latency, should be the limit.
+#: From this payload on the shaped link, not latency, should be the limit.
 BULK_BYTES = 4 * MB
 PAYLOAD_SHARE_TARGET = 0.95
 #: On loopback, with 2 and 4 ranks: times faster than Gloo by bytes, and the share of the bound at the largest.
 SHARED_SPEEDUPS = {4 * KB: 5.0, 4 * MB: 6.0, 64 * MB: 3.5}
 SHARED_RANKS = (2, 4)
 MEMORY_SHARE_TARGET = 0.7
-#: Processor time is taken over this many blocks, which reduce so many bytes or two tensors.
+#: Processor time is taken over CPU_PAIRS blocks; a block reduces CPU_BYTES, at least two tensors.
 CPU_PAIRS, CPU_BYTES = 10, 64 * MB
-#: A shaped row counts only where the links together carry at most this share of what the processors can move.
+#: A shaped row counts only where the links together carry at most this share of the bytes that the processors can move.
 CPU_SHARE = 0.5
 
 
@@ -64,22 +64,22 @@ class Case(NetCase):
 
     @property
     def key(self) -> str:
-        """Its name in the partial file."""
+        """Key of the case in the partial file."""
         return f"{super().key}/{self.payload}"
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its parameters in result rows."""
+        """Parameters of the case in result rows."""
         return {**super().params, "bytes": self.payload}
 
     @property
     def cpu_key(self) -> str | None:
-        """The same for processor time; None: it is not measured."""
+        """Key of the case for processor time; None: processor time is not measured."""
         return f"{self.key}/cpu" if self.net == LOOPBACK and self.payload >= BULK_BYTES else None
 
     @property
     def speedup(self) -> float:
-        """The target over Gloo."""
+        """Target of the speed-up over Gloo."""
         shared = self.net == LOOPBACK and self.size in SHARED_RANKS
         return SHARED_SPEEDUPS.get(self.payload, 1.0) if shared else 1.0
 
@@ -88,7 +88,7 @@ class Case(NetCase):
 
 
 def measure_ceiling(options: Options, size: int) -> dict[str, float]:
-    """What the processors can do with P ranks: bytes a second sent in all over unshaped links, and copied in memory."""
+    """Measures the processor limits: bytes a second that all ranks send over unshaped links and copy in memory."""
     payload = (4 if options.quick else 64) * MB
     with network(UNSHAPED, size) as net, Group(size, list(options.systems), net=net) as group:
         copied = sum(group.call("memory_copy", seconds=0.3))
@@ -99,20 +99,20 @@ def measure_ceiling(options: Options, size: int) -> dict[str, float]:
 
 
 def measure_copy(options: Options, size: int) -> dict[str, float]:
-    """The memory part of the ceiling alone, where no namespaces can be made."""
+    """Measures the memory part of the ceiling alone, for machines where no namespaces can be made."""
     with Group(size, [], net=None) as group:
         return {"copied": sum(group.call("memory_copy", seconds=0.1 if options.quick else 0.3))}
 
 
 def bound_seconds(case: Case, ceiling: dict[str, float]) -> float:
-    """The physical limit: the wire's payload rate, or on loopback one memory copy of every byte that moves."""
+    """Physical limit: the payload rate of the wire or, on loopback, one memory copy of every byte that moves."""
     if case.net == LOOPBACK:
         return case.size * ring_bytes(case.size, case.payload) / ceiling["copied"]
     return case.wire_seconds(case.payload)
 
 
 def cpu_limited(case: Case, ceiling: dict[str, float]) -> bool:
-    """Whether the processors, not the links, may be what limits this case."""
+    """Returns True if the processors, not the links, may be the limit of this case."""
     if case.net == LOOPBACK:
         return True
     hosts = hosts_of(case.net, case.size)
@@ -124,7 +124,7 @@ def cpu_limited(case: Case, ceiling: dict[str, float]) -> bool:
 
 
 def measure_net(options: Options, store: Store, net_name: str, size: int) -> None:
-    """All payloads of one network and number of ranks."""
+    """Measures all payloads on one network with one number of ranks."""
     payloads = QUICK_SIZES if options.quick else SIZES
     cases = [Case(net_name, size, payload) for payload in payloads]
     cases = [case for case in cases if store.samples(case.key) is None]
@@ -153,7 +153,7 @@ def measure_net(options: Options, store: Store, net_name: str, size: int) -> Non
 
 
 def measure_case(options: Options, group: Group, case: Case, plan: Plan, *, check: bool) -> Samples:
-    """Checks the sums of every system, where asked for, then times them in turns."""
+    """Times all systems in turns; checks their sums first if `check` is set."""
     numel = case.payload // 4
     for system in options.systems if check else ():
         group.call("allreduce_check", timeout=120, system=system, numel=numel)
@@ -162,7 +162,7 @@ def measure_case(options: Options, group: Group, case: Case, plan: Plan, *, chec
 
 
 def measure_cpu(options: Options, group: Group, case: Case) -> Samples:
-    """Seconds that the busiest rank computes for an all-reduce, of every system in turns."""
+    """Measures processor seconds of the busiest rank for an all-reduce, all systems in turns."""
     pairs = 3 if options.quick else CPU_PAIRS
     plan = Plan(pairs=pairs, min_pairs=pairs, block_seconds=0.0, block_iterations=max(2, CPU_BYTES // case.payload))
     contenders = [Contender(system, group) for system in options.systems]
@@ -173,7 +173,7 @@ def measure_cpu(options: Options, group: Group, case: Case) -> Samples:
 
 
 def cpu_rows(case: Case, samples: Samples) -> list[Row]:
-    """Processor time by the payload, and how many times less of it than Gloo."""
+    """Rows of processor time by payload, and of Gloo's processor time over that of Sirtaki."""
     rows = []
     for system, seconds in samples.items():
         per_gb = estimate([value / case.payload * 1e9 for value in seconds])
@@ -185,7 +185,7 @@ def cpu_rows(case: Case, samples: Samples) -> list[Row]:
 
 
 def rows_of(case: Case, samples: Samples, ceiling: dict[str, float]) -> list[Row]:
-    """Times of each system; against Gloo; as a share of the payload ceiling, or of memory's."""
+    """Rows of the time of each system, of the speed-up over Gloo, and of the share of the wire or memory ceiling."""
     bound = bound_seconds(case, ceiling)
     params = {**case.params, "cpu_limited": cpu_limited(case, ceiling)}
     rows = []
@@ -224,7 +224,7 @@ def rows_of(case: Case, samples: Samples, ceiling: dict[str, float]) -> list[Row
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Runs the measurements that the command line selects; returns the exit status."""
     options, store = parse("allreduce", __doc__ or "", NETS, RANKS, (OURS, THEIRS))
     if options.quick:
         options = replace(options, ranks=tuple(size for size in options.ranks if size <= 4))

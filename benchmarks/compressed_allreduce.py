@@ -3,8 +3,8 @@
     python -m benchmarks.compressed_allreduce [--quick] [--nets 200,200x2] [--ranks 4,2] [--methods twobit] [--resume]
 
 On 200x2 two ranks share a host and its link. All methods live in the same worker processes and take turns. The same
-steps on loopback tell what the codecs cost where the wire costs nothing; bytes are counted by the interfaces of the
-shaped links.
+steps on loopback show the cost of the codecs where the wire costs nothing. The interfaces of the shaped links count
+bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NETS = ("200", "200x2")
 RANKS = (4, 2)
 WARM_STEPS = 6
 BYTE_STEPS, QUICK_BYTE_STEPS = 3, 2
-#: Bytes and time may exceed the formula and the larger of wire and codec by as much.
+#: Bytes may be this many times the formula, and time this many times the larger of wire and codec time.
 SLACK_BYTES, SLACK_TIME = 1.05, 1.15
 
 
@@ -52,7 +52,7 @@ def _scatter(hosts: int, payload: float) -> float:
 
 @dataclass(frozen=True)
 class Method:
-    """A codec: its text, bytes of an element on the wire by its definition, bytes a host sends, and the target."""
+    """A codec: text, bytes of an element on the wire by definition, bytes that a host sends, and the target."""
 
     text: str
     element_bytes: float
@@ -60,7 +60,7 @@ class Method:
     speedup: float | None = None  # over Gloo with 4 ranks, each with a link of its own
 
     def formula(self, hosts: int, numel: int) -> float:
-        """Bytes that have to leave each host."""
+        """Returns the bytes that have to leave each host."""
         return self.sent(hosts, self.element_bytes * numel)
 
 
@@ -83,31 +83,31 @@ class Case(NetCase):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its parameters in result rows."""
+        """Parameters of the case in result rows."""
         return {**super().params, "bytes": 4 * self.numel}
 
     def formula(self, method: Method) -> float:
-        """Bytes that have to leave each host."""
+        """Returns the bytes that have to leave each host."""
         return method.formula(hosts_of(self.net, self.size), self.numel)
 
     def wire(self, method: Method) -> float:
-        """The least seconds on the links, which must be shaped."""
+        """Least seconds on the links, which must be shaped."""
         rate = LinkSpec(rate_mbit=float(split_net(self.net)[0])).payload_bytes_per_second
         assert rate is not None
         return self.formula(method) / rate
 
     def speedup(self, method: Method) -> float | None:
-        """The target over Gloo."""
+        """Target of the speed-up over Gloo."""
         return method.speedup if (self.size, split_net(self.net)[1]) == (4, 1) else None
 
 
 def chosen_methods(options: Options) -> list[str]:
-    """Those asked for; Gloo always."""
+    """Returns the methods that the options select; Gloo is always among them."""
     return list(dict.fromkeys([GLOO, *options.more["methods"]]))
 
 
 def measure(options: Options, net: Net | None, case: Case) -> dict[str, Any]:
-    """Seconds of every method in turns, and the bytes each sends in a step."""
+    """Measures the seconds of all methods in turns, and the bytes that each sends in a step."""
     methods = [name for name in chosen_methods(options) if net is not None or name != GLOO]
     with Group(case.size, ["gloo", "sirtaki"], net=net) as group:
         texts = {name: METHODS[name].text for name in methods}
@@ -123,7 +123,7 @@ def measure(options: Options, net: Net | None, case: Case) -> dict[str, Any]:
 
 
 def check(group: Group, name: str) -> None:
-    """An error unless all ranks have the same result, and one that points where the gradients do."""
+    """Raises an error unless all ranks have the same result and it points in the direction of the gradients."""
     answers = group.call("compressed_check", timeout=300, method=name)
     if any(answer[:2] != answers[0][:2] for answer in answers):
         raise GroupError(f"{name}: the results of the ranks differ: {answers}")
@@ -132,7 +132,7 @@ def check(group: Group, name: str) -> None:
 
 
 def count_bytes(group: Group, net: Net | None, methods: list[str], steps: int) -> dict[str, float]:
-    """Bytes that the busiest host's interface sends in a step, acknowledgements and what headers it counts included."""
+    """Bytes that the interface of the busiest host sends in a step, acknowledgements and counted headers included."""
     if net is None:
         return {}
     found = {}
@@ -145,7 +145,7 @@ def count_bytes(group: Group, net: Net | None, methods: list[str], steps: int) -
 
 
 def rows_of(case: Case, samples: Samples, counted: dict[str, float], alone: Samples) -> list[Row]:
-    """Time, speed-up, bytes and time over their bounds of every method. `alone`: seconds on loopback."""
+    """Rows of every method: time, speed-up, and bytes and time over their bounds. `alone`: seconds on loopback."""
     rows = []
     for name, seconds in samples.items():
         method = METHODS[name]
@@ -167,7 +167,7 @@ def rows_of(case: Case, samples: Samples, counted: dict[str, float], alone: Samp
 
 
 def codec_rows(alone: Case, samples: Samples) -> list[Row]:
-    """Seconds on loopback, which stand for those of the codec."""
+    """Rows of the seconds on loopback, which stand for the seconds of the codec."""
     return [
         make_row("codec_seconds", {"method": name, **alone.params}, estimate(seconds), "s", "lower")
         for name, seconds in samples.items()
@@ -175,7 +175,7 @@ def codec_rows(alone: Case, samples: Samples) -> list[Row]:
 
 
 def measure_missing(options: Options, store: Store, case: Case) -> None:
-    """Measures a case on one network unless the store has it."""
+    """Measures a case on one network unless the store holds the result."""
     if store.samples(case.key) is not None:
         return
     say(case.key)
@@ -184,7 +184,7 @@ def measure_missing(options: Options, store: Store, case: Case) -> None:
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Runs the measurements that the command line selects; returns the exit status."""
     methods = tuple(name for name in METHODS if name != GLOO)
     options, store = parse("compressed_allreduce", __doc__ or "", NETS, RANKS, ("sirtaki",), methods=methods)
     numel = QUICK_NUMEL if options.quick else NUMEL

@@ -1,4 +1,4 @@
-"""Delays what a network namespace sends, by a TUN device: for kernels without netem.
+"""Delays the packets that a network namespace sends, by a TUN device: for kernels without netem.
 
 Run inside the namespace as root, one for each node: `python -m benchmarks.delay_relay ADDRESS DELAY_MS`. IPv4 packets
 that the node itself makes are routed into the device, held for the delay here, and written back, from where the kernel
@@ -64,7 +64,7 @@ def _route(address: str) -> None:
     (settings / "ip_forward").write_text("1")
     for device in ("all", DEVICE):
         (settings / "conf" / device / "rp_filter").write_text("0")
-    # What comes back from the device carries this node's own address.
+    # Packets that come back from the device carry the address of this node; the kernel drops them by default.
     (settings / "conf" / DEVICE / "accept_local").write_text("1")
 
 
@@ -90,7 +90,7 @@ def _write(fd: int, packet: bytes) -> None:
     try:
         os.write(fd, packet)
     except OSError:
-        # The kernel refuses a packet it has no room for; a network would have lost it too.
+        # The kernel refuses a packet when it has no room; a network would have lost the packet, too.
         return
 
 

@@ -1,9 +1,9 @@
-"""What Sirtaki costs while nothing happens, and the memory it takes while something does.
+"""Wake-ups of Sirtaki while no operation runs, and memory that it takes while operations run.
 
     python -m benchmarks.idle [--quick] [--ranks 2,4]
 
 Wake-ups are voluntary context switches of the runtime's threads by /proc, in seconds in which no operation is
-submitted. Memory is the growth of a rank's peak resident memory over what it held, tensors included, before.
+submitted. Memory is the growth of the peak resident memory of a rank over the memory before, tensors included.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.training.shapes import equal_layers
 
 OURS = "sirtaki"
 RANKS = (2, 4)
-#: Name of a thread of the runtime -> the most wake-ups a second it may take when idle.
+#: Name of a thread of the runtime -> the most wake-ups a second that the thread may take when idle.
 LIMITS = {"srt-loop": 0.0, "srt-control": 10.0}
 MB = 1024 * 1024
 DENSE_BYTES = 64 * MB
@@ -41,7 +41,7 @@ def parse_bytes(value: Any) -> int:
 
 
 def idle_samples(group: Group, seconds: float, times: int) -> dict[str, list[float]]:
-    """Wake-ups a second by thread name: for each interval, those of the rank that woke most."""
+    """Measures wake-ups a second by thread name: for each interval, those of the rank with the most wake-ups."""
     samples: dict[str, list[float]] = {}
     before = group.call("counters")
     for _ in range(times):
@@ -55,7 +55,7 @@ def idle_samples(group: Group, seconds: float, times: int) -> dict[str, list[flo
 
 
 def idle_rows(params: dict[str, Any], samples: dict[str, list[float]]) -> list[Row]:
-    """A row for every thread of the runtime; an error where one that has a limit does not exist."""
+    """Returns a row for every thread of the runtime; raises an error if a thread with a limit does not exist."""
     missing = [name for name in LIMITS if name not in samples]
     if missing:
         raise SystemExit(f"no thread named {missing}; there are {sorted(samples)}")
@@ -85,7 +85,7 @@ def _growth(group: Group, what: str, repeats: int, **arguments: Any) -> list[flo
 
 
 def memory_samples(group: Group, repeats: int) -> dict[str, list[float]]:
-    """Growth of the hungriest rank in bytes, by workload; the first run of a workload is the one that grows."""
+    """Measures the largest growth of all ranks in bytes, by workload; only the first run of a workload grows."""
     blocks = [[OURS, 2]]
     group.call("touch", numel=DENSE_BYTES // 4)
     dense = _growth(group, "allreduce_blocks", repeats, numel=DENSE_BYTES // 4, blocks=blocks)
@@ -96,7 +96,7 @@ def memory_samples(group: Group, repeats: int) -> dict[str, list[float]]:
 
 
 def memory_rows(params: dict[str, Any], samples: dict[str, list[float]], credit: int) -> list[Row]:
-    """Growth against twice the credit window plus what is fused."""
+    """Rows of the growth against twice the credit window plus the fusion buffers."""
     fused = {"dense": 0, "small": 4 * SMALL_TENSORS * SMALL_NUMEL}
     return [
         make_row(
@@ -112,7 +112,7 @@ def memory_rows(params: dict[str, Any], samples: dict[str, list[float]], credit:
 
 
 def measure(options: Options, size: int) -> dict[str, Any]:
-    """Everything for one number of ranks."""
+    """Measures wake-ups and memory for one number of ranks."""
     seconds, times = (1.0, 2) if options.quick else (2.0, 5)
     with Group(size, [OURS]) as group:
         credit = parse_bytes(group.call("option", system=OURS, name="schedule.credit_bytes")[0])
@@ -126,7 +126,7 @@ def _no_plot(_path: Path, _rows: Sequence[Row]) -> None:
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Runs the measurements that the command line selects; returns the exit status."""
     options, store = parse("idle", __doc__ or "", (LOOPBACK,), RANKS, (OURS,))
     rows: list[Row] = []
     for size in options.ranks:

@@ -3,11 +3,11 @@
     python -m benchmarks.importance [--quick] [--nets 100] [--methods importance,10%] [--seeds 1,2,3,4,5] [--resume]
 
 The link has 100 Mbit/s, for a while 20, and 100 again. A fixed rate's loss after each step does not depend on the link,
-so it is trained once for every seed, unshaped, and what its steps take is measured at both speeds; `importance` trains
-on the link itself. Steps of fixed rates are measured anew behind each seed's trainings there, and compared with these
-alone: what the machine does meanwhile changes from minute to minute. The target is the loss that dense training ends
-with, and 0.02 more: what counts is the time until then of every rate that ends there. The oracle takes the fastest of
-these rates in each phase.
+so each rate is trained once for every seed, unshaped, and the time of its steps is measured at both speeds;
+`importance` trains on the link itself. Steps of fixed rates are measured again after the trainings of each seed on the
+link, and compared with those trainings alone, because the load of the machine changes from minute to minute. The target
+is the final loss of dense training plus 0.02; the result is the time to the target of every rate that reaches it. The
+oracle uses the fastest of these rates in each phase.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ from benchmarks.training.trainings import (
     train,
 )
 
-#: Mbit/s at first and at the end; and between.
+#: Mbit/s in the first and last phase, and in the phase between.
 NETS, SLOW = ("100",), "20"
 RANKS = (4,)
 SEEDS = ("1", "2", "3", "4", "5")
 TASK, BATCH, LR, MOMENTUM = "transformer", 32, 0.05, 0.9
 STEPS, QUICK_STEPS = 400, 60
-#: Seconds at full speed, then slow; the rest is at full speed. A third each of what the steps take at full speed, so
-#: that the target is not reached before the link has recovered.
+#: Seconds of the first phase and of the slow one; the rest is at full speed. Each is a third of the duration of all
+#: steps at full speed, so that the target is not reached before the link has recovered.
 PHASE_SECONDS, QUICK_PHASE_SECONDS = 13.0, 3.0
 WINDOW, QUICK_WINDOW = 50, 10
 WARM_STEPS, BLOCK_STEPS, BLOCKS, ALONE_BLOCKS = 10, 10, 3, 12
 ORACLE, ADAPT_STEPS, TIMES_FASTER = 1.10, 20.0, 1.0
-#: A plan has followed the link when its bytes are this near those of the phase's later half: trials are of 1.4 times
-#: the rate.
+#: A plan has followed the link when its bytes are within this factor of those of the later half of the phase: trials
+#: use 1.4 times the rate.
 NEAR = 1.5
-#: The name in the partial file of steps that send nothing.
+#: Key in the partial file of steps that send nothing.
 ALONE = "steps/alone"
 
 
 @dataclass(frozen=True)
 class Method:
-    """How gradients travel. `live`: on the link itself, since it follows it."""
+    """Reduction of the gradients. `live`: trains on the link itself, since the method follows the link."""
 
     text: str
     kind: str = "fixed"  # "dense", "fixed", "method" or "control"
@@ -89,7 +89,7 @@ METHODS = {
 
 
 def recipe_of(name: str, seed: int, steps: int) -> dict[str, Any]:
-    """What benchmarks/training/learning.py makes of it."""
+    """Recipe of the training, as benchmarks/training/learning.py reads it."""
     method = METHODS[name]
     return {
         "net": TASK,
@@ -106,7 +106,7 @@ def recipe_of(name: str, seed: int, steps: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Size:
-    """How much is trained."""
+    """Number of steps and lengths of the phases."""
 
     steps: int
     phase: float
@@ -114,7 +114,7 @@ class Size:
 
 
 def size_of(options: Options) -> Size:
-    """Of a whole run, or of a quick one."""
+    """Returns the size of a full run or, with --quick, of a short one."""
     if options.quick:
         return Size(QUICK_STEPS, QUICK_PHASE_SECONDS, QUICK_WINDOW)
     return Size(STEPS, PHASE_SECONDS, WINDOW)
@@ -124,7 +124,7 @@ def size_of(options: Options) -> Size:
 
 
 def train_live(group: Group, net: Net, name: str, seed: int, size: Size) -> dict[str, Any]:
-    """Losses, seconds from the start to the end of each step, bytes of each, and when the link changed."""
+    """Trains on the link; returns losses, end times in seconds and bytes of all steps, and the changes of the link."""
     group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe_of(name, seed, size.steps))
     changes: list[float] = []
 
@@ -157,7 +157,7 @@ def train_live(group: Group, net: Net, name: str, seed: int, size: Size) -> dict
 
 
 def measure_fixed(options: Options, store: Store, ranks: int, names: Sequence[str], seeds: Sequence[int]) -> None:
-    """Trainings of fixed rates that the store lacks."""
+    """Trains the fixed rates that the store does not hold yet."""
     fixed = [name for name in names if not METHODS[name].live]
     steps = size_of(options).steps
     missing = [(s, n) for s in seeds for n in fixed if store.trainings.get(loss_key(n, ranks, steps, s)) is None]
@@ -171,7 +171,7 @@ def measure_fixed(options: Options, store: Store, ranks: int, names: Sequence[st
 
 
 def measure_live(options: Options, store: Store, ranks: int, names: Sequence[str], seed: int) -> None:
-    """Those on the link, each in processes of its own, so that it begins with an unknown link."""
+    """Trains on the link, each method in processes of its own, so that the link is unknown at first."""
     missing = [n for n in names if METHODS[n].live and store.samples(key_of(n, seed)) is None]
     if not missing:
         return
@@ -186,7 +186,7 @@ def measure_live(options: Options, store: Store, ranks: int, names: Sequence[str
 
 
 def measure_steps(options: Options, store: Store, ranks: int, names: Sequence[str], seed: int) -> None:
-    """Seconds of a step of every fixed rate at both speeds of the link, block by block in turns."""
+    """Measures the seconds of a step of every fixed rate at both speeds of the link, block by block in turns."""
     missing = [rate for rate in (NETS[0], SLOW) if store.samples(steps_key(rate, seed)) is None]
     fixed = [name for name in names if not METHODS[name].live and METHODS[name].kind != "control"]
     trainings = {name: ("sirtaki", recipe_of(name, 1, STEPS)) for name in fixed}
@@ -197,24 +197,24 @@ def measure_steps(options: Options, store: Store, ranks: int, names: Sequence[st
 
 
 def measure_alone(options: Options, store: Store, ranks: int) -> None:
-    """Seconds of a step that sends nothing: no rate is faster."""
+    """Measures the seconds of a step that sends nothing: no rate is faster."""
     if store.samples(ALONE) is None:
         blocks, steps = (2, 3) if options.quick else (ALONE_BLOCKS, BLOCK_STEPS)
         store.keep(ALONE, time_alone(ranks, recipe_of(DENSE, 1, STEPS), blocks=blocks, steps=steps))
 
 
 def key_of(name: str, seed: int) -> str:
-    """The name of a training on the link in the partial file."""
+    """Key in the partial file of a training on the link."""
     return f"live/{name}/{seed}"
 
 
 def steps_key(rate: str, seed: int) -> str:
-    """The name of the steps of fixed rates that belong to a seed's trainings on the link."""
+    """Key of the steps of fixed rates that belong to the trainings of a seed on the link."""
     return f"steps/{rate}/{seed}"
 
 
 def loss_key(name: str, ranks: int, steps: int, seed: int) -> str:
-    """A training's name among those that are kept."""
+    """Key of a training among those that are kept."""
     return training_key(name, ranks, recipe_of(name, seed, steps))
 
 
@@ -222,7 +222,7 @@ def loss_key(name: str, ranks: int, steps: int, seed: int) -> str:
 
 
 def fixed_seconds(steps: int, fast: float, slow: float, phase: float) -> float:
-    """How long so many steps take, of `fast` and `slow` seconds, when the link is slow between `phase` and twice it."""
+    """Seconds of `steps` steps of `fast` or `slow` seconds, on a link that is slow from `phase` to twice `phase`."""
     done, now = 0.0, 0.0
     for end, step in ((phase, fast), (2 * phase, slow)):
         here = min(steps - done, (end - now) / step)
@@ -234,7 +234,7 @@ def fixed_seconds(steps: int, fast: float, slow: float, phase: float) -> float:
 
 
 def oracle_ratio(found: dict[str, Any], fast: float, slow: float) -> float:
-    """Seconds of a live training over those of as many steps in each phase at the oracle's pace."""
+    """Seconds of a live training over the seconds of as many steps in each phase at the pace of the oracle."""
     total = 0.0
     begin = 0.0
     for end in found["ends"]:
@@ -245,10 +245,10 @@ def oracle_ratio(found: dict[str, Any], fast: float, slow: float) -> float:
 
 
 def steps_to_adapt(found: dict[str, Any]) -> list[float]:
-    """After each change of the link, the steps until as much is sent as in the later half of that phase.
+    """Steps after each change of the link until as many bytes are sent as in the later half of that phase.
 
-    The last phase has the link of the first, so what was sent in the later half of that one counts: a plan that does
-    not follow a link that got faster has not adapted, though it settles.
+    The last phase has the link of the first, so the bytes of the later half of the first phase count: a plan that does
+    not follow a link that got faster has not adapted, though it no longer changes.
     """
     ends, sent, changes = found["ends"], found["sent"], found["changes"]
     starts = [0, *(next((i for i, end in enumerate(ends) if end > at), len(ends)) for at in changes), len(ends)]
@@ -266,14 +266,14 @@ def steps_to_adapt(found: dict[str, Any]) -> list[float]:
 
 @dataclass(frozen=True)
 class Reached:
-    """The target, by a method: seconds and steps, seed by seed."""
+    """Seconds and steps of a method to the target, seed by seed."""
 
     seconds: list[float]
     steps: list[int]
 
 
 def rows_of(options: Options, store: Store, ranks: int, names: Sequence[str], seeds: Sequence[int]) -> list[Row]:
-    """Losses, times and ratios of all methods. No step is shorter than one that sends nothing."""
+    """Rows of the losses, times and ratios of all methods. No step is shorter than one that sends nothing."""
     size = size_of(options)
     alone = estimate(store.samples(ALONE)).value
     losses = {
@@ -308,7 +308,7 @@ def rows_of(options: Options, store: Store, ranks: int, names: Sequence[str], se
         counts = [count for count in found if count is not None]
         share = estimate([len(counts) / len(found)])
         rows.append(make_row("seeds_that_reach_the_target", params, share, "share", "higher"))
-        # Only rates that end near enough on average compete; all of their seeds have to get there.
+        # Only rates whose mean final loss is near enough compete, and only if all of their seeds reach the target.
         if method.kind == "control" or len(counts) < len(found) or excess.value > LOSS_EXCESS:
             continue
         if method.live:
@@ -329,7 +329,7 @@ def pace_of(of_seeds: Sequence[dict[str, list[float]]], name: str) -> list[float
 
 
 def fastest(of_seeds: Sequence[dict[str, list[float]]], names: Sequence[str]) -> str:
-    """Of these rates, by all seeds together."""
+    """Returns the fastest of these rates, all seeds taken together."""
     return min(names, key=lambda name: median([one for of_seed in of_seeds for one in of_seed[name]]))
 
 
@@ -340,7 +340,7 @@ def rows_against(
     seeds: Sequence[int],
     seconds: dict[str, list[dict[str, list[float]]]],
 ) -> list[Row]:
-    """`importance` against the fixed rates that end as well, and against the oracle."""
+    """Rows of `importance` against the fixed rates that end as well, and against the oracle."""
     alone = estimate(store.samples(ALONE)).value
     params = {"method": OURS, "kind": "method", "ranks": ranks}
     live = [store.samples(key_of(OURS, s)) for s in seeds]
@@ -349,7 +349,7 @@ def rows_against(
     for name in fixed if OURS in reached else ():
         against = {**params, "against": name}
         theirs, ours = reached[name].seconds, reached[OURS]
-        # Its own steps, if they sent nothing.
+        # The bound is the same number of steps that send nothing.
         bound = median(one / (count * alone) for one, count in zip(theirs, ours.steps, strict=True))
         rows.append(ratio_row("times_faster", against, theirs, ours.seconds, name, bound=bound, target=TIMES_FASTER))
     paces = (pace_of(seconds[rate], fastest(seconds[rate], fixed)) for rate in (NETS[0], SLOW))
@@ -359,13 +359,13 @@ def rows_against(
     for change, samples in zip((f"{NETS[0]} to {SLOW}", f"{SLOW} to {NETS[0]}"), by_change, strict=False):
         of_change = {**params, "link": change}
         found = estimate(samples)
-        # What a changed link takes is known after a step on it.
+        # The plan cannot follow a changed link before one step has been measured on it.
         rows.append(make_row("steps_to_adapt", of_change, found, "steps", "lower", bound=1.0, target=ADAPT_STEPS))
     return rows
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Runs the measurements that the command line selects; returns the exit status."""
     options, store = parse("importance", __doc__ or "", NETS, RANKS, ("sirtaki",), methods=tuple(METHODS), seeds=SEEDS)
     names = list(dict.fromkeys([DENSE, *options.more["methods"], OURS]))
     seeds = [int(seed) for seed in options.more["seeds"]][: 1 if options.quick else None]

@@ -4,7 +4,7 @@
 
 The program is benchmarks/native/kernels_bench, which is built when it is not there. A round runs all of it once, one
 kernel after the other on 64 MiB of normally distributed float32, on one core; the rounds are the samples, so a ratio
-compares what ran within seconds. Rates count bytes of gradient; the instruction set is a parameter of every row.
+compares runs that are seconds apart. Rates count bytes of gradient; the instruction set is a parameter of every row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUILD = ROOT / "build" / "release"
 PROGRAM = BUILD / "benchmarks" / "native" / "kernels_bench"
 PASS = "add_pass"
 TOPK, NTH = "group_topk_encode", "nth_element"
-#: Kernel -> the share of the bare pass that it is to reach.
+#: Kernel -> share of the rate of the bare pass that the kernel has to reach.
 OVER_PASS = {"twobit_encode": 0.9}
 OVER_NTH = 8.0
 #: Kernel -> names of the numbers in its benchmark's name.
@@ -47,7 +47,7 @@ NUMBERS = {
 
 
 def build() -> None:
-    """Builds the program, quietly; an error shows the compiler's words."""
+    """Builds the program without output; an error shows the messages of the compiler."""
     for command in (["cmake", "--preset", "release"], ["cmake", "--build", "--preset", "release", "-t", PROGRAM.name]):
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -55,7 +55,7 @@ def build() -> None:
 
 
 def run_round(seconds: float) -> dict[str, Any]:
-    """What the program says about one round, each kernel running for about `seconds`."""
+    """Runs one round, each kernel for about `seconds`; returns the JSON output of the program."""
     command = [str(PROGRAM), f"--benchmark_min_time={seconds}", "--benchmark_format=json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -81,10 +81,10 @@ def params_of(name: str, target: str) -> dict[str, Any]:
 
 
 def rows_of(target: str, samples: Mapping[str, Sequence[float]]) -> list[Row]:
-    """The rate of every kernel, then the ratios that have a target or a counterpart.
+    """Rows of the rate of every kernel, then of the ratios that have a target or a counterpart.
 
-    Their bound is the bare pass: a kernel with error feedback reads and writes at least what it does. Those that write
-    no residual may be faster.
+    The bound of the ratios is the bare pass: a kernel with error feedback reads and writes at least as many bytes.
+    Kernels that write no residual may be faster.
     """
     rows = [
         make_row("rate", params_of(name, target), estimate([rate / 1e9 for rate in rates]), "GB/s", "higher")
@@ -123,7 +123,7 @@ def _no_plot(_path: Path, _rows: Sequence[Row]) -> None:
 
 
 def main() -> int:
-    """Runs all rounds; 0, whatever the verdicts."""
+    """Runs all rounds; returns 0, whatever the verdicts."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_PAIRS} rounds")
     for name in ("--nets", "--ranks", "--systems"):

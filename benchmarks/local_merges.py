@@ -1,9 +1,9 @@
-"""Merges of local models: what correction, delay and interval cost a training, and what guards save it from.
+"""Merges of local models: cost of correction, delay and interval to a training, and faults that guards prevent.
 
     python -m benchmarks.local_merges [--quick] [--parts ablation,drills] [--resume]
 
-Four ranks on loopback. Intervals are fixed, so no time decides what comes out. See benchmarks/local/; what depends on
-the link is in benchmarks/local_updates.py.
+Four ranks on loopback. Intervals are fixed, so no measured time affects the results. See benchmarks/local/; results
+that depend on the link are in benchmarks/local_updates.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUICK_STEPS = 60
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Runs the measurements that the command line selects; returns the exit status."""
     options, store = parse("local_merges", __doc__ or "", (), (4,), ("sirtaki",), parts=PARTS)
     seeds = SEEDS[:1] if options.quick else SEEDS
     rows: list[Row] = []

@@ -1,4 +1,4 @@
-"""The plots of the benchmarks of local updates, from rows alone. See benchmarks/common/plots.py."""
+"""Plots of the benchmarks of local updates, from rows alone. See benchmarks/common/plots.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLORS = {"synchronous": "#5b5f97", "corrected": "#0b6e4f", "overwrite": "#c8553
 
 
 def local_merges(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Training loss and drift, with and without correction."""
+    """Plots training loss and drift, with and without correction."""
     curves = [("loss_at_step", "training loss", "linear"), ("drift_at_step", "drift", "log")]
     drawn = [curve for curve in curves if any(row.metric == curve[0] for row in rows)]
     made = panels(max(1, len(drawn)), 1)
@@ -28,7 +28,7 @@ def local_merges(path: Path, rows: Sequence[Row]) -> Path | None:
 
 
 def local_updates(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Seconds to the target on a slow link, by net."""
+    """Plots the seconds to the target on a slow link, by net."""
     tasks = list(dict.fromkeys(row.params["task"] for row in rows if row.metric == "seconds_to_target"))
     made = panels(max(1, len(tasks)), 1)
     if made is None:

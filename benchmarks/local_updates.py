@@ -2,8 +2,8 @@
 
     python -m benchmarks.local_updates [--quick] [--parts race,sweep,cost] [--tasks cnn,transformer] [--resume]
 
-Four ranks. In `race` and `sweep` the interval follows the link. See benchmarks/local/; what no time changes is in
-benchmarks/local_merges.py.
+Four ranks. In `race` and `sweep` the interval follows the link. See benchmarks/local/; results that do not depend on
+measured times are in benchmarks/local_merges.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ QUICK_STEPS = 60
 
 
 def measure(options: Options, store: Store) -> None:
-    """What the store lacks; at last what depends on times."""
+    """Measures the parts that the store does not hold yet, those that depend on measured times last."""
     parts, quick = options.more["parts"], options.quick
     seeds = SEEDS[:1] if quick else SEEDS
     if "race" in parts:
@@ -39,7 +39,7 @@ def measure(options: Options, store: Store) -> None:
 
 
 def rows_of(options: Options, store: Store) -> list[Row]:
-    """Of all parts that were asked for."""
+    """Returns the rows of all selected parts."""
     parts = options.more["parts"]
     seeds = SEEDS[:1] if options.quick else SEEDS
     rows: list[Row] = []
@@ -54,11 +54,11 @@ def rows_of(options: Options, store: Store) -> list[Row]:
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Runs the measurements that the command line selects; returns the exit status."""
     more = {"parts": PARTS, "tasks": tuple(race.TASKS)}
     options, store = parse("local_updates", __doc__ or "", NETS, (4,), ("sirtaki",), **more)
     if not options.nets:
-        # No links can be made here.
+        # This machine cannot make shaped links.
         options.more["parts"] = tuple(part for part in options.more["parts"] if part not in ("race", "sweep"))
     measure(options, store)
     return finish(store, rows_of(options, store), local_plots.local_updates)
