@@ -2,11 +2,12 @@
 
     python -m benchmarks.methods [--quick] [--nets 20,100] [--methods hylo,algc] [--seeds 1,2,3,4,5] [--resume]
 
-Every method trains the same net from the same weights on the same batches, once for each seed, unshaped: what a step
-does does not depend on the link, since methods name their recipe and densities stay. Bytes and step times are measured
-on shaped links over a part of the training; bytes of methods whose density warms up are averages over a whole one, step
-times those after it. Each finished training is kept, so --resume goes on. Controls: `..._no_ef` drops what is not sent,
-`zero` never sends large tensors at all; a method that is no better than they are does nothing.
+Every method trains the same net from the same weights on the same batches, once for each seed, unshaped: the result of
+a step does not depend on the link, since methods name their reduction algorithm and densities stay. Bytes and step
+times are measured on shaped links over a part of the training. If the density of a method warms up, the bytes are
+averages over a whole training and the step times those after the warm-up. Each finished training is kept, so --resume
+continues. Controls: `..._no_ef` drops the residual, `zero` never sends large tensors at all; a method that is no better
+than its controls has no effect.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ SEEDS = ("1", "2", "3", "4", "5")
 BATCH, LR, MOMENTUM, EPOCHS, TRAINING_IMAGES = 32, 0.05, 0.9, 2, 60_000
 LAST_STEPS = 200
 QUICK_STEPS, QUICK_LAST = 24, 8
-#: Steps of a timed block; blocks of all methods take turns.
+#: Steps of a timed block, and number of blocks; blocks of all methods take turns.
 BLOCK_STEPS, BLOCKS = 10, 12
 BYTE_STEPS = 10
-#: Steps of a training for each one in which density warms up; Deep Gradient Compression takes 2 to 5 % of them.
+#: Steps of a training for each step of the warm-up of density; Deep Gradient Compression warms up for 2 to 5 % of them.
 WARM_UP_PART = 20
 
 
 @dataclass(frozen=True)
 class Method:
-    """A way for gradients to travel, and what is asked of it against dense training. pp: points of accuracy."""
+    """A compression method and its targets against dense training. pp: percentage points of accuracy."""
 
     text: str = "none"
     kind: str = "method"  # "dense", "method" or "control"
@@ -72,7 +73,7 @@ METHODS = {
 
 
 def recipe_of(method: Method, seed: int, steps: int, warm_up: int = 0) -> dict[str, Any]:
-    """What benchmarks/training/learning.py makes of it."""
+    """Recipe of the training, as benchmarks/training/learning.py reads it."""
     key = f"{',' if ':' in method.text else ':'}warmup={warm_up}" if method.warm_up and warm_up > 0 else ""
     return {
         "net": "cnn",
@@ -92,7 +93,7 @@ def training_steps(size: int) -> int:
 
 
 def warm_up_steps(steps: int) -> int:
-    """Of a training of so many steps."""
+    """Returns the steps in which density warms up in a training of `steps` steps."""
     return steps // WARM_UP_PART
 
 
@@ -100,7 +101,7 @@ def warm_up_steps(steps: int) -> int:
 
 
 def train(group: Group, name: str, seed: int, steps: int, last: int) -> dict[str, float]:
-    """One training; mean loss of the last steps over the ranks, and accuracy of the one model they all have."""
+    """Trains once; returns the mean loss of the last steps over all ranks, and the accuracy of their common model."""
     recipe = recipe_of(METHODS[name], seed, steps, warm_up_steps(steps))
     group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe)
     seconds = max(group.call("learn_run", timeout=1200, name=name, steps=steps))
@@ -113,7 +114,7 @@ def train(group: Group, name: str, seed: int, steps: int, last: int) -> dict[str
 
 
 def measure_trainings(options: Options, store: Store, size: int, names: Sequence[str], seeds: Sequence[int]) -> None:
-    """Those that the store lacks, seed by seed, so that an interrupted run has whole pairs."""
+    """Trains the methods that the store does not hold yet, seed by seed, so that an interrupted run has whole pairs."""
     steps, last = (QUICK_STEPS, QUICK_LAST) if options.quick else (training_steps(size), LAST_STEPS)
     missing = [(s, n) for s in seeds for n in names if store.samples(train_key(size, n, s)) is None]
     if not missing:
@@ -126,7 +127,7 @@ def measure_trainings(options: Options, store: Store, size: int, names: Sequence
 
 
 def train_key(size: int, name: str, seed: int) -> str:
-    """A training's name in the partial file."""
+    """Key of a training in the partial file."""
     return f"train/{size}/{name}/{seed}"
 
 
@@ -134,14 +135,14 @@ def train_key(size: int, name: str, seed: int) -> str:
 
 
 def measure_steps(options: Options, net: Net | None, case: NetCase, names: Sequence[str]) -> dict[str, Any]:
-    """Seconds of a step of every method, block by block in turns, and the bytes it sends."""
+    """Measures the seconds of a step of every method, block by block in turns, and the bytes that a step sends."""
     blocks = 2 if options.quick else BLOCKS
     steps = 3 if options.quick else BLOCK_STEPS
     with Group(case.size, ["sirtaki"], net=net) as group:
         for name in names:
             recipe = recipe_of(METHODS[name], 1, training_steps(case.size))
             group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe)
-        # The first steps agree on a plan; streams replan after some more.
+        # Ranks agree on a plan in the first steps; streams plan again after some more.
         group.call("learn_blocks", timeout=900, blocks=[[name, 4 if options.quick else 14] for name in names])
         plan = Plan(pairs=blocks, min_pairs=blocks, block_seconds=0.0, block_iterations=steps)
         samples = interleave([Contender(name, group) for name in names], "learn_blocks", plan)
@@ -152,13 +153,13 @@ def measure_steps(options: Options, net: Net | None, case: NetCase, names: Seque
 
 
 def measure_alone(options: Options, size: int) -> list[float]:
-    """Seconds of a step that sends nothing."""
+    """Measures the seconds of a step that sends nothing."""
     blocks, steps = (2, 3) if options.quick else (BLOCKS, BLOCK_STEPS)
     return time_alone(size, recipe_of(METHODS[DENSE], 1, training_steps(size)), blocks=blocks, steps=steps)
 
 
 def _with_warm_up(group: Group, net: Net | None, name: str, steady: float) -> float:
-    """Bytes of a step, on average over a training that begins with a warm-up."""
+    """Measures the mean bytes of a step over a training that begins with a warm-up."""
     steps = training_steps(group.size)
     warm = warm_up_steps(steps)
     group.call("learn_prepare", system="sirtaki", name=f"{name}.warm", recipe=recipe_of(METHODS[name], 1, steps, warm))
@@ -168,7 +169,7 @@ def _with_warm_up(group: Group, net: Net | None, name: str, steady: float) -> fl
 
 
 def _sent(group: Group, net: Net | None, name: str, steps: int) -> float:
-    # learn_blocks makes one step more than it times.
+    # learn_blocks makes one step more than the steps that count.
     assert net is not None
     before = net.bytes()
     group.call("learn_blocks", timeout=600, blocks=[[name, steps - 1]])
@@ -179,7 +180,10 @@ def _sent(group: Group, net: Net | None, name: str, steps: int) -> float:
 
 
 def training_rows(size: int, name: str, found: dict[str, list[dict[str, float]]]) -> list[Row]:
-    """Accuracy and loss over the seeds, and against dense training and the methods it is a control of, seed by seed."""
+    """Rows of accuracy and loss over the seeds, and of the differences seed by seed.
+
+    Differences are those from dense training and, for a control, from the methods that it controls.
+    """
     method = METHODS[name]
     params = {"method": name, "kind": method.kind, "ranks": size}
     losses = [run["loss"] for run in found[name]]
@@ -203,15 +207,15 @@ def training_rows(size: int, name: str, found: dict[str, list[dict[str, float]]]
 
 
 def step_rows(case: NetCase, found: dict[str, Any]) -> list[Row]:
-    """Step time and bytes of every method on a link, and against dense steps.
+    """Rows of step time and bytes of every method on a link, and of the speed-up over dense steps.
 
-    A step takes at least its computing, and at least what its bytes take on the link; where those are averages over a
-    warm-up that step times come after, its computing alone.
+    The bound of a step is the larger of its compute time and the wire time of its bytes. If the bytes are averages over
+    a warm-up that the step times leave out, the bound is the compute time alone.
     """
     rows = []
     seconds, sent = found["seconds"], found["bytes"]
     alone = estimate(found["alone"]).value
-    bytes_per_second = float(case.net) * 1e6 / 8  # sent bytes are those of whole frames
+    bytes_per_second = float(case.net) * 1e6 / 8  # counted bytes are those of whole frames
     for name, samples in seconds.items():
         method = METHODS[name]
         params = {"method": name, "kind": method.kind, **case.params}
@@ -230,7 +234,7 @@ def step_rows(case: NetCase, found: dict[str, Any]) -> list[Row]:
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Runs the measurements that the command line selects; returns the exit status."""
     options, store = parse("methods", __doc__ or "", NETS, RANKS, ("sirtaki",), methods=tuple(METHODS), seeds=SEEDS)
     names = list(dict.fromkeys([DENSE, *options.more["methods"]]))
     seeds = [int(seed) for seed in options.more["seeds"]][: 1 if options.quick else None]

@@ -67,12 +67,12 @@ SWITCH = "switch"
 INTERFACE = "eth0"
 #: Share of a shaped rate that is TCP payload at MTU 1500 with timestamps.
 PAYLOAD_SHARE = 1448.0 / 1514.0
-#: Environment that `run` gives to its command, and from which `exec` finds the network.
+#: Environment variable that `run` sets for its command; `exec` finds the network by this variable.
 ENV_NET = "BENCH_NETNS"
 ENV_LAUNCHER_ADDRESS = "BENCH_NETNS_LAUNCHER_ADDRESS"
 RANK_VARIABLES = ("SIRTAKI_JOB_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-#: Of every namespace's TCP, whatever the machine's own default: the default of Debian's kernel. The machine's may pace
-#: for another bottleneck than a token bucket (BBR reaches 0.85 of one with several flows).
+#: Congestion control of TCP in every namespace: the default of the Debian kernel. The default of the machine may pace
+#: for another bottleneck than a token bucket (BBR with several flows reaches 0.85 of the rate of one).
 CONGESTION_CONTROL = "cubic"
 MIN_BURST_BYTES = 128 * 1024
 _MAX_NODES = 200
@@ -82,7 +82,7 @@ _MAX_NODES = 200
 
 
 def process_start_ticks(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot; None when there is no such process."""
+    """Start time of a process in clock ticks since boot; None if no such process exists."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -91,13 +91,13 @@ def process_start_ticks(pid: int) -> int | None:
 
 
 def make_net_id(pid: int | None = None) -> str:
-    """A name nobody else uses, from which `gc` can tell whether its owner still lives."""
+    """Returns a unique name, from which `gc` can tell if its owner is still alive."""
     owner = os.getpid() if pid is None else pid
     return f"{PREFIX}-{owner}-{process_start_ticks(owner) or 0:x}-{secrets.token_hex(3)}"
 
 
 def parse_net_id(namespace: str) -> tuple[str, int, int] | None:
-    """(net id, owner's pid, owner's start ticks) of one of our namespace names, else None."""
+    """Returns net id, pid and start ticks of the owner from a namespace name of this module; None for other names."""
     parts = namespace.split("-")
     if len(parts) != 5 or parts[0] != PREFIX or not parts[1].isdigit():
         return None
@@ -109,7 +109,7 @@ def parse_net_id(namespace: str) -> tuple[str, int, int] | None:
 
 
 def owner_is_alive(namespace: str) -> bool:
-    """False only for one of our names whose owner is gone (a reused pid does not count)."""
+    """Returns False only for a name of this module whose owner is gone (a reused pid does not count)."""
     parsed = parse_net_id(namespace)
     return parsed is None or process_start_ticks(parsed[1]) == parsed[2]
 
@@ -118,7 +118,7 @@ def owner_is_alive(namespace: str) -> bool:
 
 
 def unavailable_reason() -> str | None:
-    """Why namespaces cannot be made here; None when they can."""
+    """Reason why this machine cannot make namespaces; None if it can."""
     if os.geteuid() != 0:
         return "network namespaces need root (run with sudo), or use a loopback run instead"
     for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("nsenter", "util-linux"), ("sysctl", "procps")):
@@ -128,7 +128,7 @@ def unavailable_reason() -> str | None:
 
 
 def collect_garbage() -> list[str]:
-    """Removes namespaces of ours whose owner process is gone; returns their names."""
+    """Removes the namespaces of this module whose owner process is gone; returns their names."""
     if not NETNS_DIR.is_dir():
         return []
     leftovers = [name for name in sorted(os.listdir(NETNS_DIR)) if not owner_is_alive(name)]
@@ -142,9 +142,9 @@ def collect_garbage() -> list[str]:
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """How each node's link behaves. A rate of None leaves it as fast as the machine is.
+    """Behaviour of the link of each node. A rate of None leaves the link as fast as the machine is.
 
-    `drop_share` of the packets is lost at random; those that resolve addresses are not.
+    `drop_share` of the packets is lost at random, except packets that resolve addresses.
     """
 
     rate_mbit: float | None = None
@@ -172,13 +172,13 @@ class LinkSpec:
 
     @property
     def payload_bytes_per_second(self) -> float | None:
-        """The most TCP payload the link can carry each way; None when unshaped."""
+        """Largest rate of TCP payload of the link, in bytes a second each way; None if unshaped."""
         return None if self.rate_mbit is None else self.rate_mbit * 1e6 / 8 * PAYLOAD_SHARE
 
 
 @dataclass(frozen=True)
 class NodeBytes:
-    """Counters of one node's link since it was made (Ethernet bytes)."""
+    """Counters of the link of one node since its creation (Ethernet bytes)."""
 
     node: int
     sent: int
@@ -189,7 +189,7 @@ class NodeBytes:
 class Net:
     """A cluster of `nodes` namespaces; a context manager. Not shared between threads.
 
-    Owner: whoever enters it. Leaving ends every process inside its namespaces and removes them.
+    Owner: the code that enters the context. Leaving it ends every process inside the namespaces and removes them.
     """
 
     def __init__(self, nodes: int, link: LinkSpec | None = None) -> None:
@@ -202,7 +202,7 @@ class Net:
         self._relays: list[subprocess.Popen[bytes]] = []
 
     def namespace(self, node: int | str) -> str:
-        """Name of a node's namespace; also of LAUNCHER and SWITCH."""
+        """Name of the namespace of a node, of LAUNCHER or of SWITCH."""
         return namespace_of(self.net_id, node)
 
     def address(self, node: int | str) -> str:
@@ -214,7 +214,7 @@ class Net:
         return {ENV_NET: self.net_id, ENV_LAUNCHER_ADDRESS: self.address(LAUNCHER)}
 
     def command(self, node: int | str, command: Sequence[str]) -> list[str]:
-        """The command line that runs `command` on a node."""
+        """Command line that runs `command` on a node."""
         return inside(self.namespace(node), command)
 
     def __enter__(self) -> Net:
@@ -297,7 +297,7 @@ class Net:
         run_tool(["ip", "-n", self.namespace(node), "-batch", "-"], "\n".join(commands) + "\n")
 
     def set_rate(self, rate_mbit: float) -> None:
-        """Shapes every node's link, both ways, from now on. The launcher's stays unshaped."""
+        """Shapes the link of every node, both ways, from now on. The link of the launcher stays unshaped."""
         link = LinkSpec(rate_mbit, self.link.burst_bytes, self.link.queue_ms)
         shape = (f"root tbf rate {int(rate_mbit * 1e6)}bit burst {link.burst_bytes} limit {link.limit_bytes}").split()
         for node in range(self.nodes):
@@ -307,7 +307,7 @@ class Net:
 
     def _drop(self, node: int) -> None:
         # A dropped GSO packet would be up to 44 lost frames at once: segment before the filter.
-        # Address resolution is spared: a lost request is repeated after a second, three lost ones fail the address.
+        # Packets of address resolution pass: a lost request is repeated after a second; three losses fail the address.
         per_million = round(self.link.drop_share * 1e6)
         rules = (
             "table netdev srt {\n chain loss {\n"
@@ -321,7 +321,7 @@ class Net:
         run_tool(inside(self.namespace(node), [find_tool("nft") or "nft", "-f", "-"]), rules)
 
     def bytes(self) -> list[NodeBytes]:
-        """Counters of every node's link."""
+        """Counters of the links of all nodes."""
         return [link_bytes(self.net_id, node) for node in range(self.nodes)]
 
 
@@ -340,7 +340,7 @@ def address_of(node: int | str) -> str:
 
 
 def link_bytes(net_id: str, node: int) -> NodeBytes:
-    """Counters of one node's link: bytes from the interface, drops from all its queues."""
+    """Counters of the link of one node: bytes from the interface, drops from all of its queues."""
     name, switch = namespace_of(net_id, node), namespace_of(net_id, SWITCH)
     link = json.loads(run_tool(["ip", "-n", name, "-j", "-s", "link", "show", "dev", INTERFACE]))[0]
     stats = link["stats64"]
@@ -388,7 +388,7 @@ def unwinding_on_signals() -> Iterator[None]:
 
 
 def namespace_from_environment(environ: Mapping[str, str], ranks_per_node: int = 1) -> str:
-    """The namespace for this process by BENCH_NETNS and the rank its launcher set."""
+    """Namespace of this process, from BENCH_NETNS and the rank that its launcher set."""
     net_id = environ.get(ENV_NET)
     if not net_id:
         raise NetnsError(f"{ENV_NET} is not set: start the command through 'run', or give --ns")

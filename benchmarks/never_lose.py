@@ -2,12 +2,12 @@
 
     python -m benchmarks.never_lose [--quick] [--nets 50,200,1000,loopback] [--tasks cnn,convnet,transformer] [--resume]
 
-On every link all settings train in the same processes and take turns; `auto` begins dense and has a stretch of steps
-to find its plan, the others a shorter one for theirs. The best fixed setting is the one with the shortest step on
-that link among those that cost a training no more accuracy than `auto` may; the shortest of all is told beside it.
-Which is best is found with half of the blocks and set against `auto` in the other half, both ways: of settings that
-are alike, the one with the shortest median of the same blocks would be the luckiest. The bound is the step of processes
-that send nothing.
+On every link all settings train in the same processes and take turns; `auto` begins dense and has a number of steps to
+find its plan, the others a smaller number. The best fixed setting is the one with the shortest step on that link among
+those that cost a training no more accuracy than `auto` may; the setting with the shortest step of all is reported
+beside it. The best setting is chosen on half of the blocks and compared with `auto` on the other half, both ways: among
+similar settings, the one with the shortest median of the same blocks would be the luckiest. The bound is the step of
+processes that send nothing.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ NETS = ("50", "200", "1000", LOOPBACK)
 RANKS = (4,)
 TASKS = ("cnn", "convnet", "transformer")
 BATCH, LR, MOMENTUM = 32, 0.05, 0.9
-#: Learning rates end after so many steps, which is more than are made.
+#: Steps until the learning rate reaches 0; more than any run makes.
 LAST_STEP = 100_000
-#: Steps until plans are there. Of `auto`: profiles every 8 steps, two of which have to want a change, level by level.
-#: Of the others: layouts change after steps 3, 6 and 16.
+#: Steps until plans are final. `auto` reads a profile every 8 steps, and two profiles have to ask for a change, level
+#: by level; layouts of the other settings change after steps 3, 6 and 16.
 WARM_STEPS, QUICK_WARM_STEPS = 60, 36
 FIXED_STEPS, QUICK_FIXED_STEPS = 24, 8
 BLOCK_STEPS, BLOCKS = 5, 20
@@ -50,15 +50,15 @@ SETTINGS = {
     AUTO: "auto",
 }
 FIXED = tuple(name for name in SETTINGS if name != AUTO)
-#: Those within the accuracy that `auto` may cost: docs/compression/policies.md has the figures; fp16 costs 0.04 points
-#: (`methods`), powersgd 0.15 in the training of that table.
+#: Settings within the accuracy that `auto` may cost: docs/compression/policies.md has the figures; fp16 costs 0.04
+#: points (`methods`), powersgd 0.15 in the training of that table.
 WITHIN_BUDGET = ("none", "fp16", "int8", "threshold_sparse", "powersgd")
-#: What part of the best setting's steps a second `auto` has to make, by value.
+#: Share of the steps a second of the best setting that `auto` has to reach; judged by the value alone.
 TARGET = 0.97
 
 
 def recipe_of(case: TaskCase, how: dict[str, Any]) -> dict[str, Any]:
-    """What benchmarks/training/learning.py makes of it."""
+    """Recipe of the training, as benchmarks/training/learning.py reads it."""
     return {
         "net": case.task,
         "batch": BATCH,
@@ -71,20 +71,20 @@ def recipe_of(case: TaskCase, how: dict[str, Any]) -> dict[str, Any]:
 
 
 def plan_of(options: Options) -> Plan:
-    """Blocks and their steps, the same for all settings."""
+    """Returns the number of blocks and their steps, the same for all settings."""
     blocks, steps = (QUICK_BLOCKS, QUICK_BLOCK_STEPS) if options.quick else (BLOCKS, BLOCK_STEPS)
     return Plan(pairs=blocks, min_pairs=blocks, block_seconds=0.0, block_iterations=steps)
 
 
 def warm_steps(options: Options, name: str) -> int:
-    """Steps of a setting that are not timed."""
+    """Returns the steps of a setting that are not timed."""
     if name == AUTO:
         return QUICK_WARM_STEPS if options.quick else WARM_STEPS
     return QUICK_FIXED_STEPS if options.quick else FIXED_STEPS
 
 
 def measure(options: Options, net: Net | None, case: TaskCase) -> dict[str, Any]:
-    """Seconds of a step of every setting in turns, and how tensors travel with `auto` at the end."""
+    """Measures the seconds of a step of every setting in turns, and the codecs that `auto` uses at the end."""
     with Group(case.size, ["sirtaki"], net=net) as group:
         for name, text in SETTINGS.items():
             group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe_of(case, {"compression": text}))
@@ -96,20 +96,20 @@ def measure(options: Options, net: Net | None, case: TaskCase) -> dict[str, Any]
 
 
 def measure_alone(options: Options, case: TaskCase) -> list[float]:
-    """Seconds of a step that sends nothing: as many processes, each a job of its own."""
+    """Measures the seconds of a step that sends nothing: as many processes, each a job of its own."""
     with Group(case.size, [ALONE]) as group:
         group.call("learn_prepare", system=ALONE, name=ALONE, recipe=recipe_of(case, {}))
         return interleave([Contender(ALONE, group)], "learn_blocks", plan_of(options))[ALONE]
 
 
 def best_fixed(samples: Samples, among: Collection[str] = WITHIN_BUDGET) -> str:
-    """The setting with the shortest step."""
+    """Returns the setting of `among` with the shortest step."""
     return min((name for name in samples if name in among), key=lambda name: median(samples[name]))
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Paired step times of the best fixed setting and of `auto`, in blocks by which the best was not chosen."""
+    """Paired step times of the best fixed setting and of `auto`, in blocks that did not choose the best setting."""
 
     names: str
     fixed: list[float]
@@ -117,7 +117,7 @@ class Contest:
 
 
 def cross_fitted(samples: Samples, among: Collection[str] = WITHIN_BUDGET) -> Contest:
-    """Every other block chooses, the rest is compared, and the other way round; two names where they disagree."""
+    """Chooses the best setting on every other block and compares on the rest, both ways; two choices give two names."""
     names: list[str] = []
     fixed: list[float] = []
     auto: list[float] = []
@@ -130,7 +130,7 @@ def cross_fitted(samples: Samples, among: Collection[str] = WITHIN_BUDGET) -> Co
 
 
 def travel_text(rows: list[dict[str, Any]]) -> str:
-    """What `auto` came to: codecs, with how many tensors have them."""
+    """Codecs that `auto` chose, each with its number of tensors."""
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["codec"]] = counts.get(row["codec"], 0) + 1
@@ -138,9 +138,9 @@ def travel_text(rows: list[dict[str, Any]]) -> str:
 
 
 def rows_of(case: TaskCase, found: dict[str, Any], alone: list[float]) -> list[Row]:
-    """Step times of all settings over the bound, and `auto` against the best, the shortest and dense.
+    """Rows of the step times of all settings over the bound, and of `auto` against the best, the shortest and dense.
 
-    The bound of a ratio is what an `auto` without communication would reach.
+    The bound of a ratio is the ratio that an `auto` without communication would reach.
     """
     samples: Samples = found["seconds"]
     bound = estimate(alone).value
@@ -163,7 +163,7 @@ def rows_of(case: TaskCase, found: dict[str, Any], alone: list[float]) -> list[R
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Runs the measurements that the command line selects; returns the exit status."""
     options, store = parse("never_lose", __doc__ or "", NETS, RANKS, ("sirtaki",), tasks=TASKS)
     tasks = options.more["tasks"][: 1 if options.quick else None]
     rows: list[Row] = []
@@ -181,7 +181,7 @@ def main() -> int:
 
 
 def measure_link(options: Options, store: Store, cases: list[TaskCase]) -> None:
-    """Those of one link that the store lacks; each is kept at once."""
+    """Measures the cases of one link that the store does not hold yet; each result is kept at once."""
     missing = [case for case in cases if store.samples(case.key) is None]
     if not missing:
         return

@@ -1,10 +1,10 @@
-"""A training step with all ranks on one host: Sirtaki, as it is by default, against torch's DDP and Horovod.
+"""A training step with all ranks on one host: Sirtaki with its defaults against the DDP of torch and Horovod.
 
     python -m benchmarks.one_host [--quick] [--ranks 4] [--tasks cnn,convnet,transformer] [--resume]
 
-`gloo` is DDP on Gloo, `alone` as many processes that send nothing: what a step takes at least. They and Sirtaki share
-worker processes; Horovod 0.28.1 has processes of its own interpreter, stopped while the others are measured,
-and is left out where benchmarks/baselines/horovod.sh has not been run.
+`gloo` is DDP on Gloo. `alone` is as many processes that send nothing: the lower bound of a step. Both share worker
+processes with Sirtaki; Horovod 0.28.1 has processes of its own interpreter, stopped while the others are measured, and
+is left out where benchmarks/baselines/horovod.sh has not been run.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ TASKS = ("cnn", "convnet", "transformer")
 BATCH, LR, SEED = 32, 0.05, 1
 WARM_STEPS, BLOCK_STEPS, BLOCKS = 20, 10, 20
 NEVER_SLOWER = 1.0
-#: Of the small convolutional net.
+#: Target of the speed-up over Horovod, by net; `cnn` is the small convolutional net.
 OVER_HOROVOD = {"cnn": 2.5}
 
 
 def recipe_of(task: str) -> dict[str, Any]:
-    """What benchmarks/training/learning.py makes of it."""
+    """Recipe of the training, as benchmarks/training/learning.py reads it."""
     return {"net": task, "batch": BATCH, "seed": SEED, "lr": LR, "momentum": 0.9, "steps": 10_000}
 
 
 def measure_case(options: Options, contenders: list[Contender], case: TaskCase) -> Samples:
-    """Seconds of a step of every system, block by block in turns."""
+    """Measures the seconds of a step of every system, block by block in turns."""
     steps, blocks = (3, 2) if options.quick else (BLOCK_STEPS, BLOCKS)
     for contender in contenders:
         contender.group.call("learn_prepare", system=contender.name, name=contender.name, recipe=recipe_of(case.task))
@@ -50,7 +50,7 @@ def measure_case(options: Options, contenders: list[Contender], case: TaskCase) 
 
 
 def rows_of(case: TaskCase, samples: Samples) -> list[Row]:
-    """Seconds of a step by system, and how many times faster ours is."""
+    """Rows of the seconds of a step by system, and of the speed-up of Sirtaki over the others."""
     bound = estimate(samples[ALONE]).value if ALONE in samples else None
     rows = [
         make_row("step_seconds", {"system": system, **case.params}, estimate(seconds), "s", "lower", bound=bound)
@@ -67,7 +67,7 @@ def rows_of(case: TaskCase, samples: Samples) -> list[Row]:
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Runs the measurements that the command line selects; returns the exit status."""
     systems = (OURS, DDP, HOROVOD, ALONE)
     options, store = parse("one_host", __doc__ or "", (LOOPBACK,), RANKS, systems, tasks=TASKS)
     rows: list[Row] = []

@@ -1,16 +1,18 @@
-"""How much of the communication hides behind compute: paced steps of VGG-19, ResNet-50 and BERT-base.
+"""Share of the communication that hides behind compute: paced steps of VGG-19, ResNet-50 and BERT-base.
 
     python -m benchmarks.overlap [--quick] [--models vgg19,bert_base] [--ratios 0.5,1,2] [--systems gloo,sirtaki]
 
-`sirtaki_forward` is DistributedOptimizer with sync="forward" and nothing else, `sirtaki` its default, `gloo` torch DDP
-on Gloo with its defaults, `gloo_scaled` the same with its buckets, the small first one and the others, divided as the
-model is, and gradients that live in them (these four in the same worker processes), `horovod` Horovod 0.28.1 (processes
-of its own, stopped while the others are measured, in every third turn only, since nothing is judged against it; left
-out where benchmarks/baselines/horovod.sh has not been run). Sizes are divided until a model has about 7 MB; with the
-rate divided alike, communication takes as long as that of the whole model. DDP's buckets of 25 MB would hold all of
-such a model, and overlap nothing, hence gloo_scaled. Ours is judged against the faster of the two, case by case. The
-compute of a step is the wire time of its gradients, divided by the ratio; backward takes two thirds of it. `alone`, the
-step of processes that send nothing, shows how well it is kept.
+The systems are: `sirtaki_forward`, DistributedOptimizer with sync="forward" and defaults for the rest; `sirtaki`, the
+optimizer with all defaults; `gloo`, torch DDP on Gloo with its defaults; `gloo_scaled`, DDP whose buckets, the small
+first one and the others, are divided as the model is, with gradients as views of the buckets (these four share worker
+processes); `horovod`, Horovod 0.28.1 in processes of its own, stopped while the others are measured (it runs in every
+third turn only, since no target refers to it, and is left out where benchmarks/baselines/horovod.sh has not been run).
+
+Sizes are divided until a model has about 7 MB; the rate is divided by the same factor, so communication takes as long
+as for the whole model. DDP buckets of 25 MB would hold all of such a model and overlap nothing, hence gloo_scaled.
+Sirtaki is judged against the faster of the two, case by case. The compute of a step is the wire time of its gradients,
+divided by the ratio; backward takes two thirds of the compute. `alone`, the step of processes that send nothing, shows
+how exactly the paced compute is kept.
 """
 
 from __future__ import annotations
@@ -34,13 +36,14 @@ NETS = ("200",)
 RANKS = (4,)
 SCALES = {"vgg19": 80, "resnet50": 14, "bert_base": 60}
 RATIOS = ("0.5", "1", "2")
-#: Share of the bound's speed that a step has to reach; DDP / bound may be missed by as much.
+#: Share of the speed of the bound that a step has to reach; the ratio DDP / bound may be missed by the same factor.
 BOUND_SHARE = 0.93
-#: Where compute hides all communication in either mode there is nothing to gain, only to lose.
+#: Target of the speed-up where compute hides all communication in either mode: no gain is possible there.
 NO_LOSS = 0.98
-#: Our plans come from measured steps, DDP's buckets from the order of the first one; they are in place after these.
+#: Steps until plans of Sirtaki, which come from measured steps, and buckets of DDP, which come from the order of the
+#: first step, are final.
 WARM_STEPS = {FORWARD: 14, BACKWARD: 14, DDP: 2, SCALED: 2, HOROVOD: 2, ALONE: 1}
-#: A sample is one step, after one that is not counted.
+#: Number of samples; a sample is one step, after a step that is not counted.
 PAIRS, QUICK_PAIRS = 8, 3
 HOROVOD_EVERY = 3
 
@@ -54,12 +57,12 @@ class Case(NetCase):
 
     @property
     def key(self) -> str:
-        """Its name in the partial file."""
+        """Key of the case in the partial file."""
         return f"{super().key}/{self.model_name}/{self.ratio:g}"
 
     @cached_property
     def model(self) -> Model:
-        """Its layers, not scaled."""
+        """Layers of the model, not scaled."""
         return MODELS[self.model_name]()
 
     @cached_property
@@ -79,7 +82,7 @@ class Case(NetCase):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its parameters in result rows."""
+        """Parameters of the case in result rows."""
         return {
             **super().params,
             "model": self.model_name,
@@ -91,7 +94,7 @@ class Case(NetCase):
         }
 
     def recipe(self) -> dict[str, Any]:
-        """What benchmarks/training/paced.py makes of it."""
+        """Recipe of the paced step, as benchmarks/training/paced.py reads it."""
         return {
             "layers": self.layers,
             "names": [layer.name for layer in self.model.layers],
@@ -105,14 +108,14 @@ class Case(NetCase):
         }
 
     def bound(self, sync: str) -> float:
-        """The least seconds of a step that waits for gradients in that way."""
+        """Returns the least seconds of a step that waits for gradients as `sync` says."""
         shares = self.model.forward_shares()
         forward = [share * self.compute / 3 for share in shares]
         return step_bound(forward, [2 * seconds for seconds in forward], self.wire, sync)
 
 
 def cases_of(options: Options, net: str, size: int) -> list[Case]:
-    """What is measured on one network with one number of ranks."""
+    """Cases to measure on one network with one number of ranks."""
     models, ratios = options.more["models"], options.more["ratios"]
     if options.quick:
         models, ratios = models[1:2] or models, ratios[1:2] or ratios
@@ -120,7 +123,7 @@ def cases_of(options: Options, net: str, size: int) -> list[Case]:
 
 
 def measure_case(options: Options, contenders: list[Contender], case: Case) -> Samples:
-    """Seconds of a step, by system."""
+    """Measures the seconds of a step, by system."""
     pairs = QUICK_PAIRS if options.quick else PAIRS
     plan = Plan(pairs=pairs, min_pairs=pairs, block_seconds=0.0)
     return training_samples(contenders, case.recipe(), plan, WARM_STEPS)
@@ -130,7 +133,7 @@ def measure_case(options: Options, contenders: list[Contender], case: Case) -> S
 
 
 def rows_of(case: Case, samples: Samples) -> list[Row]:
-    """Step and exposed communication of each system against the bounds, then ours against DDP."""
+    """Rows of step and exposed communication of each system against the bounds, then of Sirtaki against DDP."""
     references = {system: estimate(samples[system]).value for system in (DDP, SCALED) if system in samples}
     fastest = min(references, key=lambda system: references[system], default=None)
     best = None if fastest is None else (NAMES[fastest], references[fastest])
@@ -175,9 +178,9 @@ def _speedups(metric: str, case: Case, samples: Samples, theirs: str, *, judged:
 
 
 def speedup_target(system: str, ratio: float, ceiling: float) -> float:
-    """The least speed-up over the faster DDP. `ceiling`: DDP's step over the bound of this system.
+    """Least speed-up over the faster DDP. `ceiling`: step of DDP over the bound of this system.
 
-    With per-layer waiting a share of what the bound leaves, never less than no loss; the default must not be slower.
+    With per-layer waiting the target is a share of the ceiling, never below NO_LOSS; the default must not be slower.
     """
     if ratio < 1:
         return NO_LOSS
@@ -185,7 +188,7 @@ def speedup_target(system: str, ratio: float, ceiling: float) -> float:
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Runs the measurements that the command line selects; returns the exit status."""
     systems = (FORWARD, BACKWARD, DDP, SCALED, HOROVOD, ALONE)
     options, store = parse("overlap", __doc__ or "", NETS, RANKS, systems, models=tuple(SCALES), ratios=RATIOS)
     rows: list[Row] = []

@@ -1,6 +1,6 @@
 """Result files: rows, schema check, partial results for --resume, table.
 
-The file is `benchmarks/results/NAME.json` with
+A result file is `benchmarks/results/NAME.json` with
 `{name, command, date, commit, machine, rows}`, a row with
 `{metric, params, value, unit, better, n, spread, baseline, bound, target, met}`.
 `spread` is `{q1, q3, low, high}`: quartiles of the samples and the 95 % bootstrap interval of the value.
@@ -70,7 +70,7 @@ def make_row(
     target: float | None = None,
     by_value: bool = False,
 ) -> Row:
-    """A row whose verdict follows from the figure's interval; or `by_value` alone, where luck must not decide."""
+    """Returns a row whose verdict follows from the interval of the figure or, with `by_value`, from the value alone."""
     return Row(
         metric=metric,
         params=dict(params),
@@ -91,7 +91,7 @@ def _is_number(value: Any) -> bool:
 
 
 def row_problems(row: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a row; empty when it follows the schema."""
+    """Returns the errors of a row; empty if the row follows the schema."""
     problems = [f"key '{key}' is missing" for key in ROW_KEYS if key not in row]
     problems += [f"key '{key}' is unknown" for key in row if key not in ROW_KEYS]
     if problems:
@@ -121,7 +121,7 @@ def row_problems(row: Mapping[str, Any]) -> list[str]:
 
 
 def file_problems(content: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a result file; empty when it follows the schema."""
+    """Returns the errors of a result file; empty if the file follows the schema."""
     problems = [f"key '{key}' is missing" for key in FILE_KEYS if key not in content]
     problems += [f"key '{key}' is unknown" for key in content if key not in FILE_KEYS]
     for index, row in enumerate(content.get("rows", [])):
@@ -133,7 +133,7 @@ def file_problems(content: Mapping[str, Any]) -> list[str]:
 
 
 def commit() -> str:
-    """The commit measured, with '+changes' when tracked sources differ from it; a copy without git has BENCH_COMMIT."""
+    """Measured commit, with '+changes' if tracked sources differ from it; a copy without git has BENCH_COMMIT."""
 
     def git(*arguments: str) -> str:
         try:
@@ -149,7 +149,7 @@ def commit() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Description of the machine of the measurements."""
     model, memory_kib = "", 0
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -169,7 +169,7 @@ def machine() -> dict[str, Any]:
 
 
 def load_warning(cores: int, load: float) -> str | None:
-    """A line for the user when the machine is too busy for figures worth keeping."""
+    """Returns a warning for the user if the machine is too busy for reliable figures; else None."""
     if load <= 0.25 * cores:
         return None
     return f"the machine is busy (load {load:.1f} on {cores} cores): figures will be noisy"
@@ -179,9 +179,9 @@ def load_warning(cores: int, load: float) -> str | None:
 
 
 class Store:
-    """Result and partial file of one benchmark. Every finished configuration is kept at once.
+    """Result file and partial file of one benchmark. Every finished configuration is kept at once.
 
-    `trainings`: losses that no time changes, which outlive the run unless it is a quick one.
+    `trainings`: losses that do not depend on measured times; they outlive the run unless it is a quick one.
     """
 
     def __init__(self, name: str, command: str, *, folder: Path = RESULTS, resume: bool = False) -> None:
@@ -207,11 +207,11 @@ class Store:
 
     @property
     def path(self) -> Path:
-        """The result file."""
+        """Path of the result file."""
         return self.folder / f"{self.name}.json"
 
     def samples(self, key: str) -> Any | None:
-        """What an interrupted run measured for a configuration; None when it has to be measured."""
+        """Samples of a configuration from an interrupted run; None if the configuration has to be measured."""
         return self._samples.get(key)
 
     def keep(self, key: str, samples: Any) -> None:
@@ -220,7 +220,7 @@ class Store:
         _write(self._partial, {"command": self._head["command"], "samples": self._samples})
 
     def finish(self, rows: Iterable[Row]) -> Path:
-        """Writes the result file, removes the partial one."""
+        """Writes the result file and removes the partial one."""
         content = {**self._head, "rows": [asdict(row) for row in rows]}
         problems = file_problems(content)
         if problems:
@@ -240,7 +240,7 @@ def _write(path: Path, content: Any) -> None:
 
 
 def format_figure(value: float, unit: str) -> str:
-    """A figure with a sensible number of digits."""
+    """Formats a figure with a sensible number of digits."""
     if unit == "s":
         for scale, name in ((1.0, "s"), (1e-3, "ms")):
             if abs(value) >= scale:
@@ -250,7 +250,7 @@ def format_figure(value: float, unit: str) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as aligned text, one line each."""
+    """Formats the rows as aligned text, one line each."""
     lines = [("metric", "parameters", "value", "interval", "n", "baseline", "bound", "target", "met")]
     for row in rows:
         unit = row.unit

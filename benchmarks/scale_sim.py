@@ -1,13 +1,14 @@
-"""Control messages and virtual time against the number of ranks, in the simulator: with a coordinator that every rank
-speaks to, and with the tree of relays.
+"""Control messages and virtual time against the number of ranks, in the simulator: with all ranks connected to the
+coordinator, and with the tree of relays.
 
     python -m benchmarks.scale_sim [--quick] [--ranks 64,256,1024]
 
 The simulated ranks run the project's own control, scheduler and engine code; the program is tests/scenarios/scale_sim,
-which is built when it is not there. Its time is virtual, so the machine's load does not matter; samples differ by seed.
+which is built if it is missing. Its time is virtual, so the load of the machine does not matter; samples differ by
+seed.
 
-Growth from 64 to 1,024 ranks is reported for every scenario and both topologies, with the logarithm's as target of the
-tree. `real_jobs` says whether jobs of that size use the topology by default.
+Growth from 64 to 1,024 ranks is reported for every scenario and both topologies; the target of the tree is the growth
+of the logarithm. `real_jobs` says if jobs of that size use the topology by default.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ FANOUT = 32
 SEEDS, QUICK_SEEDS = 3, 1
 BUILD = ROOT / "build" / "release"
 PROGRAM = BUILD / "tests" / "scenarios" / "scale_sim"
-#: Scenario -> what its seconds count from.
+#: Scenario -> event from which its seconds count.
 TIMED = {
     "steady_state": "per step",
     "plan_change": "per step",
@@ -43,14 +44,14 @@ TIMED = {
 }
 STEPS = {"steady_state": 10, "plan_change": 20}
 IDLE_SECONDS = 60.0
-#: From FEW to MANY ranks, messages at the busiest process and time may grow as the logarithm does.
+#: Numbers of ranks between which messages at the busiest process and time may grow no more than the logarithm.
 FEW, MANY = 64, 1024
 GROWTH_TARGET = 10.0 / 6.0
 NO_MESSAGES = ("steady_state", "plan_change")
 
 
 def build() -> None:
-    """Builds the simulator, quietly; an error shows the compiler's words."""
+    """Builds the simulator without output; an error shows the messages of the compiler."""
     for command in (["cmake", "--preset", "release"], ["cmake", "--build", "--preset", "release", "-t", "scale_sim"]):
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -58,7 +59,7 @@ def build() -> None:
 
 
 def simulate(ranks: int, fanout: int, seed: int) -> list[dict[str, Any]]:
-    """One object a scenario."""
+    """Runs the simulator once; returns one object a scenario."""
     command = [str(PROGRAM), str(ranks), str(fanout), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -67,19 +68,19 @@ def simulate(ranks: int, fanout: int, seed: int) -> list[dict[str, Any]]:
 
 
 def busiest(sample: Mapping[str, Any]) -> float:
-    """Messages that the busiest process sends and receives, the hub or a rank; without those of membership."""
+    """Messages that the busiest process, coordinator or rank, sends and receives, without those of membership."""
     hub = sample["hub_received"] + sample["hub_sent"] - sample["hub_membership"]
     ranks = sample["rank_messages"]
     return float(max(hub, ranks))
 
 
 def all_messages(sample: Mapping[str, Any]) -> float:
-    """The same with those of membership, which all go to the hub: what a process has to handle."""
+    """Messages that a process has to handle: those of busiest() and those of membership, which all go to the hub."""
     return float(max(sample["hub_received"] + sample["hub_sent"], sample["rank_messages"]))
 
 
 def _topology(fanout: int, ranks: int) -> dict[str, Any]:
-    # As control.fanout has it: a tree as soon as there are more ranks than one relay serves.
+    # The runtime builds the tree by the same rule (control.fanout): when the ranks exceed the fan-out of one relay.
     used = "tree" if ranks > FANOUT else "flat"
     topology = "tree" if fanout else "flat"
     return {"topology": topology, "real_jobs": "yes" if topology == used else "no"}
@@ -90,7 +91,7 @@ def _params(scenario: str, ranks: int, fanout: int) -> dict[str, Any]:
 
 
 def rows_of(samples: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """The figures of one scenario, number of ranks and topology."""
+    """Rows of one scenario, number of ranks and topology."""
     first = samples[0]
     scenario, fanout = first["scenario"], first["fanout"]
     params = _params(scenario, first["ranks"], fanout)
@@ -118,9 +119,9 @@ def rows_of(samples: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def growth_rows(samples: Mapping[tuple[str, int, int], Sequence[Mapping[str, Any]]]) -> list[Row]:
-    """Messages that the busiest process handles with MANY ranks over those with FEW, and virtual time likewise.
+    """Rows of the messages that the busiest process handles with MANY ranks over those with FEW, and of virtual time.
 
-    Messages below one count as one, so that none at all is no growth.
+    A count below one is taken as one, so that no messages at all are no growth.
     """
     rows = []
     for (scenario, ranks, fanout), many in samples.items():
@@ -139,7 +140,7 @@ def growth_rows(samples: Mapping[tuple[str, int, int], Sequence[Mapping[str, Any
 
 
 def main() -> int:
-    """Runs all scenarios; 0, whatever the verdicts."""
+    """Runs all scenarios; returns 0, whatever the verdicts."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale_sim", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed")
     parser.add_argument("--ranks", default=",".join(map(str, RANKS)))

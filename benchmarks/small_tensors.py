@@ -24,10 +24,11 @@ from benchmarks.training.shapes import equal_layers, resnet50_layers
 OURS, DDP = "sirtaki", "gloo"
 NETS = (LOOPBACK, "1000")
 RANKS = (2, 4)
-#: ResNet-50's 161 tensors, 102 MB of them, divided: 1.6 MB, as long on 1 Gbit/s as the whole on 64 Gbit/s.
+#: Divisor of the 161 tensors (102 MB) of ResNet-50: 1.6 MB on 1 Gbit/s take as long as the whole on 64 Gbit/s.
 RESNET_SCALE = 64
 EQUAL_TENSORS, EQUAL_NUMEL, EQUAL_PER_LAYER = 1000, 1024, 10
-#: Compute of a step in seconds, backward two thirds of it. Less than the tensors need: it cannot hide them.
+#: Compute of a step in seconds by number of tensors; backward takes two thirds. Communication takes longer than that,
+#: so compute cannot hide all of it.
 STEP_SECONDS = {161: 0.010, 1000: 0.030}
 STEP_OVER_DDP_TARGET = 1.05
 SPEEDUP_OVER_HOROVOD_TARGET = 1.5
@@ -44,12 +45,12 @@ class Case(NetCase):
 
     @property
     def key(self) -> str:
-        """Its name in the partial file."""
+        """Key of the case in the partial file."""
         return f"{super().key}/{self.tensors}/{self.order}/{'paced' if self.paced else 'raw'}"
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its parameters in result rows."""
+        """Parameters of the case in result rows."""
         return {
             **super().params,
             "tensors": self.tensors,
@@ -70,7 +71,7 @@ class Case(NetCase):
         return [numel for layer in self.layers() for numel in layer]
 
     def recipe(self) -> dict[str, Any]:
-        """What benchmarks/training/paced.py makes of it."""
+        """Recipe of the paced step, as benchmarks/training/paced.py reads it."""
         seconds = STEP_SECONDS[self.tensors]
         return {
             "layers": self.layers(),
@@ -82,14 +83,14 @@ class Case(NetCase):
         }
 
     def bound(self) -> float | None:
-        """The least seconds a step takes: its compute, or the wire; None where neither is known."""
+        """Least seconds of a step: the larger of its compute and the wire time; None if neither is known."""
         compute = STEP_SECONDS[self.tensors] if self.paced else 0.0
         wire = 0.0 if self.net == LOOPBACK else self.wire_seconds(4 * sum(self.sizes()))
         return max(compute, wire) or None
 
 
 def cases_of(net: str, size: int, quick: bool) -> list[Case]:
-    """What is measured on one network with one number of ranks."""
+    """Cases to measure on one network with one number of ranks."""
     tensors = (161,) if quick else (161, EQUAL_TENSORS)
     cases = [Case(net, size, count, "random", paced) for count in tensors for paced in (True, False)]
     if not quick:
@@ -98,7 +99,7 @@ def cases_of(net: str, size: int, quick: bool) -> list[Case]:
 
 
 def measure_case(options: Options, contenders: list[Contender], case: Case) -> Samples:
-    """Seconds of a paced step, or of the bare operations, by system."""
+    """Measures the seconds of a paced step, or of the bare operations, by system."""
     plan = Plan(
         pairs=QUICK_PAIRS if options.quick else PAIRS,
         block_seconds=0.05 if options.quick else 0.15,
@@ -117,7 +118,7 @@ def measure_case(options: Options, contenders: list[Contender], case: Case) -> S
 
 
 def rows_of(case: Case, samples: Samples) -> list[Row]:
-    """Times of each system, then ours against the others'."""
+    """Rows of the times of each system, then of Sirtaki against the others."""
     metric = "step_seconds" if case.paced else "raw_seconds"
     params, bound = case.params, case.bound()
     names = {DDP: "ddp" if case.paced else "gloo_fused", HOROVOD: "horovod", OURS: "sirtaki"}
@@ -146,7 +147,7 @@ def rows_of(case: Case, samples: Samples) -> list[Row]:
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Runs the measurements that the command line selects; returns the exit status."""
     options, store = parse("small_tensors", __doc__ or "", NETS, RANKS, (OURS, DDP, HOROVOD))
     if options.quick:
         options = replace(options, ranks=options.ranks[:1])

@@ -12,7 +12,7 @@ _SEED = 20_240_601
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Linear interpolation between order statistics; an error for no values."""
+    """Returns a quantile by linear interpolation between order statistics; raises an error if `values` is empty."""
     if not values:
         raise ValueError("no values")
     ordered = sorted(values)
@@ -23,7 +23,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle value."""
+    """Returns the middle value."""
     return quantile(values, 0.5)
 
 
@@ -39,7 +39,7 @@ class Estimate:
     n: int
 
     def spread(self) -> dict[str, float]:
-        """The spread as result files hold it."""
+        """Spread in the form of result files."""
         return {"q1": self.q1, "q3": self.q3, "low": self.low, "high": self.high}
 
 
@@ -55,13 +55,13 @@ def _bootstrap(n: int, figure: Callable[[list[int]], float]) -> tuple[float, flo
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Median of `values` with its spread."""
+    """Returns the median of `values` with its spread."""
     low, high = _bootstrap(len(values), lambda chosen: median([values[i] for i in chosen]))
     return Estimate(median(values), quantile(values, 0.25), quantile(values, 0.75), low, high, len(values))
 
 
 def mean_estimate(values: Sequence[float]) -> Estimate:
-    """Mean of few `values`, such as one a seed, with the bootstrap interval of the mean."""
+    """Returns the mean of few `values`, such as one a seed, with the bootstrap interval of the mean."""
 
     def mean(chosen: Sequence[int]) -> float:
         return sum(values[i] for i in chosen) / len(chosen)
@@ -72,9 +72,9 @@ def mean_estimate(values: Sequence[float]) -> Estimate:
 
 
 def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
-    """Ratio of medians of interleaved samples: whole pairs are resampled, so that noise that hit both cancels.
+    """Returns the ratio of medians of interleaved samples.
 
-    The quartiles are those of the ratio pair by pair.
+    Whole pairs are resampled, so that noise that hit both cancels. The quartiles are those of the ratio pair by pair.
     """
     if len(numerator) != len(denominator):
         raise ValueError(f"{len(numerator)} and {len(denominator)} samples are not pairs")
@@ -89,17 +89,17 @@ def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Es
 
 
 def point(figure: Estimate, value: float) -> Estimate:
-    """A number about a figure, such as an edge of its interval, without a spread of its own."""
+    """Returns a number about a figure, such as an edge of its interval, without a spread of its own."""
     return replace(figure, value=value, q1=value, q3=value, low=value, high=value)
 
 
 def exactly(value: float) -> Estimate:
-    """A number whose interval is itself: counted or computed, not sampled."""
+    """Returns a number whose interval is the number itself: counted or computed, not sampled."""
     return estimate([value])
 
 
 def target_met(figure: Estimate, target: float | None, better: str) -> bool | None:
-    """False only where the whole interval lies beyond the target; None without a target."""
+    """Returns False only if the whole interval lies beyond the target; None without a target."""
     if better not in ("higher", "lower"):
         raise ValueError(f"better is '{better}', not 'higher' or 'lower'")
     if target is None:

@@ -1,8 +1,8 @@
 """Writes tables from result files into Markdown pages: `python -m benchmarks.tables [--check] PAGE.md...`.
 
-A page holds `<!-- results NAME METRIC[,METRIC...] -->` and, below it, `<!-- end results -->`; what stands between is
-replaced. Where NAME.json does not exist yet, the table says so. With --check nothing is written, and a page that is out
-of date is an error.
+A page holds `<!-- results NAME METRIC[,METRIC...] -->` and, below it, `<!-- end results -->`; the lines between are
+replaced. If NAME.json does not exist yet, the table says so. With --check nothing is written, and a page that is out of
+date is an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BLOCK = re.compile(r"(<!-- results (\S+) (\S+) -->\n)(.*?)(<!-- end results -->
 
 
 def markdown(content: Mapping[str, Any], metrics: Sequence[str]) -> str:
-    """The rows of some metrics as a Markdown table, with where they come from."""
+    """Returns the rows of some metrics as a Markdown table, with their source."""
     lines = []
     for metric in metrics:
         rows = [row for row in content["rows"] if row["metric"] == metric]
@@ -39,7 +39,7 @@ def _short(commit: str) -> str:
 
 
 def _common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Parameters that are the same in all rows of a file; tables leave them out."""
+    """Returns the parameters that are the same in all rows of a file; tables leave them out."""
     first = rows[0]["params"] if rows else {}
     return {
         name: value
@@ -73,7 +73,7 @@ def _parameter(value: Any) -> str:
 
 
 def fill(page: str, folder: Path) -> str:
-    """The page with its tables rewritten from the result files in `folder`."""
+    """Returns the page with its tables rewritten from the result files in `folder`."""
 
     def table(match: re.Match[str]) -> str:
         path = folder / f"{match[2]}.json"
@@ -86,7 +86,7 @@ def fill(page: str, folder: Path) -> str:
 
 
 def main() -> int:
-    """Rewrites or checks the pages given."""
+    """Rewrites or checks the pages of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
     parser.add_argument("pages", nargs="+", type=Path)
     parser.add_argument("--check", action="store_true")

@@ -1,10 +1,11 @@
-"""Time to the same training loss, by network, link and system: torch's DDP, its fp16 hook, PowerSGD, and ours.
+"""Time to the same training loss, by network, link and system: torch DDP, its fp16 hook, PowerSGD, and Sirtaki.
 
     python -m benchmarks.time_to_quality [--quick] [--nets 20,100] [--tasks cnn,convnet] [--systems ddp,...] [--resume]
 
-A system's loss after each step does not depend on the link (ours name their recipe, and densities stay), so it is
-trained once for every seed, unshaped; what a step takes is measured on the link. The target is the loss that DDP has
-at the end, and 0.02 nats more: what a system that converges as well reaches before its own end.
+The loss of a system after each step does not depend on the link (settings of Sirtaki name their reduction algorithm,
+and densities stay), so each system is trained once for every seed, unshaped; the time of a step is measured on the
+link. The target is the final loss of DDP plus 0.02 nats: a system that converges as well reaches that loss before its
+own end.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ class Entrant:
     how: dict[str, Any]
 
 
-#: The published methods with the settings of `methods`, which are for few bytes, and codecs as they are.
+#: Published methods with the settings of `methods`, which are chosen for few bytes, and codecs with their defaults.
 OURS = {
     **{name: METHODS[name].text for name in ("hylo", "algc", "group_topk")},
     "int8": "int8:wire=scatter",
     "twobit": "twobit:wire=scatter",
     "low_rank": "powersgd:rank=4",
-    # Down to small matrices, as torch's hook.
+    # The hook of torch compresses small matrices, too.
     "low_rank_2": "powersgd:rank=2,min=1KiB",
 }
 ENTRANTS = {
@@ -63,21 +64,21 @@ ENTRANTS = {
     **{name: Entrant("sirtaki", {"compression": text}) for name, text in OURS.items()},
 }
 POWERSGD = ("powersgd_1", "powersgd_2", "powersgd_4")
-#: (baseline, how many times faster the best of ours is asked to be)
+#: Baseline -> target of the speed-up of the best setting of Sirtaki.
 TARGETS = {DDP: 3.0, FP16: 2.0}
 POWERSGD_TARGET, POWERSGD_FLOOR, POWERSGD_EXPOSED = 1.2, 0.97, 1.3
 
 
 @dataclass(frozen=True)
 class Trainings:
-    """How much is trained."""
+    """Seeds and number of steps of the trainings."""
 
     seeds: tuple[int, ...]
     steps: int | None  # None: to the end
 
 
 def recipe_of(entrant: Entrant, task: str, seed: int) -> dict[str, Any]:
-    """What benchmarks/training/learning.py makes of it."""
+    """Recipe of the training, as benchmarks/training/learning.py reads it."""
     return {
         "net": task,
         "batch": BATCH,
@@ -90,7 +91,7 @@ def recipe_of(entrant: Entrant, task: str, seed: int) -> dict[str, Any]:
 
 
 def systems_of(names: Sequence[str]) -> list[str]:
-    """Each system once."""
+    """Returns each system once."""
     return list(dict.fromkeys(ENTRANTS[name].system for name in names))
 
 
@@ -98,7 +99,7 @@ def systems_of(names: Sequence[str]) -> list[str]:
 
 
 def measure_losses(store: Store, case: TaskCase, names: Sequence[str], chosen: Trainings) -> None:
-    """Trainings that the store lacks, each kept as it finishes."""
+    """Runs the trainings that the store does not hold yet; each is kept when it finishes."""
     seeds, steps = chosen.seeds, chosen.steps or TASKS[case.task]
     missing = [(s, n) for s in seeds for n in names if store.trainings.get(loss_key(case, n, s)) is None]
     if not missing:
@@ -112,12 +113,12 @@ def measure_losses(store: Store, case: TaskCase, names: Sequence[str], chosen: T
 
 
 def loss_key(case: TaskCase, name: str, seed: int) -> str:
-    """A training's name among those that are kept."""
+    """Key of a training among those that are kept."""
     return training_key(name, case.size, recipe_of(ENTRANTS[name], case.task, seed))
 
 
 def measure_steps(options: Options, case: TaskCase, names: Sequence[str], net: Net | None) -> dict[str, list[float]]:
-    """Seconds of a step of every system, block by block in turns."""
+    """Measures the seconds of a step of every system, block by block in turns."""
     trainings = {name: (ENTRANTS[name].system, recipe_of(ENTRANTS[name], case.task, 1)) for name in names}
     with Group(case.size, systems_of(names), net=net) as group:
         if options.quick:
@@ -129,9 +130,9 @@ def measure_steps(options: Options, case: TaskCase, names: Sequence[str], net: N
 
 
 def rows_of(case: TaskCase, found: dict[str, list[list[float]]], seconds: dict[str, list[float]]) -> list[Row]:
-    """Times to the target by system, and ours against the others, seed by seed. `found`: losses by system and seed.
+    """Rows of the time to the target by system, and of Sirtaki against the others, seed by seed.
 
-    No step is shorter than one that sends nothing.
+    `found`: losses by system and seed. No step is shorter than one that sends nothing.
     """
     rows: list[Row] = []
     alone = estimate(seconds["alone"]).value
@@ -157,7 +158,7 @@ def rows_of(case: TaskCase, found: dict[str, list[list[float]]], seconds: dict[s
     for baseline, target in TARGETS.items():
         if baseline in times:
             pair = (times[baseline], times[best])
-            # As many steps as the baseline's, and nothing sent.
+            # The bound is a training with as many steps as the baseline that sends nothing.
             most = estimate(seconds[baseline]).value / alone
             rows.append(ratio_row(f"speedup_over_{baseline}", params, *pair, baseline, bound=most, target=target))
     rivals = [name for name in POWERSGD if name in times]
@@ -172,13 +173,13 @@ def rows_of(case: TaskCase, found: dict[str, list[list[float]]], seconds: dict[s
 
 
 def measure_alone(options: Options, case: TaskCase) -> list[float]:
-    """Seconds of a step that sends nothing."""
+    """Measures the seconds of a step that sends nothing."""
     blocks, steps = (2, 3) if options.quick else (BLOCKS, BLOCK_STEPS)
     return time_alone(case.size, recipe_of(Entrant("alone", {}), case.task, 1), blocks=blocks, steps=steps)
 
 
 def measure(options: Options, store: Store, case: TaskCase, names: Sequence[str]) -> list[Row]:
-    """All of one task on one link."""
+    """Measures one task on one link; returns all of its rows."""
     chosen = Trainings(SEEDS[:2], 2 * WINDOW) if options.quick else Trainings(SEEDS, None)
     measure_losses(store, case, names, chosen)
     if store.samples(case.key) is None:
@@ -189,7 +190,7 @@ def measure(options: Options, store: Store, case: TaskCase, names: Sequence[str]
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Runs the measurements that the command line selects; returns the exit status."""
     options, store = parse("time_to_quality", __doc__ or "", NETS, RANKS, tuple(ENTRANTS), tasks=tuple(TASKS))
     names = list(dict.fromkeys([DDP, *options.systems]))
     rows: list[Row] = []

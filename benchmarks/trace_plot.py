@@ -4,9 +4,9 @@
     python -m benchmarks.trace_plot --model vgg19 --ratio 1 --folder docs/pictures   # paced steps on 200 Mbit/s
 
 The second form runs the steps of benchmarks.overlap under each way of waiting (sync="backward" and "forward"), as root.
-In the picture time runs to the right. The lane on top is the program: layers of backward and forward as it marked them
-(paced steps do), with gaps where it waits. Below, one line a partition in the order of the plan: pale while it waits
-for its turn, dark while it is on the wire, and a mark where the program needed it.
+In the picture time runs to the right. The lane on top is the program: the layers of backward and forward that the
+program marks (paced steps do), with gaps where it waits. Below is one line a partition in the order of the plan: pale
+while the partition waits for its turn, dark while it is on the wire, and a mark where the program needs it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PartitionTimes:
 
 @dataclass
 class StepTimes:
-    """One step: from the first layer of its backward to the end of the next forward pass."""
+    """One step: from the first layer of the backward pass to the end of the next forward pass."""
 
     compute: list[tuple[str, float, float]] = field(default_factory=list)  # mark, begin, end
     partitions: list[PartitionTimes] = field(default_factory=list)
@@ -54,13 +54,13 @@ class StepTimes:
 
 
 def rank_events(trace: Sequence[Mapping[str, Any]], rank: int) -> list[Mapping[str, Any]]:
-    """Spans of one rank, by begin."""
+    """Returns the spans of one rank in the order of their begins."""
     spans = [event for event in trace if event.get("ph") == "X" and event.get("pid") == rank]
     return sorted(spans, key=lambda event: float(event["ts"]))
 
 
 def steps_of(spans: Sequence[Mapping[str, Any]]) -> list[StepTimes]:
-    """The steps that the marks of backward tell apart; the last one, cut off, is left out."""
+    """Returns the steps that the marks of backward delimit; the last step, which is cut off, is left out."""
     marks = [span for span in spans if span["cat"] == "user" and span["name"].split(" ")[0] in PASSES]
     borders = [
         float(span["ts"])
@@ -95,7 +95,7 @@ def _step(spans: Sequence[Mapping[str, Any]], begin: float, end: float) -> StepT
 
 
 def draw(step: StepTimes, title: str, path: Path) -> Path | None:
-    """Writes the picture; None where matplotlib is missing."""
+    """Writes the picture; returns None if matplotlib is missing."""
     made = plots.canvas(9.0, 1.6 + 0.16 * min(60, len(step.partitions)))
     if made is None:
         return None

@@ -2,13 +2,14 @@
 
     python -m benchmarks.urgent [--quick] [--nets 200] [--ranks 4,2] [--resume]
 
-Both are asynchronous operations by name of the Python adapter. Sirtaki starts the urgent one with a smaller priority
-number; "in order" starts it when the large one has ended, which is what a queue without priorities does; torch's is
-the second asynchronous all_reduce of its process group. Rounds without the urgent one tell what it costs the large one,
-rounds without the large one what the urgent one takes on an idle link.
+Both are asynchronous named operations of the Python adapter. Sirtaki starts the urgent one with a smaller priority
+number; "in order" starts it when the large one has ended, like a queue without priorities; with torch the urgent one is
+the second asynchronous all_reduce of the process group. Rounds without the urgent operation show its cost to the large
+one, rounds without the large operation the time of the urgent one on an idle link.
 
-The target allows for what is in flight ahead of the urgent one, so a large credit would make it easy. Hence two ratios
-that know no credit: against the urgent bytes alone on the wire, and against torch's all_reduce of them on an idle link.
+The target allows for the bytes in flight ahead of the urgent operation, so a large credit would make the target easy.
+Two more ratios do not depend on the credit: against the urgent bytes alone on the wire, and against the all_reduce of
+torch on an idle link.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from benchmarks.results import Row, Store, make_row
 from benchmarks.statistics import estimate
 
 OURS, THEIRS = "sirtaki", "gloo"
-#: What a turn consists of: name -> (system, what the urgent operation does).
+#: Modes of a turn: name -> (system, start of the urgent operation).
 PRIORITY, IN_ORDER, ALONE, IDLE = "priority", "in_order", "alone", "idle"
 GLOO, GLOO_IDLE = "gloo", "gloo_idle"
 MODES = {
@@ -41,7 +42,7 @@ NETS = ("200",)
 RANKS = (4, 2)
 MB = 1024 * 1024
 BULK_BYTES, URGENT_BYTES = 64 * MB, 64 * 1024
-#: The urgent operation starts when the large one has run for this share of its bound.
+#: Share of the bound of the large operation after which the urgent one starts.
 START_SHARE = 0.1
 TURNS, QUICK_TURNS = 12, 2
 TIMES_BOUND_TARGET = 1.3
@@ -51,16 +52,16 @@ BULK_SLOWDOWN_TARGET = 1.03
 
 @dataclass(frozen=True)
 class Case(NetCase):
-    """The operations are the same everywhere."""
+    """One configuration; the operations are the same in all of them."""
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its parameters in result rows."""
+        """Parameters of the case in result rows."""
         return {**super().params, "bulk_bytes": BULK_BYTES, "urgent_bytes": URGENT_BYTES}
 
 
 def measure(options: Options, store: Store, case: Case) -> None:
-    """Rounds of every mode in turns; keeps seconds by mode and the credit of a large operation."""
+    """Measures rounds of every mode in turns; keeps seconds by mode and the credit of a large operation."""
     modes = [mode for mode, (system, _) in MODES.items() if system in options.systems]
     samples: dict[str, list[float]] = {}
     with (
@@ -82,7 +83,7 @@ def measure(options: Options, store: Store, case: Case) -> None:
 
 
 def credit_in_force(group: Group) -> int:
-    """Payload bytes of the large operation that may be in flight, by the runtime's own word; the least of all ranks."""
+    """Payload bytes of the large operation that may be in flight, as the runtime reports; the least of all ranks."""
     credit = min(int(stats["ops.credit_bytes"]["value"]) for stats in group.call("stats", system=OURS))
     if credit <= 0:
         raise GroupError(f"the runtime says that {credit} bytes of a large operation may be in flight")
@@ -90,7 +91,10 @@ def credit_in_force(group: Group) -> int:
 
 
 def rows_of(case: Case, found: dict[str, Any]) -> list[Row]:
-    """Times of the urgent operation, against the bound, the bare wire, an idle link and order; the large one's loss."""
+    """Rows of the time of the urgent operation and of its ratios, and of the delay of the large operation.
+
+    Ratios are those to the bound, the bare wire, an idle link and the start in order.
+    """
     seconds, credit = found["seconds"], int(found["credit"])
     bound = case.wire_seconds(credit + URGENT_BYTES)
     params = {**case.params, "credit_bytes": credit}
@@ -132,7 +136,7 @@ def rows_of(case: Case, found: dict[str, Any]) -> list[Row]:
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Runs the measurements that the command line selects; returns the exit status."""
     options, store = parse("urgent", __doc__ or "", NETS, RANKS, (OURS, THEIRS))
     ranks = options.ranks[:1] if options.quick else options.ranks
     rows: list[Row] = []
