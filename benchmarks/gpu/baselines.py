@@ -1,10 +1,10 @@
-"""Times of what torch makes of the CUDA kernels' work, from the formulas as they are published.
+"""Times of the operations of torch that do the work of the CUDA kernels, from the published formulas.
 
     python -m benchmarks.gpu.baselines [rounds]
 
-which benchmarks.gpu.report starts. Sizes and distributions are those of timings.cu, rounds as well. Prints one JSON
-object: `rounds` (milliseconds by "WAY kernel/numbers"), `left_out` (why, by the same names). A way is `torch`,
-`compiled` for torch.compile of the formula, `foreach` or `fused` for what an optimizer of torch does.
+Started by benchmarks.gpu.report. Sizes, distributions and rounds are those of timings.cu. Prints one JSON object:
+`rounds` (milliseconds by "WAY kernel/numbers"), `left_out` (the reason, by the same names). A way is `torch`,
+`compiled` for torch.compile of the formula, `foreach` or `fused` for an optimizer of torch.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ELEMENTS = 2**26
 RANKS = 8
 REPEATS = 3
 GROUPS = ((256, 4), (512, 5), (1024, 10), (1024, 64), (4096, 41), (4096, 256))
-#: As in timings.cu: about 1 % of the elements reach the first with the residual, and the other without it.
+#: Thresholds of timings.cu: about 1 % of the elements reach the first with the residual, the second without it.
 THRESHOLD, ALONE = 0.0365, 0.0258
 STEP = 2.0**-6
 OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9
 FILTERS, FILTER_SIZE = 65536, 576
 LISTS = (160, 1000)
-#: As in timings.cu: elements to whose multiples arrays of a list are rounded down.
+#: Sizes of the arrays of a list are rounded down to a multiple of this many elements, as in timings.cu.
 ALIGNED = 64
 
 Run = Callable[[], object]
@@ -38,7 +38,7 @@ Run = Callable[[], object]
 
 
 def group_topk(gradient: Tensor, residual: Tensor, group: int, keep: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest of each group with error feedback: values, places, what is left."""
+    """Selects the largest elements of each group with error feedback: values, places, new residual."""
     owed = torch.add(gradient, residual).view(-1, group)
     places = torch.topk(owed.abs(), keep, dim=1, sorted=False).indices
     values = torch.gather(owed, 1, places)
@@ -46,7 +46,7 @@ def group_topk(gradient: Tensor, residual: Tensor, group: int, keep: int) -> tup
 
 
 def threshold(gradient: Tensor, residual: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
-    """GRACE's threshold sparsification with its residual memory."""
+    """Threshold sparsification of GRACE with its residual memory."""
     owed = gradient + residual
     (places,) = torch.where(owed.abs() >= least)
     values = owed[places]
@@ -54,14 +54,14 @@ def threshold(gradient: Tensor, residual: Tensor, least: float) -> tuple[Tensor,
 
 
 def twobit(gradient: Tensor, residual: Tensor, step: float) -> tuple[Tensor, Tensor]:
-    """MXNet's two bits: codes of -1, 0 and 1, a byte each, and what is left."""
+    """Two-bit compression of MXNet: codes of -1, 0 and 1, a byte each, and the new residual."""
     owed = gradient + residual
     codes = (owed >= step).to(torch.int8) - (owed <= -step).to(torch.int8)
     return codes, owed - step * codes
 
 
 def packed_twobit(gradient: Tensor, residual: Tensor, step: float) -> tuple[Tensor, Tensor]:
-    """The same with four codes in a byte: 11 up, 10 down."""
+    """Two-bit compression with four codes in a byte: 11 up, 10 down."""
     codes, left = twobit(gradient, residual, step)
     bits = ((codes != 0).to(torch.uint8) << 1 | (codes > 0).to(torch.uint8)).view(-1, 4)
     return bits[:, 0] | bits[:, 1] << 2 | bits[:, 2] << 4 | bits[:, 3] << 6, left
@@ -86,7 +86,7 @@ def sparse_sum(payloads: list[tuple[Tensor, Tensor]], total: Tensor) -> Tensor:
 
 
 def group_topk_sum(payloads: list[tuple[Tensor, Tensor]], total: Tensor) -> Tensor:
-    """The same of places within groups."""
+    """Sum of values of several ranks at places within groups."""
     total.zero_()
     for values, places in payloads:
         total.scatter_add_(1, places, values)
@@ -94,34 +94,34 @@ def group_topk_sum(payloads: list[tuple[Tensor, Tensor]], total: Tensor) -> Tens
 
 
 def momentum(gradient: Tensor, velocity: Tensor, factor: float) -> Tensor:
-    """Nesterov's momentum before a selection."""
+    """Nesterov momentum before a selection."""
     velocity.mul_(factor).add_(gradient)
     return torch.add(gradient, velocity, alpha=factor)
 
 
 def filter_norms(gradient: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    """What is owed, and the norm of each filter of it."""
+    """Sum of gradient and residual, and the norm of each filter of the sum."""
     owed = gradient + residual
     return owed, owed.norm(dim=1)
 
 
 def filter_select(norms: Tensor, keep: int) -> Tensor:
-    """The filters with the largest norms, in their order."""
+    """Indices of the filters with the largest norms, in ascending order."""
     return torch.topk(norms, keep, sorted=False).indices.sort().values
 
 
 def filter_gather(owed: Tensor, kept: Tensor) -> Tensor:
-    """Their elements, which are then no longer owed."""
+    """Returns the elements of the kept filters, and sets them to 0 in the new residual."""
     values = owed.index_select(0, kept)
     owed.index_fill_(0, kept, 0.0)
     return values
 
 
-# ---- what is timed -------------------------------------------------------------------------
+# ---- timed runs ----------------------------------------------------------------------------
 
 
 def normal(*shape: int) -> Tensor:
-    """Numbers like those of timings.cu."""
+    """Returns numbers with the distribution of timings.cu."""
     return torch.randn(*shape, device=DEVICE) * 0.01
 
 
@@ -147,7 +147,7 @@ def twobit_runs() -> Iterator[tuple[str, Run]]:
 
 
 def sparse_runs() -> Iterator[tuple[str, Run]]:
-    """Threshold, and a sum of what it gives."""
+    """Threshold sparsification, and a sum of its payloads."""
     gradient, residual = normal(ELEMENTS), normal(ELEMENTS)
     yield "torch threshold_select", partial(threshold, gradient, residual, THRESHOLD)
     nothing = torch.zeros_like(gradient)
@@ -173,7 +173,7 @@ def element_runs() -> Iterator[tuple[str, Run]]:
 
 
 def list_elements(count: int) -> int:
-    """Elements of each array of a list: at most 64 KiB where there are many; fewer share all elements, aligned."""
+    """Elements of each array of a list: 64 KiB at most if the list is long; short lists share all elements, aligned."""
     return ELEMENTS // count // ALIGNED * ALIGNED if count < 1000 else min(16384, ELEMENTS // count)
 
 
@@ -188,7 +188,7 @@ def filter_runs() -> Iterator[tuple[str, Run]]:
 
 
 def outer_runs() -> Iterator[tuple[str, Run]]:
-    """SGD with Nesterov's momentum, of a gradient that is there already; what the parameters were is lost."""
+    """SGD with Nesterov momentum and a ready gradient; the update overwrites the parameters."""
     for way in ("foreach", "fused"):
         param = torch.nn.Parameter(normal(ELEMENTS))
         param.grad = normal(ELEMENTS)
@@ -200,7 +200,7 @@ FAMILIES = (element_runs, group_topk_runs, twobit_runs, sparse_runs, filter_runs
 
 
 def time_of(run: Run) -> float:
-    """Milliseconds of one run, the mean of a few behind each other."""
+    """Milliseconds of one run: the mean of a few runs in sequence."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     run()
     begin.record()
@@ -212,7 +212,7 @@ def time_of(run: Run) -> float:
 
 
 def main() -> int:
-    """Family by family, since all their data together are large."""
+    """Times the runs family by family, since the data of all families together are large."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 30
     if not torch.cuda.is_available():
         print("baselines: torch finds no CUDA device", file=sys.stderr)
@@ -225,7 +225,7 @@ def main() -> int:
         for name, run in list(runs.items()):
             try:
                 run()
-            except Exception as error:  # a compiler that is not there, memory that does not suffice
+            except Exception as error:  # a missing compiler, too little memory
                 left_out[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
                 del runs[name]
         for one in rounds:

@@ -1,7 +1,7 @@
-"""Builds what the parts of benchmarks/gpu/run.sh start, on a machine with or without the packages of scripts/setup.sh.
+"""Builds the programs of benchmarks/gpu/run.sh, on a machine with or without the packages of scripts/setup.sh.
 
-All is in one build directory: programs where CMake puts them, the Python package under `site`, links to libraries that
-this machine lacks under `lib`. Standard library only.
+All files are in one build directory: programs where CMake puts them, the Python package under `site`, links to
+libraries that this machine lacks under `lib`. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACKAGE_FOLDERS = ("adapters/python/sirtaki", "adapters/python/sirtaki_backend")
 
 
 class BuildError(Exception):
-    """What does not build, with the end of what was said."""
+    """A build that failed, with the end of its output."""
 
 
 class Build:
@@ -32,7 +32,7 @@ class Build:
         self._packages = packages
 
     def configure(self, *, package: bool) -> None:
-        """CMake's first step, for release programs with CUDA; `package`: with the Python package."""
+        """Configures a release build with CUDA; `package`: with the Python package."""
         command = ["cmake", "-S", str(ROOT), "-B", str(self.folder)]
         if shutil.which("ninja"):
             command += ["-G", "Ninja"]
@@ -45,13 +45,13 @@ class Build:
             "SIRTAKI_BATCH": "8",
             "SIRTAKI_WERROR": "OFF",
             "Python_EXECUTABLE": sys.executable,
-            # Programs of the package, which a wheel would place.
+            # A wheel would set the folder for the programs of the package.
             "SKBUILD_SCRIPTS_DIR": "bin",
         }
         self._call([*command, *(f"-D{name}={value}" for name, value in options.items())])
 
     def build(self, targets: Sequence[str]) -> None:
-        """These targets; the package as it would be installed."""
+        """Builds the targets; the package is laid out as if installed."""
         jobs = str(len(os.sched_getaffinity(0)))
         self._call(["cmake", "--build", str(self.folder), "--parallel", jobs, "--target", *targets])
         if PACKAGE in targets:
@@ -63,7 +63,7 @@ class Build:
                 shutil.copytree(ROOT / name, site / Path(name).name, dirs_exist_ok=True, ignore=ignore)
 
     def environment(self) -> dict[str, str]:
-        """For CMake and for what was built: where packages, the launcher, libraries and training data are."""
+        """Variables for CMake and the built programs: paths of packages, launcher, libraries and training data."""
         found = dict(os.environ)
         search = [str(self.folder / "site")]
         if self._packages is not None:
@@ -78,9 +78,10 @@ class Build:
         return found
 
     def _link_missing_libraries(self, packages: Path) -> str:
-        """A folder with links to libraries by names that this machine's linker does not know.
+        """Makes a folder with links to libraries whose names the linker of this machine does not know.
 
-        Those that it has stay what they are: others, such as the interpreter's modules, are linked with them.
+        Libraries that the machine has are left alone, because other code, such as modules of the interpreter, is
+        linked with them.
         """
         known = _known_libraries()
         folder = (self.folder / "lib").absolute()
@@ -107,7 +108,7 @@ class Build:
 
 
 def _known_libraries() -> set[str]:
-    """Names of the libraries that this machine's linker finds at run time."""
+    """Names of the libraries that the linker of this machine finds at run time."""
     ldconfig = shutil.which("ldconfig", path=os.pathsep.join([os.environ["PATH"], "/sbin", "/usr/sbin"]))
     if ldconfig is None:
         return set()

@@ -1,10 +1,11 @@
-"""A folder with what the build and the run need beyond a machine's compilers, CUDA and torch.
+"""Makes a folder with all files that build and run need beyond the compilers, CUDA and torch of a machine.
 
     benchmarks/gpu/run.sh --bundle DIR
 
-makes it where the packages of scripts/setup.sh are, for a machine with a GPU that has neither them nor an index to take
-them from. DIR/usr has files of Debian's packages: headers, libraries, the training data; of Boost, what Asio reads.
-DIR/python has packages of Python that are of no Python version. DIR/packages.cmake tells CMake.
+Run it on a machine with the packages of scripts/setup.sh; the folder is for a machine with a GPU that has neither these
+packages nor a package index. DIR/usr holds files of Debian packages: headers, libraries, the training data, and the
+part of Boost that Asio includes. DIR/python holds Python packages that fit any version of Python. DIR/packages.cmake
+sets the paths for CMake.
 """
 
 from __future__ import annotations
@@ -20,37 +21,37 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_BYTES = 64 * 2**20
-#: Tells CMake, and a bundle from another folder.
+#: Sets the paths for CMake, and marks a folder as a bundle.
 CMAKE_FILE = "packages.cmake"
-#: What CMake looks for, what those libraries are linked with, the training data.
+#: Packages that CMake looks for, packages that their libraries are linked with, and the training data.
 PACKAGES = (
     *("libgloo-dev", "libgloo0", "libhiredis0.14", "libibverbs1", "libnl-3-200", "libnl-route-3-200"),
     *("libhwy-dev", "libhwy1", "libssl-dev", "libssl3", "libxxhash-dev", "libxxhash0", "libcli11-dev"),
     *("libtomlplusplus-dev", "libgtest-dev", "libbenchmark-dev", "libbenchmark1debian", "dataset-fashion-mnist"),
 )
 KEPT = ("/usr/include/*", "/usr/lib/*", "/usr/share/cmake/*", "/usr/share/datasets/*")
-#: Large, and used by nothing here.
+#: Large files that no part of the build or run uses.
 LEFT_OUT = (
     *("*.pc", "*/libcrypto.a", "*/libssl.*", "*hwy_contrib*", "*hwy_test*", "*/libtomlplusplus.so"),
     *("*/ossl-modules/*", "*/engines-3/*"),
 )
 BOOST = Path("/usr/include/boost")
-#: Parts of Boost so large that only the files are taken that Asio reads here; of other parts all are.
+#: Parts of Boost that are too large to copy whole: only the files that Asio includes here are taken.
 LARGE_PARTS = ("mpl", "numeric", "preprocessor")
 PYTHON_PACKAGES = ("cloudpickle", "nanobind")
 
 
 class BundleError(Exception):
-    """Why there is no bundle."""
+    """Reason why no bundle can be made."""
 
 
 def package_files(package: str) -> Iterator[Path]:
-    """Files and links of an installed package that a build or a run needs."""
+    """Yields the files and links of an installed package that a build or a run needs."""
     done = subprocess.run(["dpkg-query", "-L", package], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BundleError(f"{package} is not installed (scripts/setup.sh system installs it, or what needs it)")
     for line in done.stdout.splitlines():
-        # Packages name /lib where it is a link to /usr/lib.
+        # Lists of packages name /lib, which is a link to /usr/lib.
         path = Path("/usr" + line if line.startswith("/lib") else line)
         if path.is_dir() or not any(fnmatch.fnmatch(str(path), kept) for kept in KEPT):
             continue
@@ -59,7 +60,7 @@ def package_files(package: str) -> Iterator[Path]:
 
 
 def boost_files() -> set[Path]:
-    """What the compiler reads of Boost for this project's sources, and the rest of those parts that are small."""
+    """Boost headers that the compiler reads for the sources of this project, and all headers of the small parts."""
     sources = (path for folder in ("runtime", "launcher") for path in (ROOT / folder).rglob("*.[ch]*"))
     names = {name for path in sources for name in re.findall(r"^#include (<boost/.+>)", path.read_text(), re.MULTILINE)}
     done = subprocess.run(
@@ -77,7 +78,7 @@ def boost_files() -> set[Path]:
 
 
 def python_files(name: str) -> Iterator[Path]:
-    """Files of a Python package."""
+    """Yields the files of a Python package."""
     found = importlib.util.find_spec(name)
     if found is None or not found.submodule_search_locations:
         raise BundleError(f"the Python package {name} is not installed (scripts/setup.sh python does it)")
@@ -98,7 +99,7 @@ def size_of(folder: Path) -> int:
 
 
 def make(folder: Path) -> int:
-    """Writes the bundle, in the place of an older one; returns its bytes."""
+    """Writes the bundle, replaces an older one, and returns the bytes of the bundle."""
     if folder.exists() and any(folder.iterdir()) and not (folder / CMAKE_FILE).is_file():
         raise BundleError(f"{folder} holds something else: name a folder that is empty or not there")
     files = [path for package in PACKAGES for path in package_files(package)] + sorted(boost_files())
@@ -111,7 +112,7 @@ def make(folder: Path) -> int:
         _copy(paths, next(p for p in paths[0].parents if p.name == name).parent, folder / "python")
     size = size_of(folder)
     if size > LIMIT_BYTES:
-        # Nobody is to find it later and take it for one.
+        # An incomplete folder must not be mistaken for a bundle later.
         shutil.rmtree(folder)
         raise BundleError(f"it takes {size / 2**20:.1f} MiB, more than the {LIMIT_BYTES // 2**20} MiB it may have")
     return size

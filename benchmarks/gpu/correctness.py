@@ -1,9 +1,9 @@
-"""Tensors of torch on a GPU against the same on the CPU, bit by bit, on several ranks of one machine.
+"""Results for torch tensors on a GPU against the results on the CPU, bit by bit, on several ranks of one machine.
 
     python -m benchmarks.gpu.correctness [--device cpu]
 
-which benchmarks/gpu/run.sh starts. Ranks take the machine's GPUs in turn, so that one is enough. `--device cpu`
-compares the CPU with itself, for a look at this program where there is no GPU.
+Started by benchmarks/gpu/run.sh. Ranks take the GPUs of the machine in turn, so that one GPU is enough. `--device cpu`
+compares the CPU with itself, to try this program without a GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sirtaki
 import sirtaki.torch as hvd
 
 RANKS = 2
-#: With wire=gather encoded on the GPU, the others by the CPU.
+#: Codecs with wire=gather encode on the GPU, the others on the CPU.
 CODECS = (
     "none",
     "fp16",
@@ -37,18 +37,18 @@ STEPS = 6
 
 
 def devices(kind: str) -> Iterator[torch.device]:
-    """The CPU, then where the same has to come out."""
+    """Yields the CPU, then the device whose results have to equal those of the CPU."""
     yield torch.device("cpu")
     yield torch.device(kind, hvd.local_rank() % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)
 
 
 def values(salt: int, *shape: int) -> Tensor:
-    """Numbers of this rank's own, the same each time; sums of them are not exact."""
+    """Returns numbers that differ by rank and are the same in each call; sums of them are not exact."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(1000 * salt + hvd.rank()))
 
 
 def operations(device: torch.device) -> list[Tensor]:
-    """Every operation, on tensors of several layouts."""
+    """Runs every operation on tensors of several layouts; returns all results."""
     given = values(1, 6, 500).to(device)
     out = [hvd.allreduce(given, name="sum", op=hvd.Sum), hvd.allreduce(given.t(), name="turned", op=hvd.Average)]
     out.append(hvd.allreduce(given.half(), name="half", op=hvd.Max, prescale_factor=0.5))
@@ -63,7 +63,7 @@ def operations(device: torch.device) -> list[Tensor]:
 
 
 def other_streams(device: torch.device) -> list[Tensor]:
-    """What is written on one stream and used on another, with much before it."""
+    """Results of operations whose input is written on one stream and used on another, behind much other work."""
     if device.type != "cuda":
         return [hvd.allreduce(values(2, 4096) * 3.0, name="streams", op=hvd.Sum) + 1.0]
     given, one, two = values(2, 4096).to(device), torch.cuda.Stream(device), torch.cuda.Stream(device)
@@ -78,7 +78,7 @@ def other_streams(device: torch.device) -> list[Tensor]:
 
 
 def training(device: torch.device, codec: str, sync: str, local: int | None) -> list[Tensor]:
-    """Parameters after some steps whose gradients every device computes alike."""
+    """Returns the parameters after some steps whose gradients are the same on every device."""
     params = [nn.Parameter(values(3, 80, 40).to(device)), nn.Parameter(values(4, 700).to(device))]
     unused = nn.Parameter(torch.zeros(3, device=device))
     names = [("weight", params[0]), ("bias", params[1]), ("unused", unused)]
@@ -97,7 +97,7 @@ def training(device: torch.device, codec: str, sync: str, local: int | None) -> 
 
 
 def cases() -> Iterator[tuple[str, Callable[[torch.device], list[Tensor]]]]:
-    """By name."""
+    """Yields the cases: name, and function from device to results."""
     yield "operations", operations
     yield "streams", other_streams
     for codec in CODECS:
@@ -107,7 +107,7 @@ def cases() -> Iterator[tuple[str, Callable[[torch.device], list[Tensor]]]]:
 
 
 def difference(one: list[Tensor], other: list[Tensor], where: torch.device) -> str:
-    """What differs; empty: nothing."""
+    """Describes the first difference; empty if all results are equal."""
     for number, (a, b) in enumerate(zip(one, other, strict=True)):
         if b.device.type != where.type:
             return f"result {number} is on {b.device}"
@@ -117,7 +117,7 @@ def difference(one: list[Tensor], other: list[Tensor], where: torch.device) -> s
 
 
 def compare(kind: str) -> dict[str, str]:
-    """On a rank: what is wrong, by case; empty texts: nothing."""
+    """Compares all cases on this rank; returns the difference by case, an empty text for equal results."""
     hvd.init()
     cpu, there = devices(kind)
     if there.type == "cuda":
@@ -130,7 +130,7 @@ def compare(kind: str) -> dict[str, str]:
 
 
 def main() -> int:
-    """0 where all results have the bits of the CPU."""
+    """Returns 0 if all results have the bits of the CPU."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.correctness", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     kind = parser.parse_args().device

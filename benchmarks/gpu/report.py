@@ -1,13 +1,13 @@
-"""Times of the CUDA kernels against the bytes they have to move, CUB's primitives and torch's operations.
+"""Times of the CUDA kernels against the bytes they have to move, primitives of CUB and operations of torch.
 
     python -m benchmarks.gpu.report --program build/gpu/benchmarks/gpu/cuda_timings
 
-which benchmarks/gpu/run.sh starts. A round times every kernel once on 256 MiB of normally distributed float32, one
-after the other; the rounds are the samples. Fewer rounds have other sizes, and numbers of Student's t distribution,
-whose largest are far from the others as those of gradients may be; rows say `elements` and `numbers` there. The bound
-of a kernel is the time of a copy that reads and writes as many bytes, at the rate of the copy of the same round; it
-counts each array once, so a kernel that reads one twice is below it. torch has its rounds afterwards, in a process of
-its own.
+Started by benchmarks/gpu/run.sh. A round times every kernel once on 256 MiB of normally distributed float32, one after
+the other; the rounds are the samples. A few more rounds use other sizes, and numbers of the Student t distribution,
+whose outliers resemble those of gradients; their rows have the parameters `elements` and `numbers`. The bound of a
+kernel is the time of a copy that reads and writes as many bytes, at the rate of the copy of the same round; the bound
+counts each array once, so a kernel that reads an array twice cannot reach it. The rounds of torch follow, in a process
+of their own.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ NUMBERS = {
     "filter_select": ("filters",),
     "filter_gather": ("filter_size",),
 }
-#: Kernel -> the share of its bound that it is to reach; group top-k of more than 1024 elements: LARGE_GROUPS; lists of
-#: many arrays: MANY_ARRAYS.
+#: Kernel -> share of the bound that the kernel has to reach; LARGE_GROUPS holds for group top-k of more than 1024
+#: elements, MANY_ARRAYS for lists of many arrays.
 OF_BOUND = {
     TOPK: 0.85,
     "twobit_encode": 0.92,
@@ -61,18 +61,18 @@ OF_BOUND = {
 }
 LARGE_GROUPS = 0.75
 MANY_ARRAYS = 0.75
-#: Kernel -> metric -> what does the same or a part of it instead, and the number that both names have in common.
+#: Kernel -> metric -> baseline that does all or a part of the work of the kernel, and the number that both names share.
 COUNTERPARTS: dict[str, dict[str, tuple[str, str | None]]] = {
     TOPK: {"over_cub": ("cub_radix_sort", None), "over_cub_segmented": ("cub_segmented_sort", "group")},
     "threshold_select": {"over_cub": ("cub_select_if", None)},
     "cast_list": {"over_batched": ("batched_cast", "arrays"), "over_cub": ("cub_batched_copy", "arrays")},
 }
 BASELINES = {name for metrics in COUNTERPARTS.values() for name, _ in metrics.values()}
-#: Beside the first: log2 of the elements, and what they are like.
+#: Variants beside the main one: log2 of the elements, and their distribution.
 VARIANTS = ((24, "normal"), (28, "normal"), (26, "student_t"))
-#: Of a variant.
+#: Number of rounds of a variant.
 ROUNDS = 10
-#: Way of benchmarks/gpu/baselines.py -> kernel -> how many times faster it is to be.
+#: Way of benchmarks/gpu/baselines.py -> kernel -> target of the speed-up of the kernel.
 OVER = {
     "torch": {
         TOPK: 5.0,
@@ -97,7 +97,7 @@ def params_of(name: str, device: str, variant: Mapping[str, Any] | None = None) 
 
 
 def target_of(params: Mapping[str, Any]) -> float | None:
-    """The share of its bound that a kernel is to reach."""
+    """Share of the bound that a kernel has to reach; None without a target."""
     if params["kernel"] == TOPK and params["group"] > 1024:
         return LARGE_GROUPS
     if params.get("arrays", 0) >= 1000:
@@ -106,9 +106,9 @@ def target_of(params: Mapping[str, Any]) -> float | None:
 
 
 def rows_of(content: Mapping[str, Any], variant: Mapping[str, Any] | None = None) -> list[Row]:
-    """Time and share of the bound of every kernel, then the ratios to what else does its work.
+    """Rows of the time and share of the bound of every kernel, then of the ratios to its baselines.
 
-    `variant`: what is said of numbers that are not the usual ones.
+    `variant`: parameters of rows whose numbers are not the usual ones.
     """
     device, sizes, rounds = content["device"], content["bytes"], content["rounds"]
     seconds = {name: [one[name] / 1e3 for one in rounds] for name in sizes}
@@ -136,7 +136,7 @@ def rows_of(content: Mapping[str, Any], variant: Mapping[str, Any] | None = None
 
 
 def other_rows(content: Mapping[str, Any], others: Mapping[str, Any]) -> list[Row]:
-    """Time of what torch does instead, and how many times faster the kernel is, where there is one."""
+    """Rows of the time of each baseline in torch and, if a kernel does the same work, of the speed-up of the kernel."""
     rows = []
     for name in others["rounds"][0]:
         way, kernel = name.split()
@@ -151,7 +151,7 @@ def other_rows(content: Mapping[str, Any], others: Mapping[str, Any]) -> list[Ro
 
 
 def measure(command: Sequence[str]) -> Any:
-    """The JSON object that a program prints; it ends the run where the program fails."""
+    """Runs a program and returns the JSON object that it prints; ends the run if the program fails."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
@@ -159,7 +159,7 @@ def measure(command: Sequence[str]) -> Any:
 
 
 def main() -> int:
-    """Runs all rounds; 0, whatever the verdicts."""
+    """Runs all rounds; returns 0, whatever the verdicts."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.report", description=__doc__)
     parser.add_argument("--program", type=Path, required=True, help="cuda_timings")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_PAIRS} rounds")
@@ -170,7 +170,7 @@ def main() -> int:
     store = Store("gpu_kernels", command, folder=arguments.results)
     content = measure([str(arguments.program), str(rounds)])
     rows = rows_of(content)
-    # Kept as they are, should another size or torch end in an error.
+    # The result file is written now, so that the rows survive if another size or torch ends in an error.
     store.finish(rows)
     for log2, numbers in () if arguments.quick else VARIANTS:
         variant = {"elements": 2**log2, "numbers": numbers}

@@ -1,15 +1,17 @@
-"""Everything that needs a GPU, part after part, and one table last: benchmarks/gpu/run.sh starts this.
+"""Runs all checks and measurements that need a GPU, part after part, and prints one table last.
+
+Started by benchmarks/gpu/run.sh. The parts are:
 
     kernels     the CUDA kernels against the reference on the CPU, all bytes
-    sanitizer   the same on small arrays under compute-sanitizer: memcheck, racecheck, initcheck
-    tensors     what ranks make of tensors of torch on the GPU, against the same on the CPU, all bits
+    sanitizer   the CUDA kernels on small arrays under compute-sanitizer: memcheck, racecheck, initcheck
+    tensors     results of ranks for torch tensors on the GPU, against those on the CPU, all bits
     timing      the kernels against a copy of as many bytes, CUB and torch; writes gpu_kernels.json
-    training    Fashion-MNIST on two ranks that share the GPU, against the CPU and torch's DDP; gpu_training.json
+    training    Fashion-MNIST on two ranks that share the GPU, against the CPU and torch DDP; writes gpu_training.json
     nccl        collectives over NCCL, two ranks that share the GPU, as a smoke test
 
-Needs nvcc, CMake, a C++ compiler, and torch for half of the parts; what else the build needs it takes from the packages
-of scripts/setup.sh, or from the folder that --bundle makes of them. A part that fails does not end the run. Ends with 0
-when no part has failed, 1 when one has, 2 where there is no GPU.
+Requires nvcc, CMake, a C++ compiler, and torch for half of the parts; the build takes all other requirements from the
+packages of scripts/setup.sh, or from the folder that --bundle makes of them. A part that fails does not end the run.
+Exit status: 0 if no part has failed, 1 if one has, 2 if the machine has no GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from benchmarks.gpu.build import PACKAGE, Build, BuildError
 from benchmarks.results import RESULTS, ROOT, Row, table
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
-#: Elements of an array under a tool that looks at every access.
+#: Elements of an array under a tool that checks every memory access.
 SMALL = "20000"
 DEFAULT_PACKAGES = ROOT / ".cache/gpu-packages"
 DEFAULT_BUILD = ROOT / "build/gpu"
@@ -41,7 +43,7 @@ FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run was told."""
+    """Settings of a run, from the command line."""
 
     build: Path
     results: Path
@@ -50,9 +52,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Part:
-    """Commands that say by their exit status whether something is as it should be.
+    """Commands whose exit status is 0 if the part passes.
 
-    `missing`: why it cannot run here; empty: it can. It is ended after `limit` seconds.
+    `missing`: returns the reason why the part cannot run here, an empty text if it can. The part is ended after
+    `limit` seconds.
     """
 
     name: str
@@ -64,24 +67,24 @@ class Part:
 
 
 def module(name: str, plan: Plan, *arguments: str, writes: bool = False) -> list[str]:
-    """A module of this folder; `writes`: a result file."""
+    """Command line of a module of this folder; `writes`: the module writes a result file."""
     more = [*(["--quick"] if plan.quick else []), "--results", str(plan.results)] if writes else []
     return [sys.executable, "-m", f"benchmarks.gpu.{name}", *arguments, *more]
 
 
 def sanitizer() -> str:
-    """compute-sanitizer, on the PATH or where nvcc is; empty: nowhere."""
+    """Path of compute-sanitizer, on the PATH or beside nvcc; empty if it is missing."""
     beside = Path(os.path.realpath(shutil.which("nvcc") or "nvcc")).with_name("compute-sanitizer")
     return shutil.which("compute-sanitizer") or (str(beside) if beside.is_file() else "")
 
 
 def without_sanitizer(_environment: Mapping[str, str]) -> str:
-    """Whether the tool is there."""
+    """Reason to leave a part out if compute-sanitizer is missing; else empty."""
     return "" if sanitizer() else "compute-sanitizer is neither on the PATH nor beside nvcc"
 
 
 def without_torch(_environment: Mapping[str, str]) -> str:
-    """Whether torch is there, and sees the GPU."""
+    """Reason to leave a part out if torch is missing or does not see the GPU; else empty."""
     if importlib.util.find_spec("torch") is None:
         return f"{sys.executable} has no torch"
     seen = [sys.executable, "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"]
@@ -89,7 +92,7 @@ def without_torch(_environment: Mapping[str, str]) -> str:
 
 
 def without_data(environment: Mapping[str, str]) -> str:
-    """Whether training data are there as well."""
+    """Reason to leave a part out if torch, its GPU or the training data are missing; else empty."""
     folder = Path(environment.get("FASHION_MNIST", FASHION_MNIST))
     return without_torch(environment) or ("" if folder.is_dir() else f"no training data in {folder}")
 
@@ -126,7 +129,7 @@ PARTS = (
         without_data,
         "gpu_training",
     ),
-    # Last: what hangs here takes nothing with it.
+    # This part comes last, so that a hang here costs no other part.
     Part(
         "nccl",
         ("sirtaki_cuda", "nccl_smoke"),
@@ -137,12 +140,12 @@ PARTS = (
 
 
 def say(text: str) -> None:
-    """A line about the run itself."""
+    """Prints a line about the run itself."""
     print(f"run: {text}", file=sys.stderr, flush=True)
 
 
 def gpus() -> list[str]:
-    """The driver's list of devices."""
+    """Returns the list of devices from the driver."""
     try:
         done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=False)
     except OSError:
@@ -151,7 +154,7 @@ def gpus() -> list[str]:
 
 
 def call(command: Sequence[str], environment: Mapping[str, str], limit: int) -> str:
-    """Runs a command with its processes; what is wrong, or nothing."""
+    """Runs a command in a process group of its own; returns the error, or an empty text."""
     with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as running:
         try:
             status = running.wait(limit)
@@ -165,13 +168,13 @@ def call(command: Sequence[str], environment: Mapping[str, str], limit: int) -> 
 
 
 def run_part(part: Part, plan: Plan, environment: Mapping[str, str]) -> str:
-    """What is wrong with a part, or nothing; a tool that finds something does not keep the next from looking."""
+    """Runs all commands of a part, even after one has failed; returns their errors, or an empty text."""
     wrong = [found for command in part.commands(plan) if (found := call(command, environment, part.limit))]
     return "; ".join(wrong)
 
 
 def configured(parts: Sequence[Part], build: Build) -> list[Part]:
-    """The parts that can be built: those with the Python package only where it can be configured, too."""
+    """Configures the build; returns the parts that can be built, those with the Python package only if it can be."""
     rest = [part for part in parts if PACKAGE not in part.targets]
     if len(rest) < len(parts):
         try:
@@ -186,7 +189,7 @@ def configured(parts: Sequence[Part], build: Build) -> list[Part]:
 
 
 def run_all(parts: Sequence[Part], plan: Plan, build: Build) -> dict[str, str]:
-    """Builds for all parts, then runs them; by name "ok", "left out: ..." or "FAILED: ..."."""
+    """Builds for all parts, then runs them; returns by name "ok", "left out: ..." or "FAILED: ..."."""
     environment = build.environment()
     verdicts = {part.name: f"left out: {why}" if (why := part.missing(environment)) else "" for part in parts}
     here = [part for part in parts if not verdicts[part.name]]
@@ -213,7 +216,7 @@ def run_all(parts: Sequence[Part], plan: Plan, build: Build) -> dict[str, str]:
 
 
 def report(parts: Sequence[Part], verdicts: Mapping[str, str], plan: Plan, begin: float) -> str:
-    """The one table: all figures that were written since `begin`, then all verdicts."""
+    """Returns the table: all figures that were written since `begin`, then all verdicts."""
     rows: list[Row] = []
     for part in parts:
         path = plan.results / f"{part.result}.json"
@@ -226,7 +229,7 @@ def report(parts: Sequence[Part], verdicts: Mapping[str, str], plan: Plan, begin
 
 
 def chosen(names: str) -> list[Part]:
-    """The parts named, in their own order."""
+    """Returns the parts that `names` lists, in the order of the table of parts."""
     wanted = [name for name in names.split(",") if name]
     unknown = [name for name in wanted if name not in {part.name for part in PARTS}]
     if unknown or not wanted:
@@ -236,7 +239,7 @@ def chosen(names: str) -> list[Part]:
 
 
 def arguments_of(given: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(
         prog="benchmarks/gpu/run.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -250,7 +253,7 @@ def arguments_of(given: Sequence[str] | None) -> argparse.Namespace:
 
 
 def packages_of(given: Path | None) -> Path | None:
-    """The folder to take packages from; None: the machine has them."""
+    """Folder of the packages; None if the machine has them."""
     folder = (given or DEFAULT_PACKAGES).absolute()
     if (folder / bundle.CMAKE_FILE).is_file():
         return folder
@@ -260,7 +263,7 @@ def packages_of(given: Path | None) -> Path | None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """See above."""
+    """Runs the selected parts; returns the exit status (see the module)."""
     arguments = arguments_of(given)
     if arguments.bundle is not None:
         try:
@@ -270,7 +273,7 @@ def main(given: Sequence[str] | None = None) -> int:
             return 1
         say(f"{size / 2**20:.1f} MiB in {arguments.bundle}; take it along, and name it with --packages")
         return 0
-    # Nothing is built for a machine that cannot run it.
+    # A build for a machine that cannot run it would be in vain.
     found = gpus()
     if not found:
         say("no GPU: nvidia-smi finds none here; --bundle DIR prepares what a machine that has one needs")

@@ -1,9 +1,10 @@
-"""Two ranks over NCCL on one GPU: whether the runtime calls NCCL as it wants to be called.
+"""Two ranks over NCCL on one GPU: a check that the runtime calls NCCL correctly.
 
     python -m benchmarks.gpu.smoke --program build/gpu/benchmarks/gpu/nccl_smoke
 
-which benchmarks/gpu/run.sh starts. NCCL takes processes with names of hosts of their own for ranks on several hosts, so
-that they may share a device, and talk over the loopback interface. How long that takes says nothing about any network.
+Started by benchmarks/gpu/run.sh. Each process has a host name of its own, so NCCL treats the ranks as ranks of several
+hosts: they may share a device and communicate over the loopback interface. Times of this program say nothing about any
+network.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ SETTINGS = {
     "NCCL_IB_DISABLE": "1",
     "NCCL_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_FAMILY": "AF_INET",
-    # Others spin on flags, while the other rank has no turn on the device.
+    # Other algorithms and protocols spin on flags, while the other rank has no turn on the device.
     "NCCL_ALGO": "Ring",
     "NCCL_PROTO": "Simple",
     "NCCL_SOCKET_NTHREADS": "4",
     "NCCL_NSOCKS_PERTHREAD": "1",
     "NCCL_MAX_CTAS": "4",
-    # One device has one place in a fabric, which must not be taken for a link between the ranks.
+    # Both ranks have the place of one device in a fabric; NCCL must not take that for a link between the ranks.
     "NCCL_MNNVL_ENABLE": "0",
-    # What newer versions want to hear; others do not know it.
+    # Newer versions of NCCL require this variable for a shared device; older ones ignore it.
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
     "NCCL_RAS_ENABLE": "0",
     "NCCL_DEBUG": "WARN",
@@ -40,12 +41,12 @@ SETTINGS = {
 
 
 def settings(rank: int) -> dict[str, str]:
-    """Variables for a rank that shares its GPU with others."""
+    """Environment variables for a rank that shares its GPU with others."""
     return {**SETTINGS, "NCCL_HOSTID": f"sirtaki-{rank}"}
 
 
 def wheel_library() -> str:
-    """The libnccl.so.2 that torch brings; empty where it is the system's."""
+    """Path of the libnccl.so.2 of the torch wheel; empty if torch uses the library of the system."""
     try:
         found = importlib.util.find_spec("nvidia.nccl")
     except ModuleNotFoundError:
@@ -55,7 +56,7 @@ def wheel_library() -> str:
 
 
 def run(program: Path, library: str, environment: dict[str, str]) -> list[tuple[int, str]]:
-    """Exit status and output of each rank; 124 or 137 where it had to be ended."""
+    """Runs the ranks; returns exit status and output of each, with status 124 or 137 if the rank had to be ended."""
     with tempfile.TemporaryDirectory(prefix="sirtaki-nccl-") as folder:
         ranks = [
             subprocess.Popen(
@@ -72,7 +73,7 @@ def run(program: Path, library: str, environment: dict[str, str]) -> list[tuple[
 
 
 def main() -> int:
-    """0 where all ranks got what they had to."""
+    """Returns 0 if all ranks received the expected results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.smoke", description=__doc__)
     parser.add_argument("--program", type=Path, required=True, help="nccl_smoke")
     parser.add_argument("--library", default=wheel_library(), help="libnccl.so.2 (default: torch's, else the system's)")

@@ -1,6 +1,6 @@
-"""One rank's trainings of benchmarks/gpu/training.py: the net of examples/pytorch_mnist.py on a device.
+"""Trainings of one rank for benchmarks/gpu/training.py: the net of examples/pytorch_mnist.py on a device.
 
-Thread: the rank's main thread. Does not: compare; what it measures goes to the main process.
+Thread: the main thread of the rank. Does not: compare; the measurements go to the main process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POWERSGD_RANK = 4
 
 @dataclass(frozen=True)
 class Way:
-    """How gradients are averaged; `how`: arguments of DistributedOptimizer."""
+    """Method that averages gradients; `how`: arguments of DistributedOptimizer."""
 
     name: str
     how: Mapping[str, Any] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Length:
-    """How much is trained in each way."""
+    """Length of the training of each way."""
 
     seeds: tuple[int, ...]
     epochs: int
@@ -48,18 +48,18 @@ class Length:
 
 
 def on(split: Split, device: torch.device) -> Split:
-    """The same images, there."""
+    """Returns the same images on `device`."""
     return Split(split.images.to(device), split.labels.to(device))
 
 
 def wait_for(device: torch.device) -> None:
-    """Returns when the device has done what it was given."""
+    """Returns when the device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def wrapped(way: Way, model: nn.Module, store: str) -> tuple[nn.Module, Any]:
-    """The model and optimizer to step with."""
+    """Returns the model and optimizer for the steps of a way."""
     plain = torch.optim.SGD(model.parameters(), lr=LR * hvd.size(), momentum=MOMENTUM)
     if way.name in (DDP, POWERSGD):
         if not dist.is_initialized():
@@ -67,7 +67,7 @@ def wrapped(way: Way, model: nn.Module, store: str) -> tuple[nn.Module, Any]:
             dist.init_process_group("gloo", store=shared, rank=hvd.rank(), world_size=hvd.size())
         if way.name == DDP:
             return nn.parallel.DistributedDataParallel(model), plain
-        # Every rank has made the same weights of the seed.
+        # The seed gives every rank the same weights, so no broadcast is necessary.
         exchange = LowRank(list(model.parameters()), POWERSGD_RANK, 0, dist.all_reduce, hvd.size())
         plain.register_step_pre_hook(lambda *_: exchange.run())
         return model, plain
@@ -77,7 +77,7 @@ def wrapped(way: Way, model: nn.Module, store: str) -> tuple[nn.Module, Any]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank trains, and on what; `store`: a file over which DDP's ranks meet."""
+    """Device and data of a rank; `store`: file of the rendezvous of DDP."""
 
     device: torch.device
     data: Split
@@ -86,7 +86,7 @@ class Place:
 
 
 def train(way: Way, length: Length, seed: int, place: Place) -> dict[str, Any]:
-    """One training: seconds of blocks of steps, accuracy in percent, a digest of the parameters."""
+    """Trains once; returns seconds of blocks of steps, accuracy in percent, and a digest of the parameters."""
     torch.manual_seed(seed)
     net = FashionNet().to(place.device)
     model, optimizer = wrapped(way, net, place.store)
@@ -117,9 +117,9 @@ def train(way: Way, length: Length, seed: int, place: Place) -> dict[str, Any]:
 
 
 def rank_main(way: Way, length: Length, kind: str, store: str) -> list[Any]:
-    """All trainings of a way, on one rank."""
+    """Runs all trainings of a way on this rank."""
     if kind == "cuda":
-        # Before anybody opens NCCL; nothing to ways that do not.
+        # The variables must be set before any library opens NCCL; they do not affect ways without NCCL.
         os.environ.update(settings(int(os.environ["SIRTAKI_JOB_RANK"])))
     hvd.init()
     device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)

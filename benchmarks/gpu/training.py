@@ -1,12 +1,12 @@
-"""Fashion-MNIST on two ranks that share a GPU, in several ways of averaging, against the CPU and torch's DDP.
+"""Fashion-MNIST on two ranks that share a GPU, with several methods of averaging, against the CPU and torch DDP.
 
     python -m benchmarks.gpu.training [--quick] [--device cpu]
 
-which benchmarks/gpu/run.sh starts. Every way trains the net of examples/pytorch_mnist.py on the same batches from the
-same weights, a training for each seed. Steps a second are those of blocks of steps, without the first one; accuracy is
-that of rank 0's model on the test images, against the same seed on the CPU. Tensors travel as SIRTAKI_DEVICE_DATA says;
-where the package has that option and nobody has set it, one more way has NCCL. `--device cpu` is for a look at this
-program where there is no GPU: it says nothing.
+Started by benchmarks/gpu/run.sh. Every way trains the net of examples/pytorch_mnist.py on the same batches from the
+same weights, one training for each seed. Steps a second are those of blocks of steps, without the first block; accuracy
+is that of the model of rank 0 on the test images, against the same seed on the CPU. SIRTAKI_DEVICE_DATA selects the
+transport of the tensors; if the package has that option and the variable is not set, one more way uses NCCL.
+`--device cpu` is to try this program without a GPU: its figures have no meaning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.statistics import estimate, mean_estimate, paired_ratio
 
 RANKS = 2
 OPTION, VARIABLE = "device.data", "SIRTAKI_DEVICE_DATA"
-#: Of device.codecs.
+#: Environment variable of the option device.codecs.
 CODECS = "SIRTAKI_DEVICE_CODECS"
 #: Points of accuracy that a way may lose against the CPU.
 ACCURACY_COST = 0.5
@@ -39,7 +39,7 @@ QUICK = Length(seeds=(1,), epochs=1, steps=60, block=20)
 
 
 def ways(options: Sequence[str], environment: Mapping[str, str]) -> list[Way]:
-    """The CPU first, then torch, then this project's; by the options that the package has."""
+    """Returns the ways for the options of the package: the CPU first, then torch, then Sirtaki."""
     found = [
         Way(CPU),
         Way(DDP),
@@ -56,11 +56,11 @@ def ways(options: Sequence[str], environment: Mapping[str, str]) -> list[Way]:
 
 
 class DifferenceError(Exception):
-    """Ranks that end with different models."""
+    """Ranks have ended with different models."""
 
 
 def run_way(way: Way, length: Length, kind: str) -> list[Any]:
-    """Rank 0's trainings, by seed; an error where ranks end with different models."""
+    """Returns the trainings of rank 0 by seed; raises DifferenceError if ranks end with different models."""
     with tempfile.TemporaryDirectory(prefix="sirtaki-ddp-") as folder:
         arguments = (way, length, "cpu" if way.name == CPU else kind, str(Path(folder) / "store"))
         ranks = sirtaki.run(rank_main, arguments, np=RANKS, env=dict(way.environment), timeout=300)
@@ -73,9 +73,9 @@ def run_way(way: Way, length: Length, kind: str) -> list[Any]:
 def rows_of(
     found: Mapping[str, Sequence[Mapping[str, Any]]], block: int, device: str, data: str | None = None
 ) -> list[Row]:
-    """Steps a second and accuracy by way, both against the CPU, the rate against DDP as well, where those were trained.
+    """Rows of steps a second and accuracy by way, both against the CPU, the rate also against DDP, if these have run.
 
-    `data`: how the user has tensors travel; None: as the package does by itself.
+    `data`: transport of tensors that the user has set; None: the default of the package.
     """
     rates = {name: [block / s for one in trainings for s in one["blocks"]] for name, trainings in found.items()}
     accuracies = {name: [one["accuracy"] for one in trainings] for name, trainings in found.items()}
@@ -96,7 +96,7 @@ def rows_of(
 
 
 def main() -> int:
-    """All ways, one after the other; 0, whatever the verdicts, 1 when one has failed, 2 where there is no GPU."""
+    """Runs all ways in sequence; returns 0, whatever the verdicts, 1 if a way has failed, 2 if there is no GPU."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.training", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, few steps")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -116,11 +116,11 @@ def main() -> int:
         try:
             found[way.name] = run_way(way, length, kind)
         except (sirtaki.RankFailedError, TimeoutError, DifferenceError) as error:
-            # The others are worth having all the same.
+            # The other ways are useful all the same.
             failed = True
             say(f"{way.name} failed: {error}")
         else:
-            # At once: what comes next may hang until the run is ended.
+            # Results are written at once, because the next way may hang until the run is ended.
             store.finish(rows_of(found, length.block, device, os.environ.get(VARIABLE)))
     if found:
         say(f"written: {store.path}")
