@@ -1,9 +1,10 @@
-// NCCL on a device as the runtime calls it: one rank of several, which compares what collectives give with what they
-// have to.
+// NCCL on a device as the runtime calls it: one rank of several, which compares results of collectives with the
+// expected ones.
 //
-// usage: nccl_smoke RANK SIZE FOLDER [LIBRARY]. All ranks get the same FOLDER, empty, over which they meet. Loads
-// libsirtaki_cuda.so, and LIBRARY or the system's libnccl.so.2. All take device 0: benchmarks/gpu/smoke.py sets what
-// NCCL needs for that. Ends with 0 if all is as expected, 1 if not, 2 where there is no device or no NCCL.
+// usage: nccl_smoke RANK SIZE FOLDER [LIBRARY]. All ranks get the same empty FOLDER for their rendezvous. Loads
+// libsirtaki_cuda.so, and LIBRARY or the libnccl.so.2 of the system. All ranks use device 0: benchmarks/gpu/smoke.py
+// sets the environment that NCCL needs for that. Exit status: 0 if all results are as expected, 1 if not, 2 without a
+// device or NCCL.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -30,7 +31,7 @@ constexpr Duration kDeadline = std::chrono::seconds(50);
 constexpr Duration kPoll = std::chrono::milliseconds(2);
 constexpr int kMaxCtas = 4;  // ranks that share a device take turns on it
 
-// Files that ranks leave for each other.
+// Exchange of small files between ranks.
 class Folder {
  public:
   Folder(Loop& loop, std::filesystem::path path) : loop_(loop), path_(std::move(path)) {}
@@ -43,7 +44,7 @@ class Folder {
     std::filesystem::rename(made, target, error);
     return error ? unavailable(target.string() + ": " + error.message()) : Status();
   }
-  // When it is there; main() has the deadline.
+  // Calls `done` with the content once the file exists; main() has the deadline.
   void get(const std::string& name, MoveFunction<void(std::string)> done) {
     std::ifstream file(path_ / name, std::ios::binary);
     if (!file) {
@@ -93,8 +94,8 @@ class FolderIds final : public IdExchange {
 
 using Numbers = std::vector<float>;
 
-// One collective of float32: what each rank gives, and what each has to get. Numbers are small and whole, so that
-// sums in any order are exact.
+// One collective of float32: input of each rank, and its expected result. Numbers are small and whole, so that sums in
+// any order are exact.
 struct Case {
   std::string name;
   CollectiveArgs args;
@@ -123,7 +124,7 @@ class Cases {
   }
 
  private:
-  // Of element i of a rank in the case that comes next.
+  // Returns element i of a rank in the next case.
   float number(Rank rank, std::int64_t i) const {
     return static_cast<float>((7 * i + 31 * rank + static_cast<std::int64_t>(cases_.size())) % 101);
   }
@@ -141,13 +142,13 @@ class Cases {
     }
     return op == ReduceOp::kAverage ? found / static_cast<float>(size_) : found;
   }
-  // Blocks, one for each rank: NCCL has functions of their own for equal ones.
+  // Returns the size of the block of a rank: NCCL has separate functions for equal blocks.
   std::int64_t block(Rank rank, std::int64_t n) const { return equal_ ? n : n * (rank + 1); }
   std::int64_t begin(Rank rank, std::int64_t n) const { return equal_ ? n * rank : n * rank * (rank + 1) / 2; }
 
   void add(const std::string& name, std::int64_t n, CollectiveArgs args, Numbers given, Numbers expected) {
     args.tag = OpTag(cases_.size() + 1);
-    args.priority = static_cast<std::int32_t>(cases_.size() % 2);  // over the urgent communicator and the other in turn
+    args.priority = static_cast<std::int32_t>(cases_.size() % 2);  // urgent and normal communicator in turn
     cases_.push_back({name + " of " + std::to_string(n), std::move(args), std::move(given), std::move(expected)});
   }
   void reduced(const std::string& name, std::int64_t n, ReduceOp op) {
@@ -208,7 +209,7 @@ class Cases {
   std::vector<Case> cases_;
 };
 
-// All of them in flight at once, then all results. On the loop.
+// Starts all cases at once, then compares all results. Runs on the loop.
 class Smoke {
  public:
   Smoke(Loop& loop, device::DeviceApi& device, Folder& folder, Rank rank, int size)
@@ -229,7 +230,7 @@ class Smoke {
 
   std::size_t count() const { return cases_.size(); }
 
-  // `done`: once, on the loop. `collectives` belong to the caller, and have no communicator yet.
+  // Calls `done` once, on the loop. `collectives` belong to the caller, and have no communicator yet.
   void run(NcclCollectives& collectives, Done done) {
     collectives_ = &collectives;
     done_ = std::move(done);
@@ -242,8 +243,8 @@ class Smoke {
 
  private:
   struct Memory {
-    Bytes given, got;  // on the device
-    Bytes sent, came;  // of the host
+    Bytes given, got;  // device memory
+    Bytes sent, came;  // pinned host memory
   };
 
   Status allocate(device::Place place, std::size_t bytes, Bytes& out) {
@@ -253,7 +254,7 @@ class Smoke {
     return {};
   }
 
-  // Nothing of this may wait for the device later on.
+  // Makes all allocations now, because an allocation may wait for the device while collectives are in flight.
   Status prepare() {
     SRT_ASSIGN(stream_, device_.make_stream(device::Priority::kNormal));
     SRT_ASSIGN(ready_, device_.make_event());
@@ -266,7 +267,7 @@ class Smoke {
       SRT_TRY(allocate(device::Place::kDevice, out, memory.got));
       SRT_TRY(allocate(device::Place::kPinned, in, memory.sent));
       SRT_TRY(allocate(device::Place::kPinned, out, memory.came));
-      // What nobody writes is not a number of ours.
+      // All bits set is no number of any case, so that an element that is not written is detected.
       std::memset(memory.came.data(), 0xff, out);
       std::memcpy(memory.sent.data(), one.given.data(), in);
       SRT_TRY(device_.copy(stream_, memory.got.data(), memory.came.data(), out));
@@ -329,7 +330,7 @@ class Smoke {
     return {};
   }
 
-  // Whoever is done first stays until the others are: they may still be reading from it.
+  // Waits for all ranks: a slower rank may still read from the memory of this one.
   void finish(const Status& status) {
     if (!done_) {
       return;
@@ -380,7 +381,7 @@ int fail(const Arguments& arguments, const Status& status, int code) {
   return code;
 }
 
-// All that belongs to the loop, in the order in which it is made.
+// All objects of the loop, in the order of their construction.
 struct World {
   std::unique_ptr<device::CudaDevice> device;
   std::unique_ptr<Folder> folder;
@@ -424,7 +425,7 @@ int run(const Arguments& arguments) {
     auto ended = promise.get_future();
     if (ended.wait_for(kDeadline) != std::future_status::ready) {
       fail(arguments, {Code::kTimeout, "not done in time"}, 1);
-      std::_Exit(1);  // what hangs cannot be taken down in order
+      std::_Exit(1);  // a collective that hangs cannot be shut down in order
     }
     made = ended.get();
   }
@@ -434,7 +435,7 @@ int run(const Arguments& arguments) {
     world.collectives.reset();
     world.smoke.reset();
   });
-  loop.stop();  // what still looks for a file does so no more
+  loop.stop();  // ends the timers that still poll for a file
   if (!made.ok()) {
     return fail(arguments, made, no_device ? 2 : 1);
   }

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one command: builds, compares with the CPU, times, trains; one table last.
+# Runs all checks and measurements that need a GPU: builds, compares with the CPU, times, trains; prints one table last.
 #
 # usage: benchmarks/gpu/run.sh [--quick] [--only PART[,PART...]] [--results DIR] [--packages DIR] [--build DIR]
 #        benchmarks/gpu/run.sh --bundle DIR
-# --help says what the parts are; --bundle prepares what a machine without the packages of scripts/setup.sh needs.
-# Folders are relative to the repository's root.
-# Variables: PYTHON, an interpreter that has torch (default .venv's, else python3).
+# --help lists the parts; --bundle prepares a folder for a machine without the packages of scripts/setup.sh.
+# Folders are relative to the root of the repository.
+# Variables: PYTHON, an interpreter that has torch (default: the one of .venv, else python3).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-# Where CUDA installs itself.
+# The default folder of CUDA.
 export PATH="$PATH:/usr/local/cuda/bin"
 python=${PYTHON:-.venv/bin/python}
 [ -x "$python" ] || python=$(command -v "${PYTHON:-python3}") || {

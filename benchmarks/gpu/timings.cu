@@ -1,8 +1,8 @@
-// Times of the CUDA kernels, of copies and of CUB's primitives on the device at hand, one after the other in rounds.
+// Times of the CUDA kernels, of copies and of primitives of CUB on the device at hand, one after the other in rounds.
 //
-// usage: cuda_timings [rounds [log2 of the elements [normal|student_t]]]. Loads libsirtaki_cuda.so from the folder it
-// is in. Prints one JSON object: `device`, `bytes` (what each kernel has to move, by name), `rounds` (milliseconds by
-// name). benchmarks/gpu/report.py makes a result file of it.
+// usage: cuda_timings [rounds [log2 of the elements [normal|student_t]]]. Loads libsirtaki_cuda.so from the folder of
+// the program. Prints one JSON object: `device`, `bytes` (bytes that each kernel has to move, by name), `rounds`
+// (milliseconds by name). benchmarks/gpu/report.py turns the object into a result file.
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -50,7 +50,7 @@ const Kernels& load() {
   return *reinterpret_cast<KernelsFunction*>(symbol)();
 }
 
-// Device memory, kept until the program ends.
+// Returns device memory, which is kept until the program ends.
 std::byte* room(std::int64_t bytes) {
   void* data = nullptr;
   must(cudaMalloc(&data, static_cast<std::size_t>(bytes)));
@@ -58,10 +58,11 @@ std::byte* room(std::int64_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-// What the gradients are like.
+// Size and distribution of the gradients. Numbers of the t distribution reach the thresholds below as often as normal
+// ones, but have outliers.
 struct Numbers {
   std::int64_t elements = std::int64_t{1} << kElementsLog2;
-  bool student_t = false;  // of 3 degrees of freedom: as many reach the thresholds below, some by far; else normal
+  bool student_t = false;  // 3 degrees of freedom; else normal
 };
 
 std::byte* numbers_of(std::uint64_t seed, const Numbers& how) {
@@ -88,9 +89,9 @@ struct ReachesThreshold {
   __device__ bool operator()(float value) const { return fabsf(value) >= threshold; }
 };
 
-// How fusion buffers are packed elsewhere: a launch takes many arrays, and a fixed number of blocks casts and scales
-// each of them.
-constexpr int kBatch = 160;  // as many as parameters of a kernel have room for
+// Baseline from other libraries for packing a fusion buffer: a launch takes many arrays, and a fixed number of blocks
+// casts and scales each of them.
+constexpr int kBatch = 160;  // the limit for arrays in the parameters of a kernel
 constexpr int kBlocksOfArray = 8;
 constexpr int kThreads = 1024;
 
@@ -113,7 +114,7 @@ __global__ void cast_batch(Batch batch, float scale) {
   }
 }
 
-// What a list of pointers is on the device.
+// Returns a copy of a list on the device.
 template <class T>
 T* there(const std::vector<T>& here) {
   std::byte* const data = room(static_cast<std::int64_t>(here.size() * sizeof(T)));
@@ -185,7 +186,7 @@ class Bench {
         });
   }
 
-  // What the payloads hold now, for a kernel that adds them up.
+  // Copies the current content of the payloads, as input of a kernel that sums them.
   std::vector<const std::byte*> copies_of(std::int64_t bytes) {
     std::vector<const std::byte*> copies;
     for (const std::byte* payload : payloads_) {
@@ -255,20 +256,20 @@ class Bench {
     add("momentum_correct", 16 * elements_, [=, this] {
       must(kernels_.momentum_correct({{0.9F, true}, elements_, gradient_, momentum, left_}, nullptr));
     });
-    // Each of three arrays is read and written.
+    // The kernel reads and writes each of three arrays.
     add("outer_update", 24 * elements_, [=, this, anchor = copy_of(gradient_), mean = copy_of(residual_)] {
       must(kernels_.outer_update({OuterStep{0.7F, 0.9F, true}, elements_, anchor, momentum, mean}, nullptr));
     });
   }
 
-  // For a kernel that writes over what it has read.
+  // Returns a copy for a kernel that overwrites its input.
   std::byte* copy_of(const std::byte* numbers) const {
     std::byte* const copy = room(elements_ * 4);
     must(cudaMemcpy(copy, numbers, static_cast<std::size_t>(elements_) * 4, cudaMemcpyDeviceToDevice));
     return copy;
   }
 
-  // Arrays one by one, as small tensors go into a buffer.
+  // Adds the cast of many arrays one by one, as small tensors are packed into a fusion buffer.
   void add_list(std::int64_t count, std::int64_t size) {
     add("cast_list/" + std::to_string(count), 6 * count * size, [=, this] {
       for (std::int64_t i = 0; i < count; ++i) {
@@ -279,7 +280,7 @@ class Bench {
     add_batches(count, size);
   }
 
-  // The same lists in few launches: cast by blocks of a fixed number, and copied as they are by CUB.
+  // Adds baselines with the same lists in few launches: casts by a fixed number of blocks, and plain copies by CUB.
   void add_batches(std::int64_t count, std::int64_t size) {
     const auto* const from = reinterpret_cast<const float*>(gradient_);
     auto* const halves = reinterpret_cast<__half*>(left_);
@@ -313,7 +314,7 @@ class Bench {
         [=]() mutable { must(cub::DeviceMemcpy::Batched(scratch, scratch_bytes, inputs, outputs, bytes, arrays)); });
   }
 
-  // About 1 % of the elements; a capacity that they fit into.
+  // Adds the threshold selection: the threshold selects about 1 % of the elements, the capacity has room for them.
   void add_threshold() {
     const ThresholdSelect how{0.0365F, elements_ / 50};
     auto* const selected = reinterpret_cast<Selected*>(room(sizeof(Selected)));
@@ -360,7 +361,7 @@ class Bench {
     });
   }
 
-  // Whole-array primitives without error feedback: what a selection can be made of.
+  // Adds whole-array primitives without error feedback: building blocks of a selection.
   void add_baselines() {
     const auto* const from = reinterpret_cast<const float*>(gradient_);
     auto* const to = reinterpret_cast<float*>(left_);
@@ -380,7 +381,7 @@ class Bench {
     });
   }
 
-  // Every group sorted by itself, of which its largest are the first.
+  // Adds sorts of every group by itself, which put the largest elements first.
   void add_segmented_sorts() {
     const auto* const from = reinterpret_cast<const float*>(gradient_);
     auto* const to = reinterpret_cast<float*>(left_);
@@ -413,7 +414,7 @@ class Bench {
   std::vector<Subject> subjects_;
 };
 
-// Milliseconds of one run, the mean of a few behind each other.
+// Returns the milliseconds of one run: the mean of a few runs in sequence.
 float time_of(const Subject& subject) {
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;
