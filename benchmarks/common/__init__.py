@@ -1,1 +1,1 @@
-"""The rig of all benchmarks: groups of workers, systems under test, blocks of samples, bounds, plots."""
+"""Rig of all benchmarks: groups of workers, systems under test, blocks of samples, bounds, plots."""

@@ -1,9 +1,9 @@
-"""The least time of a training step whose gradients cross one link: list scheduling at the finest granularity.
+"""Least time of a training step whose gradients cross one link: list scheduling at the finest granularity.
 
 The backward pass makes gradients ready from the last layer to the first; the next forward pass needs them from the
-first to the last. Of what is ready the link always carries what is needed first, and drops it for something more urgent
-at once: for one machine with release times and tails that is optimal (Horn, 1974; Jackson, 1955). No partition, latency
-or credit exists here, so no schedule of real messages is faster. Pure; standard library only.
+first to the last. The link always carries the ready gradient that is needed first, and a more urgent one preempts it at
+once: for one machine with release times and tails that is optimal (Horn, 1974; Jackson, 1955). The model has no
+partitions, latency or credit, so no schedule of real messages is faster. Pure; standard library only.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from itertools import accumulate
 
 @dataclass(frozen=True)
 class Transfer:
-    """The gradients of one layer on the link."""
+    """Gradients of one layer on the link; times in seconds."""
 
-    ready: float  # when they exist
-    seconds: float  # what the link needs for them alone
+    ready: float  # time at which they exist
+    seconds: float  # time on the link without other transfers
     tail: float  # compute from their first use to the end of the forward pass
 
 
 @dataclass(frozen=True)
 class Span:
-    """The link carries a layer without interruption."""
+    """Period in which the link carries a layer without interruption."""
 
     layer: int
     begin: float
@@ -33,7 +33,7 @@ class Span:
 
 
 def list_schedule(transfers: Sequence[Transfer]) -> list[Span]:
-    """What the link carries when: of what is ready, the longest tail first, preemptively."""
+    """Returns the schedule of the link: the ready transfer with the longest tail first, with preemption."""
     arrivals = sorted(range(len(transfers)), key=lambda i: transfers[i].ready)
     left = [transfer.seconds for transfer in transfers]
     waiting: list[tuple[float, int]] = []
@@ -64,14 +64,17 @@ def _extend(spans: list[Span], span: Span) -> None:
 
 
 def transfers_of(forward: Sequence[float], backward: Sequence[float], wire: Sequence[float]) -> list[Transfer]:
-    """By layer in forward order: seconds of forward, of backward and on the link. Time 0 is the start of backward."""
+    """Returns a transfer for each layer; time 0 is the start of backward.
+
+    Arguments are seconds by layer in forward order: of forward, of backward and on the link.
+    """
     ready = list(accumulate(reversed(backward)))[::-1]
     tails = list(accumulate(reversed(forward)))[::-1]
     return [Transfer(*values) for values in zip(ready, wire, tails, strict=True)]
 
 
 def step_bound(forward: Sequence[float], backward: Sequence[float], wire: Sequence[float], sync: str) -> float:
-    """Seconds of a step in which each layer's forward ("forward"), or all of it ("backward"), awaits the gradients."""
+    """Least seconds of a step. `sync`: the forward pass waits layer by layer ("forward") or as a whole ("backward")."""
     transfers = transfers_of(forward, backward, wire)
     compute = sum(forward) + sum(backward)
     spans = list_schedule(transfers)

@@ -1,6 +1,6 @@
-"""What the benchmarks that set systems against each other on a network have in common: cases, contenders, ratios.
+"""Common parts of the benchmarks that compare systems on a network: cases, contenders, ratios.
 
-Owned by: a benchmark's main process, one thread. Does not: choose what is measured, or judge it.
+Owned by: the main process of a benchmark, one thread. Does not: choose the cases, or judge the figures.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ Samples = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class NetCase:
-    """One configuration; benchmarks add what they vary. `net`: LOOPBACK, or the links as of rig.split_net()."""
+    """One configuration; benchmarks add fields. `net`: LOOPBACK, or links in the form of rig.split_net()."""
 
     net: str
     size: int
 
     @property
     def key(self) -> str:
-        """Its name in the partial file."""
+        """Key of the case in the partial file."""
         return f"{self.net}/{self.size}"
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its parameters in result rows."""
+        """Parameters of the case in result rows."""
         if self.net == LOOPBACK:
             return {"net": LOOPBACK, "rate_mbit": None, "ranks": self.size}
         rate, per_host = split_net(self.net)
@@ -53,24 +53,24 @@ class NetCase:
         return {"net": "netns", "rate_mbit": float(rate), "ranks": self.size, **placed}
 
     def wire_seconds(self, payload: int) -> float:
-        """The least seconds of an all-reduce of `payload` bytes whose every byte crosses a shaped link once."""
+        """Least seconds of an all-reduce of `payload` bytes, each of which crosses a shaped link once."""
         return wire_bound(hosts_of(self.net, self.size), payload, float(split_net(self.net)[0]))
 
 
 @dataclass(frozen=True)
 class TaskCase(NetCase):
-    """`task`: the network that is trained."""
+    """A training on a network. `task`: name of the trained net."""
 
     task: str
 
     @property
     def key(self) -> str:
-        """Its name in the partial file."""
+        """Key of the case in the partial file."""
         return f"{super().key}/{self.task}"
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its parameters in result rows."""
+        """Parameters of the case in result rows."""
         return {**super().params, "task": self.task}
 
 
@@ -79,7 +79,7 @@ SomeCase = TypeVar("SomeCase", bound=NetCase)
 
 @contextlib.contextmanager
 def contenders_on(options: Options, size: int, net: Net | None, horovod_every: int = 1) -> Iterator[list[Contender]]:
-    """The systems asked for: Horovod in a group of its own interpreter, the others in one group."""
+    """Starts the selected systems: Horovod in a group of its own interpreter, the others in one group."""
     with contextlib.ExitStack() as stack:
         together = [system for system in options.systems if system != HOROVOD]
         made = []
@@ -94,7 +94,7 @@ def contenders_on(options: Options, size: int, net: Net | None, horovod_every: i
 
 
 def groups_of(contenders: Sequence[Contender]) -> list[Group]:
-    """Each group once."""
+    """Returns each group once."""
     return list(dict.fromkeys(contender.group for contender in contenders))
 
 
@@ -127,7 +127,7 @@ def measure_missing(
     measure: Callable[[list[Contender], SomeCase], Samples],
     horovod_every: int = 1,
 ) -> None:
-    """Measures those cases, all of one network and number of ranks, that the store lacks; each is kept at once."""
+    """Measures the cases, all of one network and number of ranks, that the store does not hold; keeps each at once."""
     cases = [case for case in cases if store.samples(case.key) is None]
     if not cases:
         return
@@ -153,7 +153,7 @@ def ratio_row(
     target: float | None = None,
     by_value: bool = False,
 ) -> Row:
-    """A row for the ratio of two systems' paired samples; `baseline` names the system that counts as 1."""
+    """Returns a row for the ratio of paired samples of two systems; `baseline` names the system that counts as 1."""
     return make_row(
         metric,
         params,

@@ -1,7 +1,7 @@
 """A job of P worker processes, one a rank, in one interpreter, on a network of namespaces or on loopback.
 
-Owned by: a benchmark's main process, one thread. Requests go to all ranks at once; answers are awaited with a
-deadline, and a worker that dies or errs is named with the end of its log. Does not: choose what is measured.
+Owned by: the main process of a benchmark, one thread. Requests go to all ranks at once; answers have a deadline, and
+the error for a worker that dies or fails names its rank and shows the end of its log. Does not: choose measurements.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from benchmarks.common.worker import CONTROL_FD
 from benchmarks.netns import INTERFACE, Net
 from benchmarks.results import ROOT
 
-#: Folders besides the project's from which workers may import systems.
+#: Folders outside the project from which workers may import systems.
 EXTRA_PYTHONPATH: tuple[str, ...] = ()
 _START_TIMEOUT = 180.0
 
 
 class GroupError(RuntimeError):
-    """A worker died, erred or did not answer in time."""
+    """A worker died, failed or did not answer in time."""
 
 
 def free_port() -> int:
-    """A port that was free on loopback a moment ago."""
+    """Returns a port that was free on loopback a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 
 def _named_host(address: str, command: list[str]) -> list[str]:
-    # Horovod's contexts for process sets ignore HOROVOD_GLOO_IFACE and listen where the host's name points to.
+    # Horovod contexts for process sets ignore HOROVOD_GLOO_IFACE and listen on the address of the host name.
     rename = 'echo "$0" > /proc/sys/kernel/hostname && exec "$@"'
     return ["unshare", "--uts", "--", "sh", "-c", rename, address, *command]
 
@@ -92,7 +92,7 @@ class Group:
         self.close()
 
     def close(self) -> None:
-        """Ends the workers, those that do not answer too. Idempotent."""
+        """Ends the workers, including those that do not answer. Idempotent."""
         for channel in self._channels:
             channel.close()
         self._channels.clear()
@@ -157,7 +157,7 @@ class Group:
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
             "HOROVOD_GLOO_IFACE": interface,
-            # Ranks are stopped while another system is measured; that must not count as silence.
+            # Ranks are stopped while another system is measured; Horovod must not take that for a failure.
             "HOROVOD_GLOO_TIMEOUT_SECONDS": "3600",
         }
 
@@ -203,7 +203,7 @@ class Group:
     # ---- requests --------------------------------------------------------------------------
 
     def call(self, what: str, timeout: float = 120.0, **arguments: Any) -> list[Any]:
-        """The same request to every rank; their answers by rank. The first error wins."""
+        """Sends the same request to every rank and returns the answers by rank; raises the first error."""
         self._calls += 1
         for rank in range(self.size):
             self._send(rank, {"id": self._calls, "do": what, **arguments})
@@ -219,12 +219,12 @@ class Group:
         return answers
 
     def pause(self) -> None:
-        """Stops the workers where they are, so that a system that polls takes no time from another."""
+        """Suspends the workers, so that a system that polls takes no processor time from another."""
         for worker in self._workers:
             worker.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets them go on."""
+        """Resumes the suspended workers."""
         for worker in self._workers:
             worker.send_signal(signal.SIGCONT)
 
@@ -253,7 +253,7 @@ class Group:
             *lines, self._buffers[rank] = (self._buffers[rank] + chunk).split(b"\n")
             for line in lines:
                 reply: dict[str, Any] = json.loads(line)
-                # An answer to an earlier request that nobody waited for any longer is dropped.
+                # An answer to an earlier request, whose deadline has passed, is dropped.
                 if reply["id"] == self._calls:
                     return rank, reply
 

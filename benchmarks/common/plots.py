@@ -29,7 +29,7 @@ def _pyplot() -> Any | None:
     except ImportError:
         return None
     mpl.use("Agg")
-    # The same rows give the same file.
+    # With a fixed salt the same rows give the same file.
     mpl.rcParams["svg.hashsalt"] = "benchmarks"
     mpl.rcParams["svg.fonttype"] = "none"  # text as text: small files
     from matplotlib import pyplot
@@ -51,7 +51,7 @@ def _columns(
     draw: Callable[[Any, Any, Sequence[Row]], None],
     height: float = 3.4,
 ) -> Path | None:
-    """Writes a figure with a column for each value of `read`; `draw` gets its axis, the value and its rows."""
+    """Writes a figure with a column for each value of `read`; calls `draw` with axis, value and rows of the column."""
     values = _unique(rows, read)
     made = _figure(max(1, len(values)), 1, height)
     if made is None:
@@ -63,18 +63,18 @@ def _columns(
 
 
 def canvas(width: float, height: float) -> tuple[Any, Any] | None:
-    """A figure of one drawing, in inches, and its axes; None without matplotlib."""
+    """Makes a figure of one drawing, sizes in inches; returns it with its axes, or None without matplotlib."""
     pyplot = _pyplot()
     return None if pyplot is None else pyplot.subplots(figsize=(width, height))
 
 
 def panels(columns: int, lines: int) -> tuple[Any, Any] | None:
-    """A figure of several drawings, and their axes by line and column; None without matplotlib."""
+    """Makes a figure of several drawings; returns it with the axes by line and column, or None without matplotlib."""
     return _figure(columns, lines)
 
 
 def error_bar(row: Row) -> list[list[float]]:
-    """From the value to the ends of its interval, as matplotlib takes them."""
+    """Returns the distances from the value to the ends of its interval, in the form that matplotlib takes."""
     return [[max(0.0, row.value - row.spread["low"])], [max(0.0, row.spread["high"] - row.value)]]
 
 
@@ -104,7 +104,10 @@ def _net(row: Row) -> str:
 
 
 def _bars(rows: Sequence[Row], read: Callable[[Row], Any], step: float) -> Iterator[tuple[str, list[float], list[Row]]]:
-    """By system: places of its bars and their rows. A group of bars for each value of `read`, in it `step` apart."""
+    """Yields for each system the places of its bars and their rows.
+
+    Each value of `read` has a group of bars, whose distance is `step`.
+    """
     groups = {value: place for place, value in enumerate(_unique(rows, read))}
     for index, system in enumerate(_unique(rows, lambda row: row.params["system"])):
         mine = [row for row in rows if row.params["system"] == system]
@@ -112,7 +115,7 @@ def _bars(rows: Sequence[Row], read: Callable[[Row], Any], step: float) -> Itera
 
 
 def allreduce(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Time over size, and speed-up over Gloo, a column for each network."""
+    """Plots time over size, and speed-up over Gloo, a column for each network."""
     times = [row for row in rows if row.metric == "allreduce_seconds"]
     ratios = [row for row in rows if row.metric == "speedup_over_gloo"]
     nets = _unique(times, _net)
@@ -169,7 +172,7 @@ def _label(row: Row) -> str:
 
 
 def small_tensors(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Bars of seconds a step, by configuration and system."""
+    """Plots bars of seconds a step, by configuration and system."""
     times = [row for row in rows if row.metric in ("step_seconds", "raw_seconds")]
     return _columns(path, times, lambda row: row.metric, _bars_across, 1.2 + 0.5 * len(_unique(times, _label)))
 
@@ -186,7 +189,7 @@ def _bars_across(axis: Any, kind: str, rows: Sequence[Row]) -> None:
 
 
 def one_host(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Bars of seconds a step of every system, a column for each net."""
+    """Plots bars of seconds a step of every system, a column for each net."""
     times = [row for row in rows if row.metric == "step_seconds"]
     return _columns(path, times, lambda row: row.params["task"], _bars_by_system)
 
@@ -202,7 +205,7 @@ def _bars_by_system(axis: Any, task: str, rows: Sequence[Row]) -> None:
 
 
 def overlap(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Step time over its bound with per-layer waiting: a group of bars for each model and ratio."""
+    """Plots step time over its bound with per-layer waiting: a group of bars for each model and ratio."""
     times = [row for row in rows if row.metric == "step_seconds"]
     return _columns(path, times, lambda row: row.params["model"], _bars_over_bounds)
 
@@ -221,7 +224,7 @@ def _bars_over_bounds(axis: Any, model: str, rows: Sequence[Row]) -> None:
 
 
 def urgent(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Seconds of the urgent operation by mode, for each number of ranks, with the bound of the one with priority."""
+    """Plots seconds of the urgent operation by mode, for each number of ranks, with the bound of the priority mode."""
     times = [row for row in rows if row.metric == "urgent_seconds"]
     return _columns(path, times, lambda row: row.params["ranks"], _bars_by_mode)
 
@@ -240,7 +243,7 @@ def _bars_by_mode(axis: Any, ranks: int, rows: Sequence[Row]) -> None:
 
 
 def scale_sim(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Control messages at the busiest process, and virtual seconds, against ranks; a column for each scenario."""
+    """Plots control messages at the busiest process, and virtual seconds, over ranks; a column for each scenario."""
     metrics = {"control_messages": "messages at the busiest process", "virtual_seconds": "virtual seconds"}
     scenarios = _unique([row for row in rows if row.metric == "virtual_seconds"], lambda row: row.params["scenario"])
     made = _figure(max(1, len(scenarios)), 2)

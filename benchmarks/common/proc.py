@@ -14,7 +14,7 @@ def _fields(path: Path) -> dict[str, str]:
 
 
 def process_counters(pid: int | None = None) -> dict[str, Any]:
-    """Clock, resident bytes (now and peak), and for each thread its name and voluntary context switches."""
+    """Reads clock, resident bytes (now and peak), and for each thread its name and voluntary context switches."""
     root = Path("/proc") / str(os.getpid() if pid is None else pid)
     threads = {}
     for task in sorted((root / "task").iterdir(), key=lambda path: int(path.name)):
@@ -36,12 +36,12 @@ def process_counters(pid: int | None = None) -> dict[str, Any]:
 
 
 def reset_peak_rss() -> None:
-    """The peak counts from now on."""
+    """Resets the peak of resident memory to its present value."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def wakeups_per_second(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
-    """Voluntary context switches a second by thread name (threads of one name added up)."""
+    """Voluntary context switches a second by thread name; threads of one name are added up."""
     seconds = after["seconds"] - before["seconds"]
     rates: dict[str, float] = {}
     for task, thread in after["threads"].items():

@@ -1,7 +1,7 @@
-"""Interleaved comparison of systems, and what every benchmark's command line has in common.
+"""Interleaved comparison of systems, and the common command line of all benchmarks.
 
-Owned by: a benchmark's main process, one thread. A sample is the time of one block of iterations, the slowest rank's;
-the systems take turns block by block, in an order that alternates, so that noise of the machine hits all alike.
+Owned by: the main process of a benchmark, one thread. A sample is the time of one block of iterations on the slowest
+rank; the systems take turns block by block, in an order that alternates, so that noise of the machine hits all alike.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUICK_PAIRS = 5
 
 @dataclass(frozen=True)
 class Contender:
-    """A system and the group of workers it runs in. It takes part in every `every`-th turn."""
+    """A system and its group of workers. The system takes part in every `every`-th turn."""
 
     name: str
     group: Group
@@ -36,7 +36,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to measure in one configuration."""
+    """Number and length of the samples of one configuration."""
 
     pairs: int = PAIRS
     min_pairs: int = 6
@@ -45,28 +45,28 @@ class Plan:
     budget_seconds: float = 20.0  # fewer pairs, not below min_pairs, where PAIRS would take longer
 
     def iterations(self, seconds: float) -> int:
-        """Iterations of a block when one takes `seconds`."""
+        """Returns the iterations of a block if one iteration takes `seconds`."""
         return max(1, min(2000, round(self.block_seconds / max(seconds, 1e-9))))
 
     def goes_on(self, done: int, seconds: float) -> bool:
-        """Whether another pair is due after `done` of them took `seconds`."""
+        """Returns True if another pair is due after `done` pairs that took `seconds`."""
         if done < min(self.min_pairs, self.pairs):
             return True
         return done < self.pairs and seconds * (done + 1) / done <= self.budget_seconds
 
 
 def turn_order(names: Sequence[str], turn: int) -> list[str]:
-    """The systems' order in a turn: rotated, and reversed every other time, so that none always follows another."""
+    """Order of the systems in a turn: rotated, and reversed every other time, so that none always follows another."""
     shift = (turn // 2) % len(names)
     rotated = [*names[shift:], *names[:shift]]
     return rotated if turn % 2 == 0 else rotated[::-1]
 
 
 def interleave(contenders: Sequence[Contender], what: str, plan: Plan, **arguments: Any) -> dict[str, list[float]]:
-    """Samples by system from request `what` of benchmarks/common/workloads.py.
+    """Returns samples by system from request `what` of benchmarks/common/workloads.py.
 
-    Sample i of all systems that take part in every turn makes a set. Contenders of one group run their turn in one
-    request. A group that another group follows is stopped meanwhile.
+    Samples i of all systems that take part in every turn form a set. Contenders of one group run their turn in one
+    request. A group with Horovod is suspended while another group runs.
     """
     by_name = {contender.name: contender for contender in contenders}
     names = list(by_name)
@@ -110,7 +110,7 @@ def _runs(order: Sequence[str], by_name: dict[str, Contender]) -> list[tuple[Gro
 
 @contextlib.contextmanager
 def _running(group: Group, contenders: Sequence[Contender]) -> Iterator[None]:
-    # Ours must keep its heartbeats, and is idle when it has nothing to do; Horovod's loop never rests.
+    # Only Horovod is suspended: its loop never rests. Sirtaki is idle without work, and must send its heartbeats.
     others = {c.group for c in contenders if c.group is not group and "horovod" in c.group.systems}
     for other in others:
         other.pause()
@@ -125,12 +125,12 @@ def _running(group: Group, contenders: Sequence[Contender]) -> Iterator[None]:
 
 
 def ring_bytes(size: int, payload: int) -> float:
-    """Bytes each rank must send in an all-reduce of `payload` bytes: 2 (P - 1) / P of them."""
+    """Bytes that each rank must send in an all-reduce of `payload` bytes: 2 (P - 1) / P times the payload."""
     return 2.0 * (size - 1) / size * payload
 
 
 def wire_bound(size: int, payload: int, rate_mbit: float) -> float:
-    """The least seconds an all-reduce takes on links of that rate (TCP payload 0.956 of it)."""
+    """Least seconds of an all-reduce on links of `rate_mbit` (TCP payload is 0.956 of the rate)."""
     rate = netns.LinkSpec(rate_mbit=rate_mbit).payload_bytes_per_second
     assert rate is not None
     return ring_bytes(size, payload) / rate
@@ -143,22 +143,23 @@ UNSHAPED = "unshaped"
 
 
 def split_net(name: str) -> tuple[str, int]:
-    """Rate and ranks on a host: of "200x2", links of 200 Mbit/s of hosts with 2 ranks each, ("200", 2)."""
+    """Splits a network into rate and ranks a host: "200x2", links of 200 Mbit/s and 2 ranks a host, is ("200", 2)."""
     rate, _, ranks = name.partition("x")
     return rate, int(ranks or 1)
 
 
 def hosts_of(name: str, size: int) -> int:
-    """Hosts of `size` ranks on that network; 0 where they do not fill several."""
+    """Number of hosts of `size` ranks on a network; 0 if the ranks do not fill several hosts."""
     per_host = split_net(name)[1]
     return size // per_host if size % per_host == 0 and size > per_host else 0
 
 
 @contextlib.contextmanager
 def network(name: str, size: int, *, strict: bool = True) -> Iterator[netns.Net | None]:
-    """LOOPBACK: None. UNSHAPED, or a rate as of split_net(): namespaces, their rate checked against iperf3.
+    """Yields the network `name`: None for LOOPBACK, else namespaces whose rate has been checked with iperf3.
 
-    A link off its rate is an error, after three tries, or a warning where not `strict`.
+    Names are LOOPBACK, UNSHAPED, or a rate in the form of split_net(). A link off its rate is an error after three
+    tries, or a warning if not `strict`.
     """
     if name == LOOPBACK:
         yield None
@@ -188,7 +189,7 @@ def _check_rate(net: netns.Net, strict: bool) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """What every benchmark is told."""
+    """Command line of every benchmark."""
 
     quick: bool
     nets: tuple[str, ...]
@@ -199,7 +200,7 @@ class Options:
 
 
 def horovod_python() -> str | None:
-    """The interpreter of benchmarks/baselines/horovod.sh, by $BENCH_HOROVOD_ENV or its default place."""
+    """Path of the interpreter of benchmarks/baselines/horovod.sh, by $BENCH_HOROVOD_ENV or in its default place."""
     folder = os.environ.get("BENCH_HOROVOD_ENV") or str(Path.home() / ".cache/sirtaki-bench/horovod")
     python = Path(folder) / "bin" / "python"
     return str(python) if python.is_file() else None
@@ -208,7 +209,10 @@ def horovod_python() -> str | None:
 def parse(
     name: str, text: str, nets: Sequence[str], ranks: Sequence[int], systems: Sequence[str], **more: Sequence[str]
 ) -> tuple[Options, Store]:
-    """Reads the command line; says what is left out and why. `more`: further lists of choices, each an argument."""
+    """Reads the command line; prints the systems and networks that are left out, with the reason.
+
+    `more`: further lists of choices, each an argument.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=text)
     parser.add_argument("--quick", action="store_true", help="a smoke run: few pairs, few sizes")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted run")
@@ -247,12 +251,12 @@ _BEGIN = time.monotonic()
 
 
 def say(text: str) -> None:
-    """A line of progress."""
+    """Prints a line of progress."""
     print(f"[{time.monotonic() - _BEGIN:6.1f} s] {text}", file=sys.stderr, flush=True)
 
 
 def run(main: Callable[[], int]) -> int:
-    """Runs a benchmark; errors and Ctrl-C end it in order, with namespaces and workers gone."""
+    """Runs a benchmark; errors and Ctrl-C end it in order and remove namespaces and workers."""
     try:
         with netns.unwinding_on_signals():
             return main()
@@ -265,7 +269,7 @@ def run(main: Callable[[], int]) -> int:
 
 
 def finish(store: Store, rows: Sequence[Row], plot: Callable[[Path, Sequence[Row]], Path | None]) -> int:
-    """Writes the result file and its plot, prints the table; 0, whatever the verdicts."""
+    """Writes the result file and its plot, and prints the table; returns 0, whatever the verdicts."""
     path = store.finish(rows)
     print(table(rows))
     missed = [row for row in rows if row.met is False]
