@@ -1,7 +1,7 @@
-"""The systems under test behind one face; each runs inside a worker process (benchmarks/common/worker.py).
+"""Systems under test behind one interface; each runs inside a worker process (benchmarks/common/worker.py).
 
 Owned by: the worker. Thread: its main thread. Frameworks are imported when a system starts, so that a worker of one
-interpreter needs only what its own systems need. Does not: measure, or know which network it runs on.
+interpreter needs only the packages of its own systems. Does not: measure, or know the network.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-#: DDP's defaults: the bucket that is ready first, so that the link is busy early, and all others.
+#: Default bucket sizes of DDP: the bucket that is ready first, small so that the link is busy early, and all others.
 _DDP_BUCKETS_MB = (1.0, 25.0)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker stands in its job."""
+    """Position of a worker in its job."""
 
     rank: int
     size: int
@@ -26,31 +26,31 @@ class Place:
 
 
 class System(Protocol):
-    """What a workload needs of a system. Every call is made by all ranks alike."""
+    """Interface of a system for workloads. All ranks make the same calls."""
 
-    #: Whether gradients are averaged over the ranks.
+    #: True if the system averages gradients over the ranks.
     averages: bool
 
     def start(self, place: Place) -> None:
-        """Meets the other ranks."""
+        """Connects to the other ranks."""
 
     def stop(self) -> None:
-        """Leaves them."""
+        """Disconnects from the other ranks."""
 
     def allreduce(self, tensor: Any, name: str) -> None:
         """Sums a dense tensor in place over the ranks."""
 
     def start_allreduce(self, tensor: Any, name: str, priority: int) -> Callable[[], Any]:
-        """Starts a sum in place; the result waits for it. `priority`: smaller is more urgent, where there is such."""
+        """Starts a sum in place; returns a function that waits for it. `priority`: smaller is more urgent."""
 
     def allreduce_many(self, tensors: Sequence[Any], names: Sequence[str], order: Sequence[int]) -> None:
         """Sums the tensors in place; this rank submits them in its own `order`."""
 
     def train(self, model: Any, optimizer: Any, **how: Any) -> tuple[Any, Any]:
-        """The model and optimizer to step with, so that gradients are averaged over the ranks; `how`: its own."""
+        """Returns the model and optimizer that average gradients over the ranks; `how`: arguments of the system."""
 
     def drain(self, optimizer: Any) -> None:
-        """Returns when nothing of this optimizer's last step is in flight."""
+        """Returns when no message of the last step of this optimizer is in flight."""
 
 
 class GlooSystem:
@@ -69,7 +69,7 @@ class GlooSystem:
         self._flat: Any = None
 
     def stop(self) -> None:
-        """Closes the process group unless another system has."""
+        """Closes the process group unless another system has closed it."""
         if self._dist.is_initialized():
             self._dist.destroy_process_group()
 
@@ -85,7 +85,7 @@ class GlooSystem:
         return wait
 
     def allreduce_many(self, tensors: Sequence[Any], names: Sequence[str], order: Sequence[int]) -> None:
-        """One fused all-reduce: Gloo cannot take tensors in an order of each rank's own."""
+        """One fused all-reduce: Gloo requires the same order of tensors on all ranks."""
         import torch
 
         del names, order
@@ -103,45 +103,45 @@ class GlooSystem:
         return DistributedDataParallel(model, **how), optimizer
 
     def drain(self, optimizer: Any) -> None:
-        """Nothing to do: step() has waited."""
+        """Does nothing, since step() has waited."""
 
 
 class AloneSystem:
-    """No communication at all: what a training step takes where sending is free."""
+    """No communication at all: the time of a training step if sending were free."""
 
     averages = False
 
     def start(self, place: Place) -> None:
-        """Meets nobody."""
+        """Does nothing: there are no connections."""
 
     def stop(self) -> None:
-        """Leaves nobody."""
+        """Does nothing: there are no connections."""
 
     def train(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
-        """As they are."""
+        """Returns model and optimizer unchanged."""
         return model, optimizer
 
     def drain(self, optimizer: Any) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
 
 class GlooScaledSystem(GlooSystem):
-    """DDP with its buckets divided as the model is, and gradients that live in them.
+    """DDP with buckets divided as the model is, and gradients as views of the buckets.
 
-    Both sizes are divided, that of the first bucket, too: what DDP does to the whole model, on the scaled one. With
-    `bucket_cap_mb` alone the first bucket would be as large as the others. `gradient_as_bucket_view` saves the copy out
-    of the buckets, and is what DDP's documentation advises.
+    Both sizes are divided, including that of the first bucket, so that DDP treats the scaled model like the whole one.
+    With `bucket_cap_mb` alone the first bucket would be as large as the others. `gradient_as_bucket_view` saves the
+    copy out of the buckets; the documentation of DDP recommends it.
     """
 
     def train(self, model: Any, optimizer: Any, **how: Any) -> tuple[Any, Any]:
-        """Wraps the model in DDP with its default buckets over the model's `scale`."""
+        """Wraps the model in DDP whose default bucket sizes are divided by the `scale` of the model."""
         # The list's first cap is for the bucket ready first; the last one holds for all that follow.
         caps: list[Any] = [cap / model.scale for cap in _DDP_BUCKETS_MB]
         return super().train(model, optimizer, bucket_cap_mb_list=caps, gradient_as_bucket_view=True, **how)
 
 
 class _HorovodLike:
-    """What `horovod.torch` and `sirtaki.torch` have in common."""
+    """Common base of the systems of `horovod.torch` and `sirtaki.torch`."""
 
     module = ""
     averages = True
@@ -149,7 +149,7 @@ class _HorovodLike:
     how: Mapping[str, Any] = {}
 
     def start(self, place: Place) -> None:
-        """Initialises from the environment the group has set."""
+        """Initialises from the environment variables that the group has set."""
         self._hvd = importlib.import_module(self.module)
         if not self._hvd.is_initialized():
             self._hvd.init()
@@ -164,7 +164,7 @@ class _HorovodLike:
         self._hvd.shutdown()
 
     def allreduce(self, tensor: Any, name: str) -> None:
-        """allreduce_ under a name that stays the same."""
+        """allreduce_ under the same name in every call."""
         self._hvd.allreduce_(tensor, name=name, op=self._hvd.Sum)
 
     def start_allreduce(self, tensor: Any, name: str, priority: int) -> Callable[[], Any]:
@@ -181,7 +181,7 @@ class _HorovodLike:
             hvd.synchronize(handle)
 
     def train(self, model: Any, optimizer: Any, **how: Any) -> tuple[Any, Any]:
-        """Wraps the optimizer in DistributedOptimizer with its defaults, the system's `how` and this one."""
+        """Wraps the optimizer in DistributedOptimizer with defaults, the `how` of the system and the argument `how`."""
         hvd = self._hvd
         named = model.named_parameters()
         wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=named, **{**self.how, **how})
@@ -189,7 +189,7 @@ class _HorovodLike:
         return model, wrapped
 
     def drain(self, optimizer: Any) -> None:
-        """Nothing to do: step() has waited."""
+        """Does nothing, since step() has waited."""
 
 
 class HorovodSystem(_HorovodLike):
@@ -199,18 +199,18 @@ class HorovodSystem(_HorovodLike):
 
 
 class SirtakiSystem(_HorovodLike):
-    """This project."""
+    """Sirtaki with its defaults."""
 
     module = "sirtaki.torch"
 
     def train(self, model: Any, optimizer: Any, **how: Any) -> tuple[Any, Any]:
-        """As the others'; `local_updates` may be a dictionary of what LocalUpdates takes."""
+        """Wraps the optimizer; `local_updates` may be a dictionary of the arguments of LocalUpdates."""
         local = how.get("local_updates")
         made = self._hvd.LocalUpdates(**local) if isinstance(local, dict) else local
         return super().train(model, optimizer, **{**how, **({"local_updates": made} if made is not None else {})})
 
     def start_allreduce(self, tensor: Any, name: str, priority: int) -> Callable[[], Any]:
-        """allreduce_async_ with its priority."""
+        """allreduce_async_ with a priority."""
         handle = self._hvd.allreduce_async_(tensor, name=name, op=self._hvd.Sum, priority=priority)
         return lambda: self._hvd.synchronize(handle)
 
@@ -228,13 +228,13 @@ class SirtakiSystem(_HorovodLike):
         sirtaki.start_timeline(path)
 
     def stop_timeline(self) -> None:
-        """Ends it."""
+        """Ends the trace."""
         import sirtaki
 
         sirtaki.stop_timeline()
 
     def mark(self, name: str, begin_ns: int, end_ns: int) -> None:
-        """A span of the program in the trace."""
+        """Adds a span of the program to the trace."""
         from sirtaki import _core
 
         _core.timeline_mark(name, begin_ns, end_ns)
@@ -247,7 +247,7 @@ class SirtakiSystem(_HorovodLike):
 
 
 class SirtakiForwardSystem(SirtakiSystem):
-    """This project with gradients awaited layer by layer in the next forward pass; one session with SirtakiSystem."""
+    """Sirtaki whose next forward pass waits for gradients layer by layer; shares the session of SirtakiSystem."""
 
     how: Mapping[str, Any] = {"sync": "forward"}
 
@@ -256,7 +256,7 @@ class SirtakiForwardSystem(SirtakiSystem):
         optimizer.synchronize()
 
 
-#: name -> "module:Class"; --systems may name others in that form (tests do).
+#: name -> "module:Class"; --systems accepts other systems in that form.
 SYSTEMS = {
     "sirtaki": "benchmarks.common.systems:SirtakiSystem",
     "sirtaki_forward": "benchmarks.common.systems:SirtakiForwardSystem",
@@ -270,7 +270,7 @@ SYSTEMS = {
 
 
 def make_system(name: str) -> System:
-    """The system by its short name or as "module:Class"."""
+    """Makes the system of a short name or of "module:Class"."""
     module, _, attribute = SYSTEMS.get(name, name).partition(":")
     factory: Callable[[], System] = getattr(importlib.import_module(module), attribute)
     return factory()

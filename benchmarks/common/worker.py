@@ -1,7 +1,7 @@
 """One rank of a benchmark job: answers requests of the rig, one JSON line each way, on an inherited socket.
 
 Started by: benchmarks/common/group.py, in the interpreter of its systems. Thread: main.
-Does not: decide what is measured.
+Does not: choose the measurements.
 Request `{"id": n, "do": name, ...arguments}`; answer `{"id": n, "ok": result}` or `{"id": n, "error": text}`.
 """
 
@@ -34,7 +34,7 @@ class Worker:
         self.bench = Bench(place, self.systems)
 
     def start(self, system: str) -> None:
-        """Makes a system ready."""
+        """Makes and starts a system."""
         made = make_system(system)
         made.start(self.place)
         self.systems[system] = made
@@ -55,7 +55,7 @@ class Worker:
 def _prepare() -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # Paced steps sleep for tens of microseconds; the default slack of 50 would drown them.
+    # Paced steps sleep for tens of microseconds; the default timer slack of 50 is too large for them.
     libc.prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

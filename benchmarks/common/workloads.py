@@ -1,7 +1,7 @@
-"""What the ranks do between two clock readings; runs inside worker processes.
+"""Workloads of the ranks between two clock readings; they run inside worker processes.
 
-Thread: the worker's main thread (and autograd's, in training steps). Every method is called on all ranks with the
-same arguments. Times are seconds an iteration, by the monotonic clock of this rank.
+Thread: the main thread of the worker (and that of autograd, in training steps). The rig calls every method on all ranks
+with the same arguments. Times are seconds an iteration, by the monotonic clock of this rank.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.common.proc import process_counters, reset_peak_rss
 from benchmarks.common.systems import Place, System
 
 _BIG_BYTES = 16 << 20
-#: Small all-reduces on an idle link, of which the last one counts.
+#: Number of small all-reduces on an idle link; only the last one counts.
 _EMPTYING = 6
 
 
@@ -34,7 +34,7 @@ class Bench:
         self._streams: Any = None
 
     def ping(self) -> int:
-        """Answers with the rank: the worker lives."""
+        """Returns the rank, as a sign that the worker is alive."""
         return self._place.rank
 
     # ---- dense all-reduce ------------------------------------------------------------------
@@ -50,7 +50,7 @@ class Bench:
         return self._tensors[numel]
 
     def allreduce_check(self, system: str, numel: int) -> float:
-        """Sums a pattern of each rank; an error unless every element is right. Returns seconds taken."""
+        """Sums a pattern of each rank; raises an error unless every element is right. Returns the seconds taken."""
         import torch
 
         tensor = self._tensor(numel)
@@ -68,14 +68,15 @@ class Bench:
         return seconds
 
     def allreduce_blocks(self, numel: int, blocks: list[list[Any]]) -> list[float]:
-        """Runs `[system, iterations]` blocks in order; seconds an iteration for each.
+        """Runs `[system, iterations]` blocks in order; returns the seconds an iteration of each.
 
-        The first iteration of a block is not counted: it brings the ranks together. For big tensors a small one does.
+        The first iteration of a block is not counted: it synchronizes the ranks. For large tensors a small all-reduce
+        does that.
         """
         return self._timed_blocks(numel, blocks, time.perf_counter)
 
     def allreduce_cpu(self, numel: int, blocks: list[list[Any]]) -> list[float]:
-        """As allreduce_blocks, for the seconds that all threads of this process compute."""
+        """Like allreduce_blocks, but returns processor seconds of all threads of this process."""
         return self._timed_blocks(numel, blocks, time.process_time)
 
     def _timed_blocks(self, numel: int, blocks: list[list[Any]], clock: Callable[[], float]) -> list[float]:
@@ -94,7 +95,7 @@ class Bench:
         return out
 
     def memory_copy(self, seconds: float) -> float:
-        """Bytes a second this rank copies from memory to memory, all ranks at once."""
+        """Bytes a second that this rank copies from memory to memory, while all ranks copy."""
         import torch
 
         source = torch.zeros(16 << 20, dtype=torch.float32)
@@ -108,7 +109,7 @@ class Bench:
     # ---- many small tensors ----------------------------------------------------------------
 
     def many_prepare(self, sizes: list[int], seed: int) -> None:
-        """Makes the tensors of the raw workload and this rank's generator of orders."""
+        """Makes the tensors of the raw workload, and the generator of submission orders of this rank."""
         import torch
 
         self._many = {
@@ -118,7 +119,7 @@ class Bench:
         }
 
     def many_check(self, system: str) -> None:
-        """Sums rank + 1 in every tensor; an error unless every one is right."""
+        """Sums rank + 1 in every tensor; raises an error unless every sum is right."""
         tensors, size = self._many["tensors"], self._place.size
         for tensor in tensors:
             tensor.fill_(float(self._place.rank + 1))
@@ -149,7 +150,7 @@ class Bench:
     # ---- paced training steps --------------------------------------------------------------
 
     def training_calibrate(self, recipe: dict[str, Any]) -> None:
-        """Until training_drop(), layers count what the framework needs between them as theirs; all ranks at once."""
+        """Until training_drop(), layers include the overhead of the framework between them; all ranks at once."""
         from benchmarks.training.paced import calibrate
 
         self._gaps = calibrate(self._place, recipe)
@@ -161,15 +162,15 @@ class Bench:
         self._training[system] = Training(self._place, self._systems[system], {**recipe, "gaps": self._gaps})
 
     def training_check(self, system: str) -> None:
-        """One step; an error unless every averaged gradient is right."""
+        """Makes one step; raises an error unless every averaged gradient is right."""
         self._training[system].check()
 
     def training_blocks(self, blocks: list[list[Any]]) -> list[float]:
         """Like allreduce_blocks, for whole training steps.
 
-        A step that is not counted comes first, so that those that are follow a step of the same system, as in a
-        training: it brings the ranks together, fills pipelines, and finds the connections that other systems' turns
-        left idle.
+        A step that is not counted comes first, so that every counted step follows a step of the same system, as in a
+        training: it synchronizes the ranks, fills pipelines, and revives connections that were idle in the turns of
+        other systems.
         """
         out = []
         for system, iterations in blocks:
@@ -183,14 +184,14 @@ class Bench:
         return out
 
     def training_warm(self, system: str, steps: int) -> None:
-        """Steps that are not timed: systems that plan from what they see get to see something."""
+        """Makes steps that are not timed, for systems that plan from measured steps."""
         training = self._training[system]
         for _ in range(steps):
             training.step()
         training.drain()
 
     def training_trace(self, system: str, path: str, steps: int) -> None:
-        """Steps with a trace of all ranks; the file is complete some seconds later."""
+        """Makes steps with a trace of all ranks; the file is complete some seconds later."""
         training, ours = self._training[system], self._systems[system]
         if self._place.rank == 0:
             ours.start_timeline(path)  # type: ignore[attr-defined]
@@ -205,25 +206,25 @@ class Bench:
             ours.stop_timeline()  # type: ignore[attr-defined]
 
     def training_drop(self) -> None:
-        """Forgets the models."""
+        """Drops the models."""
         self._training.clear()
         self._gaps = None
 
     # ---- real trainings --------------------------------------------------------------------
 
     def learn_prepare(self, name: str, system: str, recipe: dict[str, Any]) -> None:
-        """Makes a training (benchmarks/training/learning.py) under a name."""
+        """Makes a training (benchmarks/training/learning.py) and keeps it under a name."""
         from benchmarks.training.learning import Learner
 
         self._learners[name] = Learner(self._place, self._systems[system], recipe)
 
     def learn_run(self, name: str, steps: int) -> float:
-        """Some steps; seconds a step."""
+        """Runs some steps; returns the seconds a step."""
         seconds: float = self._learners[name].run(steps)
         return seconds
 
     def learn_outcome(self, name: str, last: int) -> dict[str, Any]:
-        """What the training has come to."""
+        """Returns the results of the training so far."""
         outcome: dict[str, Any] = self._learners[name].outcome(last)
         return outcome
 
@@ -233,17 +234,17 @@ class Bench:
         return losses
 
     def learn_watched(self, name: str) -> dict[str, Any]:
-        """Losses, ends of steps on the machine's clock, and more of a training that was watched."""
+        """Losses, ends of steps on the clock of the machine, and further records of a watched training."""
         watched: dict[str, Any] = self._learners[name].watched()
         return watched
 
     def learn_curve(self, name: str) -> list[list[float]]:
-        """Steps and losses of the models that a training kept, and of its last."""
+        """Steps and losses of the models that a training kept, and of its last model."""
         points: list[list[float]] = self._learners[name].curve()
         return points
 
     def learn_travel(self, name: str) -> list[dict[str, Any]]:
-        """How its tensors travel."""
+        """Codec, reduction algorithm, ratio and reason of each tensor of a training."""
         rows: list[dict[str, Any]] = self._learners[name].travel()
         return rows
 
@@ -256,7 +257,7 @@ class Bench:
         return out
 
     def learn_drop(self, names: list[str]) -> None:
-        """Forgets trainings."""
+        """Drops trainings."""
         for name in names:
             del self._learners[name]
 
@@ -269,7 +270,7 @@ class Bench:
         self._streams = Streams(self._place, self._systems, methods, numel, seed)
 
     def compressed_check(self, method: str) -> list[float]:
-        """One step; what is checked is for the main process to say."""
+        """Makes one step; returns the numbers that the main process checks."""
         found: list[float] = self._streams.check(method)
         return found
 
@@ -286,7 +287,9 @@ class Bench:
         self._urgent = {"bulk": torch.zeros(bulk_numel), "urgent": torch.zeros(urgent_numel)}
 
     def urgent_round(self, system: str, urgent: str, delay: float) -> dict[str, float]:
-        """Starts the large all-reduce, `delay` seconds later the small one; seconds each took, and all sums checked.
+        """Starts the large all-reduce and, `delay` seconds later, the small one; returns the seconds of both.
+
+        Checks all sums.
 
         `urgent`: "urgent" (with priority, while the large one runs), "after" (when it has ended), "none", or "only"
         (without the large one).
@@ -316,7 +319,7 @@ class Bench:
 
     def _urgent_only(self, system: str) -> dict[str, float]:
         made, small = self._systems[system], self._urgent["urgent"]
-        # The first ones bring the ranks together and use up the burst that a shaped link has saved while it was idle.
+        # The first ones synchronize the ranks and use up the burst that a shaped link has saved while it was idle.
         for _ in range(_EMPTYING):
             small.fill_(float(self._place.rank + 1))
             begin = time.perf_counter()
@@ -345,10 +348,10 @@ class Bench:
         return counters
 
     def option(self, system: str, name: str) -> Any:
-        """The value of one of a system's options."""
+        """Value of an option of a system."""
         return self._systems[system].option(name)  # type: ignore[attr-defined]
 
     def stats(self, system: str) -> dict[str, Any]:
-        """A system's own counters; {} where it has none."""
+        """Counters of a system; {} if the system has none."""
         read = getattr(self._systems[system], "stats", None)
         return {} if read is None else dict(read())
