@@ -1,7 +1,7 @@
 """Steps of streams of one large tensor, each compressed by another method, on one rank. Runs inside worker processes.
 
-Thread: the worker's main thread. Streams are driven without an optimizer, so that no pass of torch's over the gradient
-is timed. Every step starts with the same gradient, which a step overwrites with the result.
+Thread: the main thread of the worker. Streams are driven without an optimizer, so that the times include no pass of
+torch over the gradient. Every step starts with the same gradient, which the step overwrites with the result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.common.systems import Place, System
 
-#: The method that is torch's own dense all-reduce.
+#: Name of the method that is the dense all-reduce of torch.
 GLOO = "gloo"
 _ROW = 4096
 
@@ -30,7 +30,7 @@ class Streams:
         from sirtaki.torch._adapter import wire_type_of
 
         generator = torch.Generator().manual_seed(1000 * seed + place.rank)
-        # As gradients are: many small values, few large ones.
+        # Like gradients: many small values, few large ones.
         self._given = torch.randn(numel, generator=generator)
         self._given *= torch.rand(numel, generator=generator).pow_(4).mul_(1e-2)
         self._memory = torch.zeros(numel)
@@ -44,7 +44,7 @@ class Streams:
                 self._streams[method] = _core.Stream(f"compressed.{method}", ["gradient"], tensors, [0], how)
 
     def run(self, method: str, steps: int) -> float:
-        """Seconds a step: from the gradient to the result."""
+        """Runs steps; returns the seconds a step, from the gradient to the result."""
         total = 0.0
         for _ in range(steps):
             self._memory.copy_(self._given)
@@ -55,7 +55,10 @@ class Streams:
         return total / steps
 
     def check(self, method: str) -> list[float]:
-        """One step; the sum of the result, of its magnitudes, and of its products with this rank's gradient."""
+        """Makes one step; returns the sums of the result, of its magnitudes, and of its products with the gradient.
+
+        The gradient is that of this rank.
+        """
         self.run(method, 1)
         result = self._memory.double()
         return [float(result.sum()), float(result.abs().sum()), float(result @ self._given.double())]

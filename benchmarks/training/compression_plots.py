@@ -13,7 +13,7 @@ DENSE, OURS, CONTROL = "#c8553d", "#0b6e4f", "#b0b0b0"
 
 
 def _by(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
-    """The rows by one of their parameters, in the order in which its values come first."""
+    """Groups the rows by the parameter `name`, in the order in which its values first occur."""
     found: dict[Any, list[Row]] = {}
     for row in rows:
         found.setdefault(row.params[name], []).append(row)
@@ -21,7 +21,7 @@ def _by(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
 
 
 def compressed_allreduce(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Seconds of each method with what wire and codec alone would take; a column for each placement of ranks."""
+    """Plots seconds of each method beside those of wire and codec alone; a column for each placement of ranks."""
     columns: dict[tuple[int, int], list[Row]] = {}
     for row in rows:
         if row.metric == "step_seconds":
@@ -46,7 +46,7 @@ def compressed_allreduce(path: Path, rows: Sequence[Row]) -> Path | None:
 
 
 def methods(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Training loss over bytes of a step, for every method and control; whiskers are the interval over seeds."""
+    """Plots training loss over bytes of a step, for every method and control; whiskers are the interval over seeds."""
     made = canvas(6.4, 4.4)
     if made is None:
         return None
@@ -65,7 +65,7 @@ def methods(path: Path, rows: Sequence[Row]) -> Path | None:
 
 
 def importance(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Seconds to the target of the rates that reach it, on a link that is slow for a while."""
+    """Plots seconds to the target of the rates that reach it, on a link that is slow for a while."""
     made = canvas(6.4, 3.2)
     if made is None:
         return None
@@ -81,7 +81,7 @@ def importance(path: Path, rows: Sequence[Row]) -> Path | None:
 
 
 def time_to_quality(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Seconds to the target loss of every system; a column for each link, a line for each task."""
+    """Plots seconds to the target loss of every system; a column for each link, a line for each task."""
     times = [row for row in rows if row.metric == "seconds_to_target"]
     nets, tasks = list(_by(times, "rate_mbit")), list(_by(times, "task"))
     made = panels(max(1, len(nets)), max(1, len(tasks)))
@@ -102,7 +102,7 @@ def time_to_quality(path: Path, rows: Sequence[Row]) -> Path | None:
 
 
 def never_lose(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Step time of every setting over that of processes that send nothing; a column for each task."""
+    """Plots step time of every setting over that of processes that send nothing; a column for each task."""
     columns = _by([row for row in rows if row.metric == "step_seconds"], "task")
     made = panels(max(1, len(columns)), 1)
     if made is None:

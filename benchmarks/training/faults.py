@@ -1,6 +1,6 @@
-"""What goes wrong on one rank of a training, for drills. Runs inside worker processes, on their main thread.
+"""Injected faults on one rank of a training, for drills. Runs inside worker processes, on their main thread.
 
-Does not: notice or mend anything.
+Does not: detect or repair any fault.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ CLASSES = 10
 class Fault:
     """One kind of fault of rank `rank`, from step `at` on.
 
-    "nan": one batch of it is not a number. "lr": its learning rate is `factor` times what it should be, to the end.
-    "labels": classes are named in reverse, to the end. "stall": the training's thread sleeps once for `seconds`.
+    "nan": one batch of the rank is not a number. "lr": the learning rate is `factor` times the right one, to the end.
+    "labels": classes are numbered in reverse, to the end. "stall": the thread of the training sleeps once for
+    `seconds`.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class Fault:
         self._factor, self._seconds = factor, seconds
 
     def spoil(self, step: int, batch: tuple[Tensor, Tensor], optimizer: Any) -> tuple[Tensor, Tensor]:
-        """Before a step (from 0) on this batch, its learning rate set: the batch to use."""
+        """Injects the fault before step `step` (from 0), once its learning rate is set; returns the batch to use."""
         if not self._mine or step < self._at:
             return batch
         inputs, labels = batch

@@ -1,7 +1,8 @@
-"""Losses of trainings that no time changes, kept beside the results: one JSON line a training, in git.
+"""Losses of trainings that do not depend on measured times, kept beside the results in git: one JSON line a training.
 
-A run with --resume goes on with them, on another day or machine, too; one without trains anew. `{key, commit, losses}`:
-the key has a digest of the settings, the commit says which code it was. Does not: notice that code has changed since.
+A run with --resume reuses kept losses, even on another day or machine; a run without it trains again. A line is
+`{key, commit, losses}`: the key contains a digest of the settings, the commit names the version of the code. Does not:
+detect that the code has changed since.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-#: Far below what two seeds differ by.
+#: Digits of a kept loss; the rounding error is far below the difference between two seeds.
 _DIGITS = 5
-#: Of a training's settings, those that its losses do not depend on.
+#: Settings of a training that do not affect its losses.
 _WATCHING = ("watch", "curve")
 
 
 def training_key(name: str, ranks: int, recipe: Mapping[str, Any]) -> str:
-    """A training's name. `recipe`: of benchmarks/training/learning.py."""
+    """Returns the key of a training. `recipe`: see benchmarks/training/learning.py."""
     settings = {key: value for key, value in recipe.items() if key not in _WATCHING}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     return f"{recipe['net']}/{name}/ranks={ranks}/steps={recipe['steps']}/seed={recipe['seed']}/{digest}"
 
 
 class KeptLosses:
-    """One benchmark's. `path`: None keeps them for this run alone. The file is made when the first is kept."""
+    """Kept losses of one benchmark. `path`: None keeps them for this run alone. The first keep() makes the file."""
 
     def __init__(self, path: Path | None, commit: str, *, resume: bool) -> None:
         self._path, self._commit = path, commit
@@ -41,11 +42,11 @@ class KeptLosses:
                 self._losses[kept["key"]] = kept["losses"]
 
     def get(self, key: str) -> list[float] | None:
-        """None: it has to be trained."""
+        """Returns the losses of a training; None if the training has to run."""
         return self._losses.get(key)
 
     def keep(self, key: str, losses: Sequence[float]) -> None:
-        """Rounded, so that a run that resumes finds what this one used. Others in the file stay."""
+        """Keeps the losses, rounded, so that a resumed run has the same numbers. Other lines of the file stay."""
         rounded = [round(loss, _DIGITS) for loss in losses]
         self._losses[key] = rounded
         if self._path is None:

@@ -1,8 +1,8 @@
 """Layers of well-known models in the order of their forward pass: tensors with shapes, and forward FLOPs.
 
 Built from the architectures: VGG-19 (Simonyan and Zisserman, 2015), ResNet-50 (He et al., 2016, stride in the 3x3
-convolution), BERT-base (Devlin et al., 2019). A layer is what becomes ready and is needed together. A multiply-add
-counts as two FLOPs; activations and pooling are left out. Pure; standard library only.
+convolution), BERT-base (Devlin et al., 2019). A layer is a group of tensors that become ready together and are needed
+together. A multiply-add counts as two FLOPs; activations and pooling are left out. Pure; standard library only.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Model:
         return sum(layer.flops for layer in self.layers)
 
     def forward_shares(self) -> list[float]:
-        """Each layer's share of the forward pass; they add up to 1."""
+        """Share of each layer in the forward pass; the shares add up to 1."""
         return [layer.flops / self.flops for layer in self.layers]
 
     def scaled(self, factor: float) -> list[list[int]]:
@@ -88,7 +88,7 @@ _EXPANSION = 4
 
 
 def _convolution(name: str, inputs: int, outputs: int, kernel: int, side: int) -> Layer:
-    """Without bias, followed by batch normalisation."""
+    """A convolution without bias, followed by batch normalisation."""
     shapes = (
         ("conv.weight", (outputs, inputs, kernel, kernel)),
         ("bn.weight", (outputs,)),
@@ -129,7 +129,7 @@ def _with_norm(layer: Layer) -> Layer:
 
 
 def bert_base() -> Model:
-    """Embeddings, twelve encoder layers, pooler. The embeddings are ready last in backward and needed first."""
+    """Embeddings, twelve encoder layers, pooler. Backward makes the embeddings ready last; forward needs them first."""
     width, tokens = _BERT_WIDTH, SEQUENCE
     words = (
         ("word.weight", (_BERT_WORDS, width)),

@@ -1,6 +1,6 @@
-"""Real trainings on one rank: a task, an optimizer, a way for gradients to travel. Runs inside worker processes.
+"""Real trainings on one rank: a task, an optimizer, a reduction of gradients. Runs inside worker processes.
 
-Thread: the worker's main thread. Does not: compare; the losses and qualities of the ranks go to the main process.
+Thread: the main thread of the worker. Does not: compare; the losses and qualities of the ranks go to the main process.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from benchmarks.common.systems import Place, System
 from benchmarks.training.faults import Fault
 from benchmarks.training.nets import make_task
 
-#: Tensors that the zero control never sends: those that codecs compress at all.
+#: Elements from which on the zero control never sends a tensor; codecs compress the same tensors.
 ZERO_FROM = 4096
-#: Of local_stats(), what is kept of each step; behind them the optimizer's exposed_seconds.
+#: Keys of local_stats() that are kept after each step; the exposed_seconds of the optimizer follow them.
 PACE = ("interval", "delay", "divergence", "merges_excluded", "scratch_bytes", "busy_seconds")
 
 
 def _sent_in_all() -> int:
-    """Bytes of gradients that this process has sent, as plans count them."""
-    import sirtaki  # not in processes of other systems
+    """Returns the bytes of gradients that this process has sent, as plans count them."""
+    import sirtaki  # processes of other systems cannot import it
 
     return int(sirtaki.stats().get("streams.wire_bytes", 0))
 
@@ -32,10 +32,10 @@ class Learner:
     """One training.
 
     `recipe`: net, batch (of a rank), seed, lr (falls linearly to 0 over `steps`), momentum, steps; optional: how
-    (arguments of the system's train()), zero (the control: large tensors get no gradient), watch ("sent": `ends` are
-    kept, and `sent` on rank 0; "local": `ends` and `paces`), curve (after every so many steps the model that ranks
-    agree on is kept, for curve(), and run() ends with equal models, which is part of its last step), fault
-    (benchmarks/training/faults.py), unseen (so many ranks' parts of the data are nobody's).
+    (arguments of train() of the system), zero (the control: large tensors get no gradient), watch ("sent": `ends` are
+    kept, and `sent` on rank 0; "local": `ends` and `paces`), curve (number of steps after which the common model of the
+    ranks is kept, for curve(); run() then ends with equal models, as a part of its last step), fault
+    (benchmarks/training/faults.py), unseen (number of shards of the data that no rank trains on).
     """
 
     def __init__(self, place: Place, system: System, recipe: dict[str, Any]) -> None:
@@ -52,15 +52,15 @@ class Learner:
         self._rank = place.rank
         self._sent_before = _sent_in_all() if recipe.get("watch") == "sent" else 0
         self.losses: list[float] = []
-        #: time.monotonic() after each step, and the bytes in which its gradients travelled.
+        #: time.monotonic() after each step, and the bytes of its gradients on the wire.
         self.ends: list[float] = []
         self.sent: list[int] = []
-        #: After each step, what holds of local updates: see PACE.
+        #: State of local updates after each step: see PACE.
         self.paces: list[list[float]] = []
         self._kept: list[tuple[int, list[torch.Tensor]]] = []
 
     def step(self) -> None:
-        """One step on the next batch."""
+        """Makes one step on the next batch."""
         recipe, optimizer = self._recipe, self._optimizer
         for group in optimizer.param_groups:
             group["lr"] = recipe["lr"] * max(0.0, 1.0 - self._done / recipe["steps"])
@@ -83,7 +83,7 @@ class Learner:
         if watch:
             self.ends.append(time.monotonic())
         if watch == "sent" and self._rank == 0:
-            # Counted by the runtime anyway. What is owed, of which a report tells, takes a pass over all residuals.
+            # The runtime counts these bytes anyway; a report would read all residuals, which costs time in the step.
             total = _sent_in_all()
             self.sent.append(total - self._sent_before)
             self._sent_before = total
@@ -98,7 +98,7 @@ class Learner:
         return [*(float(stats.get(key, 0)) for key in PACE), self._optimizer.exposed_seconds]
 
     def run(self, steps: int) -> float:
-        """Some steps; seconds a step."""
+        """Runs some steps; returns the seconds a step."""
         begin = time.perf_counter()
         for _ in range(steps):
             self.step()
@@ -110,12 +110,15 @@ class Learner:
         return (time.perf_counter() - begin) / steps
 
     def travel(self) -> list[dict[str, Any]]:
-        """Codec, recipe, ratio and reason of each tensor."""
+        """Returns codec, reduction algorithm, ratio and reason of each tensor."""
         keys = ("name", "codec", "recipe", "ratio", "reason")
         return [{key: row[key] for key in keys} for row in self._optimizer.compression_report()]
 
     def outcome(self, last: int) -> dict[str, Any]:
-        """Mean loss of the last steps, this rank's part of the quality, and a digest of the parameters. Collective."""
+        """Returns mean loss of the last steps, the part of this rank in the quality, and a digest of the parameters.
+
+        Collective.
+        """
         losses = self.losses[-last:]
         digest = hashlib.sha256()
         for p in self._model.parameters():
@@ -124,7 +127,7 @@ class Learner:
 
     @torch.no_grad()
     def curve(self) -> list[list[float]]:
-        """Steps and loss on a sample, this rank's part, of the models that were kept, and of the one there is."""
+        """Returns steps and loss of the kept models and of the present one, on this rank's part of a sample."""
         params = list(self._model.parameters())
         now = (self._done, [p.clone() for p in params])
         out = []
@@ -135,7 +138,7 @@ class Learner:
         return out
 
     def watched(self) -> dict[str, Any]:
-        """What was kept step by step, and what holds of local updates now."""
+        """Returns the records of all steps, and the present statistics of local updates."""
         return {
             "losses": self.losses,
             "ends": self.ends,

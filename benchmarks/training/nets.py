@@ -1,7 +1,7 @@
-"""The models that the benchmarks train, and their data. Runs inside worker processes.
+"""Models that the benchmarks train, and their data. Runs inside worker processes.
 
-Thread: the worker's main thread. Data come from Debian's packages dataset-fashion-mnist and fortunes. Every choice of
-batches follows from a seed, so that all methods see the same ones in the same order.
+Thread: the main thread of the worker. Data come from the Debian packages dataset-fashion-mnist and fortunes. Batches
+follow from a seed, so that all methods see the same batches in the same order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from examples.fashion_mnist import FashionNet, count_correct, load
 
 FORTUNES = Path("/usr/share/games/fortunes")
-#: Images of a rank on which sample_loss() looks; of bytes, 64 in each window, four times as many.
+#: Images of a rank that sample_loss() reads; for text it reads four times as many bytes, in windows of 64.
 SAMPLE = 512
 
 
@@ -28,16 +28,16 @@ class Task(Protocol):
     model: nn.Module
 
     def batches(self, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """This rank's batches, without end."""
+        """Yields batches of this rank without end."""
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Mean cross-entropy of the model on a batch."""
 
     def quality(self) -> float:
-        """This rank's part of the figure that counts; parts are added up."""
+        """Part of this rank in the figure of merit; the sum over ranks is the figure."""
 
     def sample_loss(self) -> float:
-        """The model's loss on this rank's part of a sample of the training data, the same in every call."""
+        """Loss of the model on the part of this rank in a sample of the training data, the same in every call."""
 
 
 class ConvNet(nn.Module):
@@ -60,7 +60,7 @@ class ConvNet(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Two layers of 96 wide attention over 64 bytes of text: 278,976 parameters."""
+    """Two layers of attention of width 96 over 64 bytes of text: 278,976 parameters."""
 
     WIDTH, LENGTH = 96, 64
 
@@ -81,7 +81,7 @@ class Transformer(nn.Module):
 
 
 class Images:
-    """Fashion-MNIST; quality: how many of the test images are named correctly."""
+    """Fashion-MNIST; quality: number of test images that are classified correctly."""
 
     def __init__(self, model: nn.Module, batch: int, rank: int, ranks: int, unseen: int) -> None:
         self.model = model
@@ -112,7 +112,7 @@ class Images:
 
 
 class Text:
-    """Debian's fortunes byte by byte; quality: minus the loss on text that was not trained on."""
+    """Text of the Debian package fortunes byte by byte; quality: minus the loss on text outside the training data."""
 
     def __init__(self, model: Transformer, batch: int, rank: int, ranks: int) -> None:
         self.model = model
@@ -154,9 +154,9 @@ class Text:
 
 
 def make_task(net: str, batch: int, rank: int, ranks: int, unseen: int = 0) -> Task:
-    """A task by name, with weights that follow from torch's seed.
+    """Makes a task by name, with weights that follow from the seed of torch.
 
-    `unseen`: images are dealt to so many ranks more than there are; windows of text are drawn by each rank for itself.
+    `unseen`: number of additional shards of images that no rank trains on; each rank draws windows of text by itself.
     """
     if net == "transformer":
         return Text(Transformer(), batch, rank, ranks)

@@ -1,12 +1,12 @@
 """A training step whose compute is a timed sleep: the ranks share few cores, and real compute would contend for them.
 
-Thread: the worker's main thread; backward runs on autograd's thread. The same model, optimizer and pace under every
-system. Gradients are known constants, so that every step's result can be checked.
+Thread: the main thread of the worker; backward runs on the thread of autograd. All systems have the same model,
+optimizer and pace. Gradients are known constants, so that the result of every step can be checked.
 
-A layer's time is that of the layer in a training without communication: what the framework itself needs from one layer
-to the next, several hundred microseconds of a cold processor with many ranks on few cores, is measured before any
-system is at work, and is part of it. So such a training takes as long as its layers are said to take, and what a system
-adds shows in full.
+The time of a layer is its time in a training without communication. It includes the overhead of the framework from one
+layer to the next, several hundred microseconds of a cold processor with many ranks on few cores, which is measured
+before any system is at work. So a training without communication takes exactly the time of its layers, and the cost of
+a system shows in full.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from torch import nn
 
 from benchmarks.common.systems import Place, System
 
-#: What the gradient of a tensor adds to its rank: tensors that get mixed up are noticed.
+#: Number of different gradients: the value is rank + 1 plus the index of the tensor modulo this number, so that tensors
+#: that get mixed up are detected.
 _MARKS = 7
-#: Steps without communication that tell what the framework needs between two layers.
+#: Steps without communication that measure the overhead of the framework between two layers.
 _CALIBRATION_STEPS = 6
 
 
 class Pace:
-    """The clock of the emulated accelerator: how long the layers of one rank take.
+    """Clock of the emulated accelerator: durations of the layers of one rank.
 
-    Where layers `catch_up`, a late one shortens the next, so that a pass takes its time whatever Python and the system
-    under test do in between. Otherwise only the lateness of the wake-up is made up for: what happens between two layers
-    (hooks, waiting for gradients) delays all that follows, as it does on an accelerator with nothing queued.
+    With `catch_up`, a late layer shortens the next one, so that a pass takes its time whatever Python and the system
+    under test do in between. Otherwise the pace makes up only for late wake-ups: work between two layers (hooks,
+    waiting for gradients) delays all later layers, as on an accelerator with an empty queue.
     """
 
     def __init__(self, catch_up: bool) -> None:
@@ -41,13 +42,13 @@ class Pace:
         self._due = 0.0
         self._late = 0.0
         self._end = 0.0
-        #: Where it is set: seconds from the end of a layer, or of begin(), to the next layer.
+        #: Receives, if set, the seconds from the end of a layer, or of begin(), to the next layer.
         self.gaps: list[float] | None = None
-        #: Called with what ran and its begin and end in nanoseconds of the monotonic clock, where it is set.
+        #: Called, if set, with the label of a layer and its begin and end in nanoseconds of the monotonic clock.
         self.mark: Callable[[str, int, int], None] | None = None
 
     def begin(self) -> None:
-        """A pass starts now."""
+        """Starts a pass."""
         self._due = self._end = time.perf_counter()
 
     def layer(self, seconds: float, work: Callable[[], None] | None = None, label: str = "") -> None:
@@ -81,7 +82,7 @@ class _PacedLayer(torch.autograd.Function):
     def backward(ctx: Any, *outer: torch.Tensor) -> Any:
         layer = ctx.layer
         layer.pace.layer(layer.seconds[1], layer.fill, f"backward {layer.label}")
-        # A tensor object that nobody else holds: autograd takes its memory as the gradient instead of copying it.
+        # No other code holds this tensor object, so autograd takes its memory as the gradient instead of a copy.
         return outer[0], None, *(gradient.detach() for gradient in layer.gradients)
 
 
@@ -108,11 +109,11 @@ class Layer(nn.Module):
 
 
 class PacedModel(nn.Module):
-    """Layers run in an order that this rank draws anew each step ("random"), or in theirs ("same").
+    """Layers that run in an order that this rank draws in each step ("random"), or in their own order ("same").
 
     `recipe`: `layers` (element counts), `forward_seconds` and `backward_seconds` of a pass, `shares` of a pass by layer
-    (equal ones where absent), `order`, `seed`, `catch_up` (Pace), `scale` (by which the sizes were divided), `names` of
-    the layers, `gaps` (from calibrate()).
+    (equal shares if absent), `order`, `seed`, `catch_up` (Pace), `scale` (divisor of the sizes), `names` of the layers,
+    `gaps` (from calibrate()).
     """
 
     def __init__(self, place: Place, recipe: dict[str, Any]) -> None:
@@ -135,7 +136,7 @@ class PacedModel(nn.Module):
         self._random = random.Random(recipe["seed"] * 1000 + place.rank) if recipe["order"] == "random" else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One paced forward pass."""
+        """Runs one paced forward pass."""
         if self._random is not None:
             self._random.shuffle(self._order)
         self.pace.begin()
@@ -145,9 +146,9 @@ class PacedModel(nn.Module):
 
 
 def calibrate(place: Place, recipe: dict[str, Any]) -> list[tuple[float, float]]:
-    """Seconds that the framework needs before each layer in forward and in backward, when nothing is sent.
+    """Measures the seconds of the framework before each layer in forward and in backward, without communication.
 
-    Medians over a few steps; all ranks have to do it at the same time, since they share cores.
+    Returns medians over a few steps. All ranks must call it at the same time, since they share cores.
     """
     model = PacedModel(place, recipe)
     optimizer = _optimizer(model)
@@ -156,7 +157,7 @@ def calibrate(place: Place, recipe: dict[str, Any]) -> list[tuple[float, float]]
         model.pace.gaps = []
         _step(model, model, optimizer, torch.zeros(1, requires_grad=True))
         steps.append(model.pace.gaps)
-    # The first step allocates.
+    # The first step allocates memory and does not count.
     gaps = [statistics.median(gaps) for gaps in zip(*steps[1:], strict=True)]
     forward, backward = gaps[: len(model.layers)], gaps[len(model.layers) :]
     return list(zip(forward, reversed(backward), strict=True))
@@ -189,15 +190,18 @@ class Training:
         _step(self._model, self._wrapped, self._optimizer, self._input)
 
     def mark_layers(self, mark: Callable[[str, int, int], None] | None) -> None:
-        """Tells `mark` what runs when, until told None."""
+        """Calls `mark` with label, begin and end of each layer from now on; None stops that."""
         self._model.pace.mark = mark
 
     def drain(self) -> None:
-        """Returns when nothing of the last step is in flight any more."""
+        """Returns when no message of the last step is in flight."""
         self._system.drain(self._optimizer)
 
     def check(self) -> None:
-        """One step; an error unless every gradient is the mean over the ranks, or is this rank's where none is sent."""
+        """Makes one step; raises an error unless every gradient is right.
+
+        The right gradient is the mean over the ranks or, if the system does not average, the gradient of this rank.
+        """
         self.step()
         self.drain()
         mean = (self._size + 1) / 2 if self._system.averages else self._rank + 1

@@ -1,7 +1,7 @@
-"""Real trainings as a benchmark's main process sees them: run for their losses, or timed; and what losses tell.
+"""Real trainings from the view of the main process: runs for losses, runs for times, and figures from losses.
 
-Owned by: a benchmark's main process, one thread.
-Does not: train (benchmarks/training/learning.py does, in the workers), or choose what is trained.
+Owned by: the main process of a benchmark, one thread.
+Does not: train (benchmarks/training/learning.py does, in the workers), or choose the trainings.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from benchmarks.results import Row, make_row
 from benchmarks.statistics import mean_estimate, point
 
 TRAINING_SECONDS = 1800
-#: What trainings are compared at: the loss that dense, synchronous training ends with, and so many nats more.
+#: Nats of the target above the final loss of dense, synchronous training.
 LOSS_EXCESS = 0.02
 
 
 def train(group: Group, system: str, name: str, recipe: dict[str, Any], steps: int) -> list[float]:
-    """Losses step by step, the mean of the ranks. `recipe`: of benchmarks/training/learning.py."""
+    """Trains; returns the losses by step, as means over the ranks. `recipe`: see benchmarks/training/learning.py."""
     group.call("learn_prepare", system=system, name=name, recipe=recipe)
     group.call("learn_run", timeout=TRAINING_SECONDS, name=name, steps=steps)
     losses = group.call("learn_losses", name=name)
@@ -31,7 +31,10 @@ def train(group: Group, system: str, name: str, recipe: dict[str, Any], steps: i
 def time_steps(
     group: Group, trainings: Mapping[str, tuple[str, dict[str, Any]]], *, warm: int, blocks: int, steps: int
 ) -> dict[str, list[float]]:
-    """Seconds of a step of every training, block by block in turns, after `warm` steps. By name: system and recipe."""
+    """Measures the seconds of a step of every training, block by block in turns, after `warm` steps.
+
+    `trainings`: system and recipe by name.
+    """
     for name, (system, recipe) in trainings.items():
         group.call("learn_prepare", system=system, name=name, recipe=recipe)
     group.call("learn_blocks", timeout=900, blocks=[[name, warm] for name in trainings])
@@ -40,8 +43,9 @@ def time_steps(
 
 
 def time_alone(size: int, recipe: dict[str, Any], *, blocks: int, steps: int) -> list[float]:
-    """Seconds of a step that sends nothing: as many processes, each a job of its own. How gradients would travel is no
-    part of it.
+    """Measures the seconds of a step that sends nothing: as many processes, each a job of its own.
+
+    Ignores the settings of the reduction (`how`).
     """
     recipe = {key: value for key, value in recipe.items() if key != "how"}
     with Group(size, ["alone"]) as group:
@@ -51,19 +55,22 @@ def time_alone(size: int, recipe: dict[str, Any], *, blocks: int, steps: int) ->
 
 
 def mean_of_ranks(values: Sequence[Sequence[float]]) -> list[float]:
-    """Step by step."""
+    """Returns the means over the ranks, step by step."""
     return [sum(of_step) / len(of_step) for of_step in zip(*values, strict=True)]
 
 
 def ended(losses: Sequence[float], window: int) -> float:
-    """The loss at the end: the mean of the last `window`."""
+    """Returns the final loss: the mean of the last `window` steps."""
     return sum(losses[-window:]) / window
 
 
 def control_rows(
     params: Mapping[str, Any], losses: Sequence[float], method: str, of_method: Sequence[float]
 ) -> list[Row]:
-    """How much worse than a method its control ends, seed by seed; a method no better than that does nothing."""
+    """Rows of the final loss of a control above that of its method, seed by seed.
+
+    A method that is no better than its control has no effect.
+    """
     against = {**params, "against": method}
     gap = mean_estimate([loss - other for loss, other in zip(losses, of_method, strict=True)])
     least = point(gap, gap.low)
@@ -74,7 +81,7 @@ def control_rows(
 
 
 def smooth(losses: Sequence[float], window: int) -> list[float]:
-    """Means over `window` steps, from the step at which the first is complete."""
+    """Returns means over `window` steps, from the step at which the first window is complete."""
     if len(losses) < window:
         return []
     total = sum(losses[:window])
@@ -86,7 +93,7 @@ def smooth(losses: Sequence[float], window: int) -> list[float]:
 
 
 def steps_to(losses: Sequence[float], target: float, window: int) -> int | None:
-    """Steps until the smoothed loss is no more than the target; None: never."""
+    """Returns the steps until the smoothed loss is at most the target; None if it never is."""
     for step, loss in enumerate(smooth(losses, window)):
         if loss <= target:
             return step + window
