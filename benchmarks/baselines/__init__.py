@@ -1,1 +1,1 @@
-"""Systems the benchmarks compare with that need an environment of their own."""
+"""Baselines for comparison: compression methods of torch, and Horovod in an environment of its own."""

@@ -4,7 +4,7 @@
 #   benchmarks/baselines/horovod.sh [DIRECTORY]
 #
 # DIRECTORY (or $BENCH_HOROVOD_ENV, or ~/.cache/sirtaki-bench/horovod) becomes a virtual environment. The project
-# never imports it: the benchmarks start its interpreter as a separate process. Needs a C++20 compiler, CMake, network access
+# never imports it: the benchmarks start its interpreter as a separate process. Requires a C++20 compiler, CMake, access
 # to a Python package index, 3 GB of disk, and about 10 minutes of one core. A finished environment is left as it is.
 #
 # JOBS=n   parallel compile jobs (default 1)      NICE=n   niceness of the build (default 19)
@@ -51,7 +51,7 @@ say "fetching the source of horovod ${kHorovod}"
 tar -xzf "${src}/horovod-${kHorovod}.tar.gz" -C "${src}"
 tree="${src}/horovod-${kHorovod}"
 
-# torch 2.13's headers need C++20; the sdist asks for C++14 in its CMake files and C++11 in the Gloo it carries.
+# The headers of torch 2.13 need C++20; the sdist sets C++14 in its CMake files and C++11 in its copy of Gloo.
 patched=0
 while IFS= read -r -d '' file; do
   if grep -qE 'CMAKE_CXX_STANDARD[[:space:]]+14|-std=c\+\+11' "${file}"; then

@@ -1,6 +1,6 @@
-"""Horovod's rendezvous server alone: prints its port, serves until it is terminated.
+"""Rendezvous server of Horovod alone: prints its port, serves until it is terminated.
 
-Run in Horovod's interpreter: `python -m benchmarks.baselines.horovod_server HOST:SLOTS[,HOST:SLOTS...] SIZE`.
+Run in the interpreter of Horovod: `python -m benchmarks.baselines.horovod_server HOST:SLOTS[,HOST:SLOTS...] SIZE`.
 """
 
 from __future__ import annotations

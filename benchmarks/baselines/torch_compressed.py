@@ -1,7 +1,7 @@
-"""What torch has against slow links: DDP with its fp16 hook, and PowerSGD over the whole model. Runs inside a worker.
+"""Compression in torch: DDP with its fp16 hook, and PowerSGD over the whole model. Runs inside a worker.
 
-Torch's own PowerSGD hook needs more than one collective in flight from within a hook, which Gloo does not do; here the
-same method runs after backward in two blocking all-reduces of everything, the least number that it can have.
+The PowerSGD hook of torch needs more than one collective in flight from within a hook, which Gloo does not support;
+here the same method runs after backward in two blocking all-reduces of the whole model, the least possible number.
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ class GlooFp16System(GlooSystem):
 
 
 class PowerSgdSystem(GlooSystem):
-    """PowerSGD (Vogels et al., 2019), warm start and error feedback; dense: vectors, and what it would not shorten."""
+    """PowerSGD (Vogels et al., 2019) with warm start and error feedback.
+
+    Vectors, and tensors that would not get smaller, stay dense.
+    """
 
     def train(self, model: Any, optimizer: Any, rank: int = 1, seed: int = 0) -> tuple[Any, Any]:
-        """Combines gradients at the beginning of the optimizer's step()."""
+        """Averages gradients at the beginning of step() of the optimizer."""
         params = [p for p in model.parameters() if p.requires_grad]
         exchange = LowRank(params, rank, seed, self._dist.all_reduce, self._dist.get_world_size())
-        # A hook holds what it needs; the optimizer keeps the hook.
+        # The hook keeps the exchange alive, and the optimizer keeps the hook.
         optimizer.register_step_pre_hook(lambda *_: exchange.run())
         return model, optimizer
 
 
 class LowRank:
-    """One model's factors, errors and buffers."""
+    """Factors, errors and buffers of one model."""
 
     def __init__(
         self, params: list[Tensor], rank: int, seed: int, allreduce: Callable[[Tensor], Any], size: int
@@ -74,7 +77,7 @@ class LowRank:
 
     @torch.no_grad()
     def run(self) -> None:
-        """Replaces every gradient by its mean over the ranks, or what the factors keep of it."""
+        """Replaces every gradient by its mean over the ranks, low-rank gradients by the approximation of the mean."""
         matrices = []
         for (param, shape), error, p, q in zip(self._low, self._errors, self._p, self._q, strict=True):
             assert param.grad is not None

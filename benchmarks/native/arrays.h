@@ -37,7 +37,7 @@ inline Floats normal_numbers(std::uint64_t seed) {
   return numbers;
 }
 
-// Made once: random numbers take longer than a benchmark.
+// Makes the array once, because random numbers take longer than a benchmark.
 inline const Floats& gradient() {
   static const Floats numbers = normal_numbers(1);
   return numbers;
@@ -52,7 +52,7 @@ const std::byte* bytes(const std::vector<T, Allocator>& array) {
   return reinterpret_cast<const std::byte*>(array.data());
 }
 
-// Bytes of gradient a second.
+// Sets the rate: bytes of gradient a second.
 inline void count_gradient(benchmark::State& state) {
   state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations()) * kElements * 4);
 }

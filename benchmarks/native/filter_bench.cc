@@ -1,4 +1,4 @@
-// Filters of a convolution with error feedback: norms (compare with add_pass), and taking out a tenth of them.
+// Filters of a convolution with error feedback: norms (compare with add_pass), and the extraction of a tenth of them.
 #include "benchmarks/native/arrays.h"
 #include "kernels/filter/filter.h"
 

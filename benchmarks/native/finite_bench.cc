@@ -1,4 +1,4 @@
-// The look for NaN and infinity before a residual is touched.
+// Search for NaN and infinity before a residual is changed.
 #include "benchmarks/native/arrays.h"
 #include "kernels/finite/finite.h"
 

@@ -26,7 +26,7 @@ void add_pass(benchmark::State& state) {
 }
 BENCHMARK(add_pass)->UseRealTime();
 
-// Groups and how many of each travel: 1 %, and more.
+// Group sizes, and the elements of each group that are sent: 1 %, and more.
 constexpr std::pair<int, int> kSizes[] = {{256, 4}, {512, 5}, {1024, 10}, {1024, 64}, {4096, 41}, {4096, 256}};
 
 void all_sizes(benchmark::internal::Benchmark* benchmark) {
@@ -50,7 +50,7 @@ void group_topk_encode(benchmark::State& state) {
 }
 BENCHMARK(group_topk_encode)->Apply(all_sizes)->UseRealTime();
 
-// The same work with the standard library: magnitude and offset in one number, so that ties break alike.
+// Group top-k by the standard library: magnitude and offset form one number, so that ties break the same way.
 void nth_element_group(const float* gradient, float* residual, std::size_t group, std::size_t keep, float* payload) {
   static thread_local std::vector<std::uint64_t> ranks;
   ranks.resize(group);

@@ -1,4 +1,4 @@
-// Signs with error feedback (compare with add_pass), sums of several ranks' signs, and the magnitudes alone.
+// Signs with error feedback (compare with add_pass), sums of the signs of several ranks, and the magnitudes alone.
 #include "benchmarks/native/arrays.h"
 #include "kernels/magnitude/magnitude.h"
 #include "kernels/onebit/onebit.h"

@@ -1,4 +1,4 @@
-// Casts to 8 bits with error feedback (compare with add_pass), and sums of several ranks' payloads.
+// Casts to 8 bits with error feedback (compare with add_pass), and sums of payloads of several ranks.
 #include "benchmarks/native/arrays.h"
 #include "kernels/scaled_cast/scaled_cast.h"
 

@@ -1,4 +1,4 @@
-// Threshold selection with error feedback (compare with add_pass), its threshold, and sums of several ranks' payloads.
+// Threshold selection with error feedback (compare with add_pass), its threshold, and sums of payloads of many ranks.
 #include <bit>
 
 #include "benchmarks/native/arrays.h"
@@ -9,7 +9,7 @@
 namespace sirtaki::kernels::bench {
 namespace {
 
-// One element of a hundred reaches it.
+// One element of a hundred reaches this threshold.
 ThresholdSelect one_percent() {
   const KthMagnitude kth = kth_magnitude(kElements, kElements / 100, bytes(gradient()));
   return {std::bit_cast<float>(kth.key), kElements / 50};
@@ -23,7 +23,7 @@ void kth_magnitude(benchmark::State& state) {
 }
 BENCHMARK(kth_magnitude)->UseRealTime();
 
-// The residual is written elsewhere, so that every round selects the same.
+// The new residual goes to another array, so that every round selects the same elements.
 void threshold_select(benchmark::State& state) {
   const ThresholdSelect how = one_percent();
   Floats residual(gradient().size());

@@ -1,4 +1,4 @@
-// Ternary codes with error feedback (compare with add_pass), and sums of several ranks' planes.
+// Ternary codes with error feedback (compare with add_pass), and sums of the bit planes of several ranks.
 #include "benchmarks/native/arrays.h"
 #include "kernels/twobit/twobit.h"
 

@@ -1,4 +1,4 @@
-"""Does a shaped network carry what it should? Measured with iperf3.
+"""Checks of the rate and the delay of a shaped network, with iperf3.
 
 Does not: make networks (benchmarks/netns.py) or judge benchmarks.
 """
@@ -14,7 +14,7 @@ from benchmarks import netns
 
 
 def measure_goodput(net: netns.Net, seconds: float = 2.0, sender: int = 0, receiver: int = 1) -> float:
-    """TCP payload in bytes per second between two nodes, by iperf3 (its first second left out)."""
+    """Measures TCP payload in bytes per second between two nodes by iperf3, without the first second."""
     iperf = netns.find_tool("iperf3")
     if iperf is None:
         raise netns.NetnsError("'iperf3' is not installed (Debian package iperf3)")
@@ -40,7 +40,7 @@ def measure_goodput(net: netns.Net, seconds: float = 2.0, sender: int = 0, recei
 
 
 def check_rate(net: netns.Net, tolerance: float = 0.02) -> float:
-    """Measured payload rate over the expected one; an error when it is off by more."""
+    """Returns the measured payload rate over the expected one; raises NetnsError if it is off by over `tolerance`."""
     expected = net.link.payload_bytes_per_second
     if expected is None:
         raise netns.NetnsError("an unshaped network has no rate to check")
@@ -81,7 +81,7 @@ print(sorted(times)[25])
 
 
 def measure_round_trip(net: netns.Net, first: int = 0, second: int = 1) -> float:
-    """Median seconds of a one-byte TCP round trip between two nodes."""
+    """Measures the median seconds of a one-byte TCP round trip between two nodes."""
     echo = subprocess.Popen(net.command(second, [sys.executable, "-c", _ECHO]))
     try:
         ping = net.command(first, [sys.executable, "-c", _PING, net.address(second)])

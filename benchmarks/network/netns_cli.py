@@ -69,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             status = child.wait()
         except BaseException:
-            # Ctrl-C reached the child too: give it time to end its ranks before they are killed.
+            # Ctrl-C has reached the child, too: it gets time to end its ranks before they are killed.
             child.terminate()
             try:
                 child.wait(timeout=6)

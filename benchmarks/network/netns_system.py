@@ -1,6 +1,6 @@
-"""Entering, listing and removing network namespaces by the system's own tools. Needs root, iproute2, util-linux.
+"""Enters, lists and removes network namespaces with tools of the system. Requires root, iproute2, util-linux.
 
-Does not: know how ours are named or joined (benchmarks/netns.py).
+Does not: know names or links of the benchmark networks (benchmarks/netns.py).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _CLONE_NEWNET = 0x40000000
 
 
 class NetnsError(RuntimeError):
-    """The network could not be made, entered or measured; the text says what to do."""
+    """The network could not be made, entered or measured; the text names the next step."""
 
 
 def find_tool(tool: str) -> str | None:
-    """Path of a program, administrators' folders included; None when it is not installed."""
+    """Path of a program, also in folders of administrators; None if the program is not installed."""
     for folder in [*os.environ.get("PATH", "").split(":"), "/usr/sbin", "/sbin"]:
         path = Path(folder or ".") / tool
         if path.is_file() and os.access(path, os.X_OK):
@@ -32,7 +32,7 @@ def find_tool(tool: str) -> str | None:
 
 
 def run_tool(command: Sequence[str], stdin: str | None = None) -> str:
-    """Output of a program; its error text as an error."""
+    """Runs a program and returns its output; raises NetnsError with its error text if it fails."""
     tool = find_tool(command[0])
     if tool is None:
         raise NetnsError(f"'{command[0]}' is not installed")
@@ -43,14 +43,17 @@ def run_tool(command: Sequence[str], stdin: str | None = None) -> str:
 
 
 def allow_congestion_control(name: str) -> None:
-    """Adds it to those that any namespace may choose; some machines list few. Stays when the namespaces are gone."""
+    """Allows all namespaces to use the congestion control `name`; some machines allow few.
+
+    The setting stays when the namespaces are gone.
+    """
     path = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
     try:
         allowed = path.read_text().split()
         if name not in allowed:
             path.write_text(" ".join([*allowed, name]))
     except FileNotFoundError:
-        # Not the machine's first namespace: it has to be allowed already.
+        # The file exists only in the first namespace of the machine; elsewhere the setting must have been made before.
         return
     except OSError as error:
         raise NetnsError(f"TCP congestion control '{name}' cannot be allowed here: {error.strerror}") from None
@@ -71,18 +74,18 @@ def enter(namespace: str) -> None:
 
 
 def inside(namespace: str, command: Sequence[str]) -> list[str]:
-    """A command line that runs `command` in a namespace (no extra process stays between)."""
+    """Command line that runs `command` in a namespace, without an extra process between."""
     return [find_tool("nsenter") or "nsenter", f"--net={NETNS_DIR / namespace}", "--", *command]
 
 
 def pids_in(namespace: str) -> list[int]:
-    """Processes that live in a namespace, the caller left out."""
+    """Ids of the processes in a namespace, without the caller."""
     listed = run_tool(["ip", "netns", "pids", namespace]).split()
     return [int(pid) for pid in listed if int(pid) != os.getpid()]
 
 
 def remove_namespaces(names: Sequence[str], grace_seconds: float = 2.0) -> None:
-    """Ends what still runs in the namespaces (SIGTERM, then SIGKILL), then removes them."""
+    """Ends all processes in the namespaces (SIGTERM, then SIGKILL), then removes the namespaces."""
     deadline = time.monotonic() + grace_seconds
     for signum in (signal.SIGTERM, signal.SIGKILL):
         alive = [pid for name in names for pid in _pids_or_none(name)]
