@@ -1,1 +1,1 @@
-"""The parts of the benchmark of local updates, each with what it trains and the rows it gives."""
+"""Parts of the benchmarks of local updates, each with its trainings and result rows."""

@@ -1,6 +1,6 @@
-"""Correction, delay and interval, one by one, with fixed settings: what each costs a training.
+"""Cost of correction, delay and interval to a training, one by one, with fixed settings.
 
-What a training comes to does not depend on times here: intervals and delays are fixed, and guards are off.
+Intervals and delays are fixed, and guards are off, so the result of a training does not depend on measured times.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from benchmarks.statistics import exactly, mean_estimate
 
 TASK = Task("cnn", 32, 468)
 CORRECTED, OVERWRITE = "corrected", "overwrite"
-#: The pair of settings whose curves are drawn.
+#: Interval and delay of the two settings whose curves are drawn.
 DRAWN = (32, 24)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """H, D and the merge; H = 1: synchronous."""
+    """Interval H, delay D and merge of a training; H = 1 is synchronous."""
 
     steps: int
     delay: int = 0
@@ -31,12 +31,12 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """Its name in the partial file."""
+        """Key of the setting in the partial file."""
         return f"{self.steps}/{self.delay}/{self.merge}"
 
     @property
     def how(self) -> dict[str, Any]:
-        """Arguments of DistributedOptimizer."""
+        """Arguments of DistributedOptimizer for the setting."""
         if self.steps == 1:
             return {}
         text = f"fixed:steps={self.steps},delay={self.delay},warmup=0,guard=off"
@@ -44,13 +44,13 @@ class Setting:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Of its rows."""
+        """Parameters of the setting in result rows."""
         return {"part": "ablation", "interval": self.steps, "delay": self.delay, "merge": self.merge, "ranks": RANKS}
 
 
 SYNCHRONOUS = Setting(1)
 _DELAYS = {8: (0, 2, 6), 32: (0, 8, 24)}
-#: Without a delay nothing is overwritten.
+#: Settings without a delay have no OVERWRITE variant: without a delay no local progress is overwritten.
 SETTINGS = (
     SYNCHRONOUS,
     *(
@@ -63,7 +63,7 @@ SETTINGS = (
 
 
 def measure(store: Store, seeds: Sequence[int], steps: int) -> None:
-    """Trainings that the store lacks."""
+    """Runs the trainings that the store does not hold yet."""
     missing = [(seed, one) for seed in seeds for one in SETTINGS if store.samples(key_of(one, seed)) is None]
     if not missing:
         return
@@ -75,12 +75,12 @@ def measure(store: Store, seeds: Sequence[int], steps: int) -> None:
 
 
 def key_of(one: Setting, seed: int) -> str:
-    """A training's name in the partial file."""
+    """Key of a training in the partial file."""
     return f"ablation/{one.key}/{seed}"
 
 
 def rows(store: Store, seeds: Sequence[int]) -> list[Row]:
-    """Loss and accuracy against synchronous training, and what overwriting loses, seed by seed."""
+    """Rows of loss and accuracy against synchronous training, and of the loss by overwriting, seed by seed."""
     found = {one: [Watched.of(store.samples(key_of(one, seed))) for seed in seeds] for one in SETTINGS}
     out: list[Row] = []
     base = [one.quality for one in found[SYNCHRONOUS]]
@@ -104,7 +104,7 @@ def rows(store: Store, seeds: Sequence[int]) -> list[Row]:
 
 
 def _curves(found: dict[Setting, list[Watched]]) -> list[Row]:
-    """Points of the curves that are drawn: loss, and how far models drift."""
+    """Rows of the points of the drawn curves: loss, and drift of the models."""
     out: list[Row] = []
     for setting in (SYNCHRONOUS, Setting(*DRAWN), Setting(*DRAWN, OVERWRITE)):
         for place, (step, _) in enumerate(found[setting][0].curve):

@@ -1,6 +1,6 @@
-"""What the parts of `local_updates` train, and how a training is run and read. Runs in the main process, one thread.
+"""Trainings of the parts of `local_updates`: runs and reads them. Runs in the main process, one thread.
 
-Does not: choose which trainings there are, or judge them.
+Does not: choose the trainings, or judge them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from benchmarks.training.trainings import TRAINING_SECONDS
 
 MOMENTUM = 0.9
 RANKS = 4
-#: Of a training's curve.
+#: Number of points of the curve of a training.
 POINTS = 24
-#: The loss of a training that is lost.
+#: Loss that stands for a training that has diverged.
 DIVERGED = 1e6
 SYSTEM = "sirtaki"
 
 
 @dataclass(frozen=True)
 class Task:
-    """A net of benchmarks/training/nets.py, and how it is trained."""
+    """A net of benchmarks/training/nets.py, and the settings of its training."""
 
     net: str
     batch: int
@@ -37,27 +37,27 @@ class Task:
 
 @dataclass(frozen=True)
 class Watched:
-    """A training on one rank, step by step, and what came of all."""
+    """Records of a training, step by step, and its results over all ranks."""
 
-    curve: list[list[float]]  # steps, and loss of the model that ranks agree on, on a sample of the training data
-    ends: list[float]  # seconds since the first step began, the last rank's
-    paces: list[dict[str, list[float]]]  # by rank: what benchmarks.training.learning.PACE names, and "exposed", by step
+    curve: list[list[float]]  # steps, and loss of the common model of the ranks on a sample of the training data
+    ends: list[float]  # seconds from the start of the first step to the end of each step on the last rank
+    paces: list[dict[str, list[float]]]  # by rank: the keys of benchmarks.training.learning.PACE, "exposed"; by step
     quality: float
     local: dict[str, Any]  # local_stats() of the first rank at the end
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> Watched:
-        """From a partial file."""
+        """Makes the records from an entry of a partial file."""
         return cls(**{field.name: kept[field.name] for field in fields(cls)})
 
 
 def local(interval: str, steps: int, **more: Any) -> dict[str, Any]:
-    """Arguments of DistributedOptimizer. `more`: of LocalUpdates."""
+    """Arguments of DistributedOptimizer. `more`: further arguments of LocalUpdates."""
     return {"local_updates": {"interval": interval, "steps": steps, **more}}
 
 
 def recipe_of(task: Task, seed: int, how: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """What benchmarks/training/learning.py makes of it. `more`: of its recipe."""
+    """Recipe of the training, as benchmarks/training/learning.py reads it. `more`: further keys of the recipe."""
     return {
         "net": task.net,
         "batch": task.batch,
@@ -73,7 +73,7 @@ def recipe_of(task: Task, seed: int, how: Mapping[str, Any], **more: Any) -> dic
 
 
 def train(group: Group, recipe: dict[str, Any], steps: int) -> dict[str, Any]:
-    """One training from its beginning, in these processes. See Watched, which reads it."""
+    """Trains from the beginning, in the processes of `group`; returns the fields of Watched."""
     name = "training"
     group.call("learn_prepare", system=SYSTEM, name=name, recipe=recipe)
     begin = time.monotonic()
@@ -95,18 +95,18 @@ def train(group: Group, recipe: dict[str, Any], steps: int) -> dict[str, Any]:
 
 
 def train_afresh(net: Net | None, recipe: dict[str, Any], steps: int, ranks: int = RANKS) -> dict[str, Any]:
-    """The same in processes of its own, so that it begins with an unknown link."""
+    """Trains in processes of its own, so that the link is unknown at first; returns the fields of Watched."""
     with Group(ranks, [SYSTEM], net=net) as group:
         return train(group, recipe, steps)
 
 
 def final_loss(one: Watched) -> float:
-    """Of the model that is left."""
+    """Loss of the final model."""
     return one.curve[-1][1]
 
 
 def step_at(one: Watched, target: float) -> float | None:
-    """The step, between two points of the curve, from which the loss is no more than the target; None: never."""
+    """Step, between two points of the curve, from which on the loss is at most the target; None if there is none."""
     reached = None
     for (step, loss), (before, higher) in zip(one.curve[:0:-1], one.curve[-2::-1], strict=True):
         if loss > target:
@@ -116,11 +116,11 @@ def step_at(one: Watched, target: float) -> float | None:
 
 
 def _mean(losses: Sequence[float]) -> float:
-    """DIVERGED where one is not a number, or beyond it."""
+    """Mean of the losses; DIVERGED if the mean is larger or not a finite number."""
     mean = sum(losses) / len(losses)
     return min(mean, DIVERGED) if math.isfinite(mean) else DIVERGED
 
 
 def points(shares: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Percentage points by which the first are less, one by one."""
+    """Percentage points by which each of `shares` is below its partner in `others`."""
     return [100 * (other - share) for share, other in zip(shares, others, strict=True)]

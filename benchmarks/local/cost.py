@@ -1,6 +1,6 @@
-"""What local updates cost where they gain nothing, and what they keep in memory.
+"""Cost of local updates on a network where they gain no time, and their memory.
 
-On loopback `auto` has to stay with synchronous steps, and those have to take no longer than without it.
+On loopback `auto` has to stay with synchronous steps, which have to take no longer than steps without `auto`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from benchmarks.results import Row, Store, make_row
 from benchmarks.statistics import exactly
 from benchmarks.training.trainings import time_steps
 
-#: Its gradients take a small part of a step even on processors that are shared by all ranks.
+#: Task whose gradients take a small part of a step even if all ranks share the processors.
 FAST = Task("transformer", 64, 100_000)
 WARMUP, WARM_STEPS, BLOCK_STEPS, BLOCKS = 16, 100, 10, 10
 OFF, AUTO = "off", "auto"
 COSTS_NOTHING, EXPOSED = 0.97, 0.10
 
-#: Its tensors are small enough for fragments of about the same size.
+#: Task whose tensors are small enough for fragments of about the same size.
 EVEN = Task("transformer", 8, 100_000)
 INTERVAL, FRAGMENTS, STEPS = 8, 4, 200
-#: The synchronous steps before are left out.
+#: Synchronous steps before local updates begin; figures leave them out.
 LOCAL_WARMUP = 20
 STEP_COST = 0.01
 
 
 def measure(options: Options, store: Store) -> None:
-    """What the store lacks."""
+    """Measures the parts that the store does not hold yet."""
     if store.samples("cost/fast") is None:
         store.keep("cost/fast", _fast(options.quick))
     if store.samples("cost/local") is None:
@@ -54,7 +54,7 @@ def _fast(quick: bool) -> dict[str, Any]:
 
 
 def rows(store: Store) -> list[Row]:
-    """Interval and step on a fast network; memory, and the training thread's processor time between steps."""
+    """Rows of interval and step on a fast network, of memory, and of processor time of the training thread."""
     found = store.samples("cost/fast")
     params = {"part": "cost", "task": FAST.net, "net": LOOPBACK, "ranks": RANKS}
     cost = found["local"]["synchronous_cost"]
@@ -67,7 +67,8 @@ def rows(store: Store) -> list[Row]:
     pace, ends = kept["paces"][0], kept["ends"]
     fragments = len(kept["local"]["versions"])
     params = {"part": "cost", "task": EVEN.net, "net": LOOPBACK, "ranks": RANKS, "fragments": fragments}
-    # The last round is shorter, with more of them out at once, and the drain of the last step has all.
+    # The last round is shorter, so more fragments are in flight at once, and the drain of the last step has all of
+    # them in flight; neither counts as the usual memory.
     model = kept["local"]["anchor_bytes"]
     paces = list(zip(pace["scratch_bytes"], pace["interval"], strict=True))[:-1]
     whole = [size for size, steps in paces if steps == INTERVAL]

@@ -1,6 +1,6 @@
-"""Guards at work: one rank goes wrong after the warm-up, and the training has to end as if its data had never been.
+"""Drills of the guards: one rank has a fault after the warm-up, and the training has to end as without its data.
 
-Intervals are fixed, on loopback: `auto` would average gradients there. Delays may grow after a rank has been late.
+Intervals are fixed, since `auto` would average gradients on loopback. Delays may grow after a rank has been late.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from benchmarks.statistics import exactly, mean_estimate
 
 TASK = Task("cnn", 32, 936)
 INTERVAL = 8
-#: Guards have seen enough rounds by then.
+#: Step of the fault; guards have enough rounds as a reference by then.
 FAULT_STEP, QUICK_FAULT_STEP = 400, 240
 STALL_SECONDS, QUICK_STALL_SECONDS = 30.0, 2.0
-#: The last rank, so that the others have the same shards without it.
+#: Rank with the fault: the last one, so that the other ranks have the same shards without it.
 SICK = RANKS - 1
 CLEAN, WITHOUT = "clean", "without_its_shard"
 FAULTS = ("nan", "lr", "labels", "stall")
-#: Those whose differences must not count.
+#: Faults that must exclude the rank from merges.
 EXCLUDED = ("nan", "lr", "labels")
 ACCURACY_COST, ROUNDS_TO_EXCLUDE = 1.0, 3.0
 
 
 def key_of(name: str, seed: int) -> str:
-    """A training's name in the partial file."""
+    """Key of a training in the partial file."""
     return f"drills/{name}/{seed}"
 
 
 def measure(store: Store, seeds: Sequence[int], quick: bool) -> None:
-    """Trainings that the store lacks."""
+    """Runs the trainings that the store does not hold yet."""
     steps = QUICK_FAULT_STEP + 40 if quick else TASK.steps
     at = QUICK_FAULT_STEP if quick else FAULT_STEP
     stall = QUICK_STALL_SECONDS if quick else STALL_SECONDS
@@ -57,7 +57,7 @@ def _train(store: Store, seeds: Sequence[int], steps: int, ranks: int, runs: dic
 
 
 def rows(store: Store, seeds: Sequence[int], quick: bool) -> list[Row]:
-    """What each fault costs against the training without that rank's shard, and how soon the rank is left out."""
+    """Rows of the cost of each fault against training without the shard of that rank, and of rounds to exclude it."""
     at = QUICK_FAULT_STEP if quick else FAULT_STEP
     found = {n: [Watched.of(store.samples(key_of(n, s))) for s in seeds] for n in (CLEAN, WITHOUT, *FAULTS)}
     base = [one.quality for one in found[WITHOUT]]
@@ -78,7 +78,7 @@ def rows(store: Store, seeds: Sequence[int], quick: bool) -> list[Row]:
 
 
 def rounds_to_exclude(one: Watched, at: int) -> float:
-    """Rounds from the fault to the first merge in which the sick rank did not count; all that are left: never."""
+    """Rounds from the fault to the first merge without the faulty rank; all remaining rounds if there is none."""
     excluded = one.paces[SICK]["merges_excluded"]
     first = next((i for i in range(at, len(excluded)) if excluded[i] > excluded[at - 1]), len(excluded))
     return float((first - at) // INTERVAL + 1)

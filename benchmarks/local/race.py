@@ -1,7 +1,7 @@
 """Time to the same loss on a slow link: local updates against synchronous training, Local SGD and compression.
 
-Synchronous training and Local SGD have losses that no link changes: they are trained unshaped, and what their steps
-take is measured on the link. What follows the link trains on it, in processes of its own.
+The losses of synchronous training and Local SGD do not depend on the link: these train unshaped, and the time of their
+steps is measured on the link. Methods that follow the link train on it, in processes of their own.
 """
 
 from __future__ import annotations
@@ -32,38 +32,39 @@ from benchmarks.statistics import estimate, exactly, mean_estimate, median
 from benchmarks.training.trainings import LOSS_EXCESS, time_steps
 
 NET = "100"
-#: Four sequences a rank: with eight a local step takes 0.36 of a synchronous one at this rate, and nothing can be three
-#: times as fast.
+#: The transformer has four sequences a rank: with eight, a local step takes 0.36 of a synchronous one at this rate, so
+#: no method can be three times as fast.
 TASKS = {"cnn": Task("cnn", 32, 936), "transformer": Task("transformer", 4, 600)}
 DENSE, LOCAL_SGD, COMPRESSED = "dense", "local_sgd", "compressed"
-#: `auto` sends differences as int8 where that saves delay; the second has gradients compressed, too.
+#: `auto` sends differences as int8 where that saves delay; `both` compresses gradients, too.
 AUTO, BOTH = "auto", "both"
 OURS = (AUTO, BOTH)
-#: (against, how many times faster)
+#: Baseline -> target of the speed-up of `auto`.
 TARGETS = {DENSE: 3.0, LOCAL_SGD: 1.3}
 NEVER_WORSE, EXPOSED = 0.97, 0.10
-#: By net, what the result may be worse than synchronous training's: points of accuracy, nats on unseen text.
+#: Net -> allowed loss of quality against synchronous training: points of accuracy, nats on unseen text.
 QUALITY = {"cnn": ("points", 0.5), "transformer": ("nats", 0.02)}
 LOCAL_SGD_STEPS = 8
-#: Any so many steps have two merges.
+#: Steps of a timed block, each of which has two merges; steps before the first block; number of blocks.
 BLOCK_STEPS, WARM_STEPS, BLOCKS = 16, 15, 8
 
-#: Links on which the interval is compared, with a learning rate that stays: else it would say how far a training is.
+#: Links on which the interval is compared, number of steps, and the end of the learning rate, so late that the rate is
+#: constant: a falling rate would change the interval.
 SWEEP, SWEEP_STEPS, CONSTANT = ("1000", "100", "20"), 300, 100_000
-#: Where synchronous steps wait for longer than they compute.
+#: Links on which synchronous steps wait for longer than they compute.
 SLOW = ("100", "20")
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """How models are kept together. `live`: it follows the link."""
+    """A method that keeps models equal. `how`: arguments of DistributedOptimizer; `live`: it follows the link."""
 
     how: Mapping[str, Any]
     live: bool
 
 
 def entrants(task: Task) -> dict[str, Entrant]:
-    """By name."""
+    """Returns the methods of a task by name."""
     auto = local("auto", task.steps)
     fixed = f"fixed:steps={LOCAL_SGD_STEPS},delay=0,warmup=0,guard=off"
     return {
@@ -76,17 +77,17 @@ def entrants(task: Task) -> dict[str, Entrant]:
 
 
 def key_of(task: Task, name: str, seed: int) -> str:
-    """A training's name in the partial file."""
+    """Key of a training in the partial file."""
     return f"race/{task.net}/{task.batch}/{name}/{seed}"
 
 
 def steps_key(task: Task) -> str:
-    """The same of the times of steps."""
+    """Key of the step times in the partial file."""
     return f"race/{task.net}/{task.batch}/steps"
 
 
 def measure_losses(store: Store, task: Task, seeds: Sequence[int], steps: int) -> None:
-    """Trainings whose losses no link changes, and that the store lacks."""
+    """Runs the trainings whose losses do not depend on the link and that the store does not hold yet."""
     fixed = {name: one for name, one in entrants(task).items() if not one.live}
     missing = [(s, n) for s in seeds for n in fixed if store.samples(key_of(task, n, s)) is None]
     if not missing:
@@ -99,7 +100,7 @@ def measure_losses(store: Store, task: Task, seeds: Sequence[int], steps: int) -
 
 
 def measure_live(options: Options, store: Store, task: Task, seeds: Sequence[int], steps: int) -> None:
-    """Trainings on the link that the store lacks."""
+    """Runs the trainings on the link that the store does not hold yet."""
     live = {name: one for name, one in entrants(task).items() if one.live}
     missing = [(s, n) for s in seeds for n in live if store.samples(key_of(task, n, s)) is None]
     if not missing:
@@ -112,7 +113,7 @@ def measure_live(options: Options, store: Store, task: Task, seeds: Sequence[int
 
 
 def measure_steps(options: Options, store: Store, task: Task) -> None:
-    """Seconds of a step of the fixed ones on the link, in turns."""
+    """Measures the seconds of a step of the fixed methods on the link, in turns."""
     key = steps_key(task)
     if store.samples(key) is not None:
         return
@@ -127,7 +128,7 @@ def _unwatched(task: Task, one: Entrant) -> dict[str, Any]:
 
 
 def measure_sweep(options: Options, store: Store) -> None:
-    """Intervals by link."""
+    """Measures the interval on each link."""
     for rate in SWEEP:
         if store.samples(f"sweep/{rate}") is not None:
             continue
@@ -136,7 +137,7 @@ def measure_sweep(options: Options, store: Store) -> None:
 
 
 def _sweep(net: Net | None, steps: int) -> float:
-    """The median interval of a training's later half."""
+    """Trains; returns the median interval of the later half."""
     recipe = recipe_of(Task("cnn", 32, CONSTANT), 1, local("auto:warmup=16", steps))
     found = train_afresh(net, recipe, steps)
     last = median(found["paces"][0]["interval"][steps // 2 :])
@@ -148,7 +149,7 @@ def _sweep(net: Net | None, steps: int) -> float:
 
 
 def rows(store: Store, task: Task, seeds: Sequence[int]) -> list[Row]:
-    """Accuracy, time to the target, exposed communication, and the ratios asked for, seed by seed."""
+    """Rows of accuracy, time to the target, exposed communication, and ratios with targets, seed by seed."""
     names = entrants(task)
     found = {n: [Watched.of(store.samples(key_of(task, n, seed))) for seed in seeds] for n in names}
     seconds = store.samples(steps_key(task))
@@ -183,15 +184,15 @@ def rows(store: Store, task: Task, seeds: Sequence[int]) -> list[Row]:
 
 
 def _cost(task: Task, mine: Sequence[float], dense: Sequence[float]) -> list[float]:
-    """Points of accuracy; of text, nats of the loss on what was not trained on."""
+    """Loss of quality: points of accuracy or, for text, nats of the loss on unseen text."""
     return points(mine, dense) if task.net == "cnn" else [b - a for a, b in zip(mine, dense, strict=True)]
 
 
 def exposed_rows(params: dict[str, Any], trainings: Sequence[Watched]) -> list[Row]:
-    """Part of the time in which ranks waited or copied: for the link after the synchronous warm-up, and all of it.
+    """Rows of the share of time in which ranks waited or copied: for the link after the synchronous warm-up, and total.
 
-    For the link is what the rank that waited least in a step did: it came last, and the others waited for it. Where no
-    local step was made there is no "after".
+    The wait for the link is that of the rank that waited least in a step: this rank came last, and the others also
+    waited for it. If a training made no local step, the whole training counts.
     """
     link, whole = [], []
     for one in trainings:
@@ -211,7 +212,7 @@ def _differences(values: Sequence[float]) -> list[float]:
 
 
 def against_rows(params: dict[str, Any], times: dict[str, list[float]]) -> list[Row]:
-    """How many times sooner; 0: never, since some seed did not reach the target."""
+    """Rows of the speed-up to the target; 0 if some seed did not reach the target."""
     pairs = [(AUTO, against, target) for against, target in TARGETS.items()]
     pairs += [(BOTH, against, NEVER_WORSE) for against in (AUTO, COMPRESSED)]
     out: list[Row] = []
@@ -226,7 +227,7 @@ def against_rows(params: dict[str, Any], times: dict[str, list[float]]) -> list[
 
 
 def sweep_rows(store: Store) -> list[Row]:
-    """Intervals by link: no shorter than on the faster one, and none of one step where the link is slow."""
+    """Rows of the interval by link: at least that of the next faster link, and over one step on slow links."""
     out: list[Row] = []
     before: float | None = None
     for rate in SWEEP:
