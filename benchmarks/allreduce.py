@@ -173,7 +173,7 @@ def measure_cpu(options: Options, group: Group, case: Case) -> Samples:
 
 
 def cpu_rows(case: Case, samples: Samples) -> list[Row]:
-    """Rows of processor time by payload, and of Gloo's processor time over that of Sirtaki."""
+    """Rows of processor time by payload, and of the processor time of Gloo over that of Sirtaki."""
     rows = []
     for system, seconds in samples.items():
         per_gb = estimate([value / case.payload * 1e9 for value in seconds])

@@ -28,7 +28,7 @@ TOPK, NTH = "group_topk_encode", "nth_element"
 #: Kernel -> share of the rate of the bare pass that the kernel has to reach.
 OVER_PASS = {"twobit_encode": 0.9}
 OVER_NTH = 8.0
-#: Kernel -> names of the numbers in its benchmark's name.
+#: Kernel -> names of the numbers in the name of its benchmark.
 NUMBERS = {
     TOPK: ("group", "keep"),
     NTH: ("group", "keep"),

@@ -196,7 +196,7 @@ class Options:
     ranks: tuple[int, ...]
     systems: tuple[str, ...]
     horovod_python: str | None
-    more: dict[str, tuple[str, ...]] = field(default_factory=dict)  # a benchmark's own choices
+    more: dict[str, tuple[str, ...]] = field(default_factory=dict)  # choices of this benchmark alone
 
 
 def horovod_python() -> str | None:

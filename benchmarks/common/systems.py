@@ -135,7 +135,7 @@ class GlooScaledSystem(GlooSystem):
 
     def train(self, model: Any, optimizer: Any, **how: Any) -> tuple[Any, Any]:
         """Wraps the model in DDP whose default bucket sizes are divided by the `scale` of the model."""
-        # The list's first cap is for the bucket ready first; the last one holds for all that follow.
+        # The first cap of the list is for the bucket that is ready first, the last cap for all later buckets.
         caps: list[Any] = [cap / model.scale for cap in _DDP_BUCKETS_MB]
         return super().train(model, optimizer, bucket_cap_mb_list=caps, gradient_as_bucket_view=True, **how)
 

@@ -4,7 +4,7 @@
 
 Run it on a machine with the packages of scripts/setup.sh; the folder is for a machine with a GPU that has neither these
 packages nor a package index. DIR/usr holds files of Debian packages: headers, libraries, the training data, and the
-part of Boost that Asio includes. DIR/python holds Python packages that fit any version of Python. DIR/packages.cmake
+part of Boost that Asio includes. DIR/python holds Python packages for any version of Python. DIR/packages.cmake
 sets the paths for CMake.
 """
 

@@ -127,7 +127,7 @@ class Learner:
 
     @torch.no_grad()
     def curve(self) -> list[list[float]]:
-        """Returns steps and loss of the kept models and of the present one, on this rank's part of a sample."""
+        """Returns steps and loss of the kept models and of the present one, on the part of this rank in a sample."""
         params = list(self._model.parameters())
         now = (self._done, [p.clone() for p in params])
         out = []
