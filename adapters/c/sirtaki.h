@@ -1,13 +1,19 @@
-/* sirtaki.h: the C interface of Sirtaki and its only exported symbols. Plain C99.
+/* sirtaki.h: the C interface of Sirtaki; these functions are the only exported symbols. Plain C99.
  *
- * One job per process at a time (sirtaki_init ... sirtaki_shutdown, any number of times). Every function may be called
- * from any thread; none throws, none aborts the process. Functions return a sirtaki_status; on anything but SIRTAKI_OK
- * sirtaki_last_error() gives the text for the calling thread: what, which rank, which tensor, likely cause, next step.
- * Structs begin with struct_size: set it to sizeof(the struct), in every element of an array, too. Later versions
- * append fields only, never in padding, and a library takes structs of callers that were built with another header than
- * its own: a field that the caller's header does not have means what zero means or says so here; one that the library
- * does not know must be zero, else the call is SIRTAKI_UNSUPPORTED. Begin with a struct of zeros, and both go well.
- * Memory given to a request is borrowed until the request is done (waited for or polled as done).
+ * Job: a process takes part in one job at a time, from sirtaki_init() to sirtaki_shutdown(); it may do so repeatedly.
+ * Threads: every function may be called from any thread, unless its comment restricts this.
+ * Errors: no function throws or aborts the process. Most return a sirtaki_status; if it is not SIRTAKI_OK,
+ * sirtaki_last_error() returns a text for the calling thread: the failure, the rank, the tensor, the likely cause and
+ * the next step.
+ * Units: timeout_ms is in milliseconds, and a negative one waits without limit; *_ns are in nanoseconds. Counts of
+ * tensors (numel, splits) are in elements or rows, sizes of memory in bytes. Ranks and indices begin at 0.
+ * Memory: a request borrows the memory of its tensors until it is done, that is, until a wait for it has returned or a
+ * poll has reported it as done.
+ * Versions: every struct begins with struct_size; set it to sizeof(the struct), in each element of an array, too. Later
+ * versions append fields only, never in padding, so a program and a library may be built with different headers. A
+ * field that the header of the caller lacks counts as zero, unless its comment says otherwise. A field that the library
+ * does not know must be zero, else the call returns SIRTAKI_UNSUPPORTED. Starting from a zeroed struct meets both
+ * rules.
  */
 #ifndef SIRTAKI_H_
 #define SIRTAKI_H_
@@ -23,19 +29,19 @@ extern "C" {
 
 typedef enum {
   SIRTAKI_OK = 0,
-  SIRTAKI_INVALID_ARGUMENT = 1, /* the caller's mistake, found on this rank alone */
-  SIRTAKI_MISMATCH = 2,         /* ranks disagree: shape, dtype, operation, options */
-  SIRTAKI_TIMEOUT = 3,          /* a wait ended before its operation; the operation goes on */
-  SIRTAKI_PEER_LOST = 4,        /* a rank died, left or is silent */
-  SIRTAKI_ABORTED = 5,
-  SIRTAKI_CORRUPT = 6,
-  SIRTAKI_UNSUPPORTED = 7,
-  SIRTAKI_EXHAUSTED = 8,
-  SIRTAKI_NOT_INITIALIZED = 9, /* the session is closed or was never opened */
-  SIRTAKI_BUG = 10,
-  SIRTAKI_UNAVAILABLE = 11,
-  SIRTAKI_STUCK = 12,     /* every rank waits for something another will never submit */
-  SIRTAKI_NON_FINITE = 13 /* a gradient holds NaN or infinity (option compression.nonfinite): the step is void */
+  SIRTAKI_INVALID_ARGUMENT = 1, /* a mistake in the arguments, detected on this rank alone */
+  SIRTAKI_MISMATCH = 2,         /* ranks disagree about a shape, dtype, operation or option */
+  SIRTAKI_TIMEOUT = 3,          /* the wait ended before its operation; the operation goes on */
+  SIRTAKI_PEER_LOST = 4,        /* a rank died, left, or stopped responding */
+  SIRTAKI_ABORTED = 5,          /* ended by request, or by the failure of another rank */
+  SIRTAKI_CORRUPT = 6,          /* bytes from a peer or a file are damaged */
+  SIRTAKI_UNSUPPORTED = 7,      /* valid, but not built or not implemented */
+  SIRTAKI_EXHAUSTED = 8,        /* a bounded resource is full */
+  SIRTAKI_NOT_INITIALIZED = 9,  /* the session is closed or was never opened */
+  SIRTAKI_BUG = 10,             /* a defect of the library; please report it */
+  SIRTAKI_UNAVAILABLE = 11,     /* an address, file or library cannot be reached */
+  SIRTAKI_STUCK = 12,           /* a deadlock: each rank waits for a request that another will never submit */
+  SIRTAKI_NON_FINITE = 13       /* a gradient holds NaN or infinity, and option compression.nonfinite voids the step */
 } sirtaki_status;
 
 typedef enum {
@@ -69,16 +75,18 @@ typedef enum {
   SIRTAKI_MIN = 2,
   SIRTAKI_MAX = 3,
   SIRTAKI_PRODUCT = 4,
-  SIRTAKI_ADASUM = 5 /* allreduce of floating-point tensors alone */
+  SIRTAKI_ADASUM = 5 /* only for an allreduce of floating-point tensors */
 } sirtaki_reduce_op;
 
-/* Dense memory without holes. strides in elements; NULL: row-major.
- * Memory of a GPU (SIRTAKI_CUDA): all of a rank's is on one, the first that it gives. What writes it has been queued on
- * cuda_stream before the call, and is not waited for by the caller; what is queued later is not waited for at all. The
- * call needs no current device and leaves it as it is. A result is there for what the program queues on cuda_stream
- * when the request, or the wait for a stream's step or tensors, is over; for another stream the program orders that
- * itself. Streams live until then, and are not captured meanwhile. Results that the library allocates are in memory of
- * the host. An error of the GPU ends the job on all ranks. */
+/* A tensor in dense memory, without holes or overlaps. strides are in elements; NULL: row-major.
+ *
+ * GPU memory (SIRTAKI_CUDA): all GPU tensors of a rank are on one GPU, the one of the first such tensor. Queue the work
+ * that writes the tensor on cuda_stream before the call. The library orders its reads after that work, so the caller
+ * need not wait for it; work queued later is not waited for. The call needs no current device and does not change it.
+ * Work that the program queues on cuda_stream after the request, or the wait for the step or the tensors of a stream,
+ * is over sees the result; the program synchronizes other CUDA streams itself. Keep cuda_stream alive until then, and
+ * do not capture it meanwhile. Results that the library allocates are in host memory. A GPU error ends the job on all
+ * ranks. */
 typedef struct {
   uint32_t struct_size;
   void* data;
@@ -88,70 +96,75 @@ typedef struct {
   int32_t ndim;
   const int64_t* dims;
   const int64_t* strides;
-  void* cuda_stream; /* a cudaStream_t, NULL: the default stream; of a request its input's counts */
+  void* cuda_stream; /* a cudaStream_t; NULL: the default stream. A request uses the stream of its input */
 } sirtaki_tensor;
 
-typedef uint64_t sirtaki_request; /* 0: none */
-typedef uint32_t sirtaki_stream;  /* 0: none */
+typedef uint64_t sirtaki_request; /* 0 is never a request */
+typedef uint32_t sirtaki_stream;  /* 0 is never a stream */
 
-/* ---- life ---- */
+/* ---- start and end of a session ---- */
 
-/* Called about ten times a second, on the thread of the call, while a call blocks; non-zero ends the wait with
- * SIRTAKI_ABORTED (Ctrl-C). */
+/* Called about ten times a second on the thread of a blocking call. A non-zero result ends that wait with
+ * SIRTAKI_ABORTED, for instance after Ctrl-C. */
 typedef int (*sirtaki_interrupt_fn)(void* context);
 
-/* Starts the meeting point of a job of `size` ranks in this process (rank 0), for programs that tell the other ranks by
- * means of their own where it is: give rank, size, rendezvous and secret to sirtaki_init() on all of them.
- * bind_address: NULL or "127.0.0.1" for one host, "::" or "0.0.0.0" for several. *port and secret_hex (64 hexadecimal
- * digits and a zero; whoever knows it can join) are set on success. The same call again answers the same. */
+/* Starts the meeting point of a job of `size` ranks in this process, which becomes rank 0. For programs with a channel
+ * of their own that tells the other ranks its address: pass rank, size, rendezvous and secret to sirtaki_init() on
+ * every rank. bind_address: NULL or "127.0.0.1" for one host, "::" or "0.0.0.0" for several. On success *port and
+ * secret_hex are set; secret_hex is 64 hexadecimal digits and a zero byte, and any process that has it can join the
+ * job. Repeating the call with the same arguments returns the same port and secret. */
 SIRTAKI_API sirtaki_status sirtaki_host(int32_t size, const char* bind_address, uint16_t* port, char secret_hex[65]);
 
-/* For telling the secret where others can read: each of two ranks makes a key pair (hexadecimal digits and a zero),
- * shows the other its public half, and both get the same key of the two, that nobody else can know. Who can also write
- * there can take the place of either. Need no session. */
+/* X25519 key exchange, for passing the secret over a channel that others can read. Each of two ranks makes a key pair
+ * and sends its public half to the other; sirtaki_shared_key() then returns the same key on both, unknown to anybody
+ * else. It does not protect against an attacker who can also write to the channel, because keys are not authenticated.
+ * All keys are 64 hexadecimal digits and a zero byte. Both functions work without a session. */
 SIRTAKI_API sirtaki_status sirtaki_key_pair(char private_hex[65], char public_hex[65]);
 SIRTAKI_API sirtaki_status sirtaki_shared_key(const char* private_hex, const char* other_public_hex, char key_hex[65]);
 
 typedef struct {
   uint32_t struct_size;
-  /* Options given by the program, as lines of TOML ("net.interface = \"eth1\"\n"): highest precedence. May be NULL. */
+  /* Options of the program as lines of TOML ("net.interface = \"eth1\"\n"); they override all others; may be NULL. */
   const char* options_toml;
-  sirtaki_interrupt_fn interrupted; /* may be NULL; used by every call that blocks until sirtaki_shutdown() */
+  sirtaki_interrupt_fn interrupted; /* may be NULL; polled by every blocking call of the session */
   void* interrupted_context;
-  /* The job, where the program knows it better than the environment; size 0: from options and environment. */
+  /* The job, for programs that set it themselves; size 0: read it from options and environment. */
   int32_t rank;
   int32_t size;
   const char* rendezvous; /* "host:port"; NULL for size 1 */
-  const char* secret_hex; /* as sirtaki_host() gave it; NULL for size 1 */
+  const char* secret_hex; /* from sirtaki_host(); NULL for size 1 */
 } sirtaki_init_args;
 
-/* Reads options and the environment of the launcher (sirtakirun, torchrun, mpirun, srun; none: size 1), meets the other
- * ranks and returns when all are there. Calling it while initialised is SIRTAKI_OK and does nothing. args may be NULL.
- */
+/* Opens the session: reads options and the environment of the launcher (sirtakirun, torchrun, mpirun, srun; without a
+ * launcher the size is 1), connects to the other ranks, and returns when all ranks have joined. Collective. Returns
+ * SIRTAKI_OK and does nothing if a session is open. args may be NULL. */
 SIRTAKI_API sirtaki_status sirtaki_init(const sirtaki_init_args* args);
-/* Ends the session in order; pending requests end with SIRTAKI_NOT_INITIALIZED. OK when not initialised. Call it before
- * the process ends: the others take a rank that vanishes for a lost one. Results already handed out stay valid. */
+/* Closes the session; pending requests end with SIRTAKI_NOT_INITIALIZED. Returns SIRTAKI_OK if no session is open. Call
+ * it before the process exits: the other ranks take a rank that exits without it for lost. Results that
+ * sirtaki_result() returned stay valid until they are released. */
 SIRTAKI_API sirtaki_status sirtaki_shutdown(void);
-/* 1 or 0. In a forked child always 0: a child never touches its parent's session. */
+/* Returns 1 or 0. A forked child gets 0: it never uses the session of its parent. */
 SIRTAKI_API int sirtaki_is_initialized(void);
 
-/* -1 when not initialised. */
+/* The place of this rank in the job. Each returns -1 without a session. "Local" counts the ranks of this host. */
 SIRTAKI_API int sirtaki_rank(void);
 SIRTAKI_API int sirtaki_size(void);
 SIRTAKI_API int sirtaki_local_rank(void);
 SIRTAKI_API int sirtaki_local_size(void);
-SIRTAKI_API int sirtaki_cross_rank(void); /* index of this host among those with a rank of this local rank */
+SIRTAKI_API int sirtaki_cross_rank(void); /* index of this host among the hosts that have this local rank */
 SIRTAKI_API int sirtaki_cross_size(void); /* number of these hosts */
+/* Returns 1 if every host runs equally many ranks, else 0. */
 SIRTAKI_API int sirtaki_is_homogeneous(void);
 
 SIRTAKI_API const char* sirtaki_version(void);
-/* Of NCCL, as it counts: 22809 is 2.28.9. 0 where tensors on a GPU cannot go over it: the CUDA plug-in is not
- * installed, or there is no NCCL of a version that will do, neither in the process nor where device.nccl_library says
- * nor the system's. What is found of the two stays loaded, so ask when the framework has loaded its own. */
+/* Returns the version of NCCL as NCCL encodes it: 22809 is 2.28.9. Returns 0 if GPU tensors cannot travel over NCCL:
+ * the CUDA plug-in is not installed, or no usable version of NCCL is loaded in the process, named by option
+ * device.nccl_library, or installed in the system. sirtaki_last_error() then gives the reason. The call keeps the
+ * libraries it finds loaded, so make it after the framework has loaded its own NCCL. */
 SIRTAKI_API int sirtaki_nccl_version(void);
-/* Text of the calling thread's last failed call; "" before the first. Valid until its next failed call. */
+/* Returns the text of the last failed call of this thread, "" before the first. Valid until its next failed call. */
 SIRTAKI_API const char* sirtaki_last_error(void);
-/* Rank and tensor to blame for it; -1 and "" when unknown. */
+/* Return the rank and the tensor that caused the failure; -1 and "" if unknown. */
 SIRTAKI_API int sirtaki_last_error_rank(void);
 SIRTAKI_API const char* sirtaki_last_error_tensor(void);
 
@@ -160,239 +173,255 @@ SIRTAKI_API const char* sirtaki_last_error_tensor(void);
 typedef struct {
   uint32_t struct_size;
   int32_t op; /* sirtaki_op */
-  /* The same on all ranks; unique among requests in flight; NULL: named by call order. May not end as names of process
-   * sets do (" of rank 1", " of ranks 0, 2"). */
+  /* The same on all ranks and unique among requests in flight; NULL: named by call order. Must not end like the
+   * suffixes that mark process sets (" of rank 1", " of ranks 0, 2"). */
   const char* name;
-  sirtaki_tensor input; /* not for barrier, but for its struct_size */
-  /* Where the result goes. Allreduce, broadcast: same dims as input, may be the same memory (broadcast: always in
-   * place, give the same tensor twice). reducescatter: own block. allgather, alltoall: leave data NULL; the runtime
-   * allocates and sirtaki_result() gives it. reducescatter too may leave it NULL. */
+  sirtaki_tensor input; /* a barrier uses only its struct_size */
+  /* Destination of the result. Allreduce, broadcast: same dims as input; allreduce may use the same memory, broadcast
+   * must (give the same tensor twice). Reducescatter: the block of this rank; data may be NULL. Allgather, alltoall:
+   * leave data NULL. If data is NULL, the runtime allocates the result, and sirtaki_result() returns it. */
   sirtaki_tensor output;
   int32_t reduce_op; /* sirtaki_reduce_op */
-  int32_t root;      /* broadcast */
-  double prescale; /* 1.0, as in headers without it: none. Multiplied in float64 precision per element for f64, float32
-                      otherwise */
+  int32_t root;      /* source rank of a broadcast */
+  /* Factors of inputs and results; 1.0, also the value for headers without these fields, leaves them as they are. They
+   * are applied to each element, in float64 for f64 and in float32 otherwise. */
+  double prescale;
   double postscale;
-  const int64_t* splits; /* alltoall: rows of dimension 0 for each rank; NULL: equal parts */
+  const int64_t* splits; /* alltoall: rows of dimension 0 that each rank receives; NULL: equal parts */
   int32_t splits_count;
-  int32_t priority; /* smaller goes first; 0: -1000 for barriers and inputs of up to 64 KiB, which are urgent */
-  /* A process set: the ranks that take part, ascending, this one among them; NULL: all. Names are the set's own; root
-   * stays a rank of the job; splits, blocks and received rows are by place in the set. */
+  int32_t priority; /* smaller values go first; 0 means -1000 (urgent) for barriers and inputs up to 64 KiB */
+  /* Process set: the ranks that take part, in ascending order, with this rank among them; NULL: all. Each set has its
+   * own names. root is a rank of the job; splits, blocks and received rows follow the order of the set. */
   const int32_t* ranks;
   int32_t ranks_count;
 } sirtaki_request_args;
 
+/* Submits an operation and returns at once; *request identifies it until sirtaki_release(). */
 SIRTAKI_API sirtaki_status sirtaki_submit(const sirtaki_request_args* args, sirtaki_request* request);
-/* Several requests that become ready together. All or none are submitted. */
+/* Submits `count` operations that become ready together on every rank: all of them, or none after an error. */
 SIRTAKI_API sirtaki_status sirtaki_submit_group(const sirtaki_request_args* args, int count, sirtaki_request* requests);
-/* *done = 1 when a wait would not block. */
+/* Sets *done to 1 if a wait would not block, else to 0. */
 SIRTAKI_API sirtaki_status sirtaki_poll(sirtaki_request request, int* done);
-/* Waits for the operation and returns its status. timeout_ms < 0: without limit. After a timeout the request lives on.
- */
+/* Waits for the operation and returns its status. After SIRTAKI_TIMEOUT the operation goes on; wait again. */
 SIRTAKI_API sirtaki_status sirtaki_wait(sirtaki_request request, int64_t timeout_ms);
-/* on = 1: waits of the calling thread, here and below, end with SIRTAKI_TIMEOUT when no rank can go on unless this one
- * does; what they waited for lives on. For waits that a program could do without for now. on = 0: as in the beginning.
- */
+/* on = 1: waits of the calling thread for requests and streams also end with SIRTAKI_TIMEOUT as soon as no rank can
+ * make progress until this thread returns; the operations they wait for go on. For waits that the program may postpone,
+ * such as one at the end of backward. on = 0 restores the default. */
 SIRTAKI_API sirtaki_status sirtaki_set_gives_way(int on);
-/* After a successful wait: the memory the runtime allocated, which is the host's, whatever the input's. dims are valid
- * until release; *received_splits (may be NULL) gets the rows per rank of an alltoall (as many as ranks took part). */
+/* Returns the result that the runtime allocated, in host memory for every device of the input. Call it after a
+ * successful wait. The data and dims are valid until sirtaki_release(). *received_splits (may be NULL) is set to the
+ * rows that an alltoall received from each participating rank. */
 SIRTAKI_API sirtaki_status sirtaki_result(sirtaki_request request, sirtaki_tensor* output,
                                           const int64_t** received_splits);
-/* Forgets a request and frees its result. Releasing one in flight waits for it first. */
+/* Frees a request and its result. Waits first if the operation is in flight. */
 SIRTAKI_API void sirtaki_release(sirtaki_request request);
-/* Ids of requests that finished since the last call and were marked with sirtaki_watch(); waits up to timeout_ms for
- * the first. A request that is released before it was told is told all the same. Returns their number, or -1 when the
- * session has ended. For pump threads. */
+/* Waits up to timeout_ms for requests marked with sirtaki_watch() to finish and stores the ids of up to `capacity` of
+ * them, each once, even if it is released in between. Returns their number, 0 after the timeout, or -1 after an error
+ * and once the session has ended. For threads that forward completions to an event loop. */
 SIRTAKI_API int sirtaki_wait_watched(sirtaki_request* requests, int capacity, int64_t timeout_ms);
+/* Marks a request for sirtaki_wait_watched(). */
 SIRTAKI_API sirtaki_status sirtaki_watch(sirtaki_request request);
-/* Called once, from a thread of the runtime's, from inside the call that asked for it or from sirtaki_shutdown(); may
- * neither block nor call any function of this header. */
+/* A completion callback. It is called once: on a thread of the runtime, inside the call that registered it, or inside
+ * sirtaki_shutdown(). It must neither block nor call any function of this header. */
 typedef void (*sirtaki_done_fn)(void* context);
-/* Calls done(context) when the request is over, also when the session ends before: sirtaki_wait() then returns at once.
- * Once a request, before sirtaki_release(). Never called when this returns an error. */
+/* Registers done(context), called when the request is over or the session ends; sirtaki_wait() then returns at once. At
+ * most one callback a request, registered before sirtaki_release(). It is never called if this function fails. */
 SIRTAKI_API sirtaki_status sirtaki_on_done(sirtaki_request request, sirtaki_done_fn done, void* context);
 
-/* ---- streams: the same tensors every step (an optimizer) ---- */
+/* ---- gradient streams: the same tensors in every step, as an optimizer has them ---- */
 
 typedef struct {
   uint32_t struct_size;
-  const char* name; /* the same on all ranks; unique among open streams */
+  const char* name; /* the same on all ranks and unique among open streams */
   int32_t count;
-  const char* const* names;      /* count tensor names */
-  const sirtaki_tensor* tensors; /* dims, strides, dtype, device of each; data is not looked at */
-  const int32_t* order;          /* expected order of readiness; NULL: last tensor first (backprop) */
+  const char* const* names;      /* `count` names of tensors */
+  const sirtaki_tensor* tensors; /* dims, strides, dtype and device of each; data is ignored */
+  const int32_t* order;          /* expected order of readiness; NULL: last tensor first, as in backward */
   int32_t reduce_op;             /* SIRTAKI_SUM or SIRTAKI_AVERAGE */
-  double prescale, postscale;    /* what gradients, and results, are multiplied by; 1: nothing; prescale is never 0 */
-  const char* codec;             /* a codec, a policy or rules (docs/compression.md); NULL: as options say */
-  int64_t first_step; /* steps that the training has made before, the same on all ranks: for `warmup` of codecs */
-  /* A process set, as of a request; NULL: all. Streams of two sets may have one name. */
+  double prescale, postscale;    /* factors of gradients and of results; 1 changes nothing; prescale must not be 0 */
+  const char* codec;             /* a codec, a policy or rules (docs/compression.md); NULL: from the options */
+  int64_t first_step; /* steps already made by the training, the same on all ranks; `warmup` of codecs counts them */
+  /* Process set, like sirtaki_request_args.ranks; NULL: all. Streams of different sets may share a name. */
   const int32_t* ranks;
   int32_t ranks_count;
 } sirtaki_stream_args;
 
-/* SIRTAKI_OK: the text can be the codec of a stream (docs/compression.md). Not collective, needs no session. */
+/* Returns SIRTAKI_OK if a stream can have `codec` (docs/compression.md). Not collective; works without a session. */
 SIRTAKI_API sirtaki_status sirtaki_check_codec(const char* codec);
-/* Collective: checked and agreed by all ranks. Blocks until then. After SIRTAKI_ABORTED of an interrupted wait, and
- * after SIRTAKI_TIMEOUT, the opening goes on: another call with the same arguments waits for it. */
+/* Opens a stream. Collective: blocks until all ranks have agreed on the arguments. After SIRTAKI_TIMEOUT, or
+ * SIRTAKI_ABORTED by sirtaki_init_args.interrupted, the opening goes on; call again with the same arguments to wait for
+ * it. */
 SIRTAKI_API sirtaki_status sirtaki_stream_open(const sirtaki_stream_args* args, sirtaki_stream* stream);
-/* Tensor `index` of the current step is ready; reduced in place, finished when sirtaki_stream_wait returns. Once per
- * step and tensor. absent = 1: this rank has no gradient for it; `tensor` then holds zeros and receives the others'
- * result. */
+/* Submits tensor `index` of the current step, once a step. The tensor is reduced in place and holds its result when
+ * sirtaki_stream_wait() returns. absent = 1: this rank has no gradient for it; `tensor` then holds zeros and receives
+ * the result of the other ranks. */
 SIRTAKI_API sirtaki_status sirtaki_stream_ready(sirtaki_stream stream, int32_t index, const sirtaki_tensor* tensor,
                                                 int absent);
-/* End of backward: every tensor has been submitted (as absent if need be). */
+/* Marks the end of backward. Requires that every tensor of the step has been submitted, if need be as absent. */
 SIRTAKI_API sirtaki_status sirtaki_stream_finish(sirtaki_stream stream);
-/* Waits for the step that was finished last and opens the next. On error the step is void on all ranks. */
+/* Waits for the last finished step and opens the next one. After an error the step is void on all ranks. */
 SIRTAKI_API sirtaki_status sirtaki_stream_wait(sirtaki_stream stream, int64_t timeout_ms);
-/* Calls done(context) when the step that was finished last is over, also when the session ends before:
- * sirtaki_stream_wait(), which still has to be called, then returns at once. Once a step, and while no thread waits for
- * it. Never called when this returns an error. */
+/* Registers done(context), called when the last finished step is over or the session ends. sirtaki_stream_wait() then
+ * returns at once, and must still be called. At most one callback a step, registered while no thread waits for the
+ * step. It is never called if this function fails. */
 SIRTAKI_API sirtaki_status sirtaki_stream_on_done(sirtaki_stream stream, sirtaki_done_fn done, void* context);
-/* Waits until these tensors (indices, count of them) of the step that was finished last hold their result; the others
- * may still be on their way, and sirtaki_stream_wait() ends the step as ever. Returns at once, and cheaply, when they
- * do. After an error the step is void, and sirtaki_stream_wait() tells the same. A step can fail after some of its
- * tensors were handed out only when a rank is lost or gives up after its sirtaki_stream_finish(). After SIRTAKI_TIMEOUT
- * it may be called again. One thread of the process at a time. */
+/* Waits until the given tensors (`count` indices) of the last finished step hold their results. Other tensors may still
+ * be in flight, and sirtaki_stream_wait() is still needed to end the step. Returns at once, and cheaply, if the results
+ * are there. After an error the step is void, and sirtaki_stream_wait() returns the same error. A step can fail after
+ * some of its results were returned only if a rank is lost, or gives up after its sirtaki_stream_finish(). After
+ * SIRTAKI_TIMEOUT it may be called again. One thread of the process at a time. */
 SIRTAKI_API sirtaki_status sirtaki_stream_wait_tensors(sirtaki_stream stream, const int32_t* indices, int32_t count,
                                                        int64_t timeout_ms);
-/* After a successful wait, of the step or of tensor i: used[i] = 0 when no rank had a gradient for tensor i in that
- * step, SIRTAKI_GRADIENT when some had, SIRTAKI_STEP when some had and the codec corrects momentum: the result is then
- * a step of SGD with momentum, to which an optimizer must not add its own. */
+/* Sets one value for each tensor of the stream, after a successful wait for the step or for that tensor. used[i] = 0:
+ * no rank had a gradient for tensor i in that step. SIRTAKI_GRADIENT: some rank had one. SIRTAKI_STEP: some rank had
+ * one, and the codec corrects momentum; the result is then a step of SGD with momentum, and the optimizer must not
+ * apply its own momentum to it. */
 enum { SIRTAKI_GRADIENT = 1, SIRTAKI_STEP = 2 };
 SIRTAKI_API sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* used);
-/* Gives up the current step on all ranks (an exception in the middle of backward); they get SIRTAKI_ABORTED with `why`.
- */
+/* Gives up the current step on all ranks, for instance after an exception in backward. All ranks get SIRTAKI_ABORTED
+ * with `why` (may be NULL) in the text. */
 SIRTAKI_API sirtaki_status sirtaki_stream_abort(sirtaki_stream stream, const char* why);
+/* Closes the stream on this rank; its id is invalid from then on. */
 SIRTAKI_API sirtaki_status sirtaki_stream_close(sirtaki_stream stream);
 
-/* Codecs that send less than the gradient keep the rest for the next step. What this rank owes of tensor `index`: all
- * its elements, in the order of memory, numel of them; zeros where nothing is owed. Averaged (or summed) over the
- * ranks, as gradients are, it is what the model has still to be given. Between two steps, like setting it: restoring a
- * checkpoint, or zeros to forget. A tensor that is not compressed (any more) adds it to its next gradient. */
+/* Codecs that send less than the gradient keep the residual, the part not sent, for the next step. Copies the residual
+ * of tensor `index` on this rank: all `numel` elements in memory order, zeros if nothing is held back. The residuals
+ * averaged (or summed) over the ranks, like gradients, are the update not yet applied to the model. Call it, and
+ * sirtaki_stream_set_residual(), between two steps. Set a residual to restore a checkpoint, or zeros to drop it. A
+ * tensor that is not compressed any more adds its residual to its next gradient. */
 SIRTAKI_API sirtaki_status sirtaki_stream_residual(sirtaki_stream stream, int32_t index, float* out, int64_t numel);
 SIRTAKI_API sirtaki_status sirtaki_stream_set_residual(sirtaki_stream stream, int32_t index, const float* in,
                                                        int64_t numel);
-/* What the codec of a tensor remembers of its steps beside that: momentum, thresholds, factors. For checkpoints of this
- * rank, between two steps. *bytes gets its size, and `out`, of `room` bytes (may be NULL), as much if that is enough.
- * What is set is taken as far as it means something for the codec of the next step; 0 bytes: the codec begins anew.
- * SIRTAKI_INVALID_ARGUMENT: it is damaged or of another tensor. */
+/* Codec state of a tensor other than its residual: momentum, thresholds, factors. For checkpoints of this rank; call
+ * both functions between two steps. *bytes is set to the size of the state, and the state is copied to `out` (may be
+ * NULL) if `room`, in bytes, suffices. sirtaki_stream_set_memory() loads the parts that the codec of the next step can
+ * use; 0 bytes reset the codec. It returns SIRTAKI_INVALID_ARGUMENT if the state is damaged or of another tensor. */
 SIRTAKI_API sirtaki_status sirtaki_stream_memory(sirtaki_stream stream, int32_t index, void* out, int64_t room,
                                                  int64_t* bytes);
 SIRTAKI_API sirtaki_status sirtaki_stream_set_memory(sirtaki_stream stream, int32_t index, const void* in,
                                                      int64_t bytes);
-/* This rank's mean loss of a step, for the policy importance with split=loss, by which ranks with larger losses send
- * more. Any time, not collective, does not wait; a loss below 0 or not finite says nothing. */
+/* Reports the mean loss of this rank in a step. The policy `importance` with split=loss lets ranks with larger losses
+ * send more. Callable at any time; not collective, does not wait. A loss that is negative or not finite is ignored. */
 SIRTAKI_API sirtaki_status sirtaki_stream_report_loss(sirtaki_stream stream, double loss);
-/* This rank has no more data (uneven batches). Until all ranks have called this, its streams take part in the steps of
- * the others and in their operations by name with zeros, or without rows; averages still divide by the size. A
- * broadcast from it, minima, maxima and products fail on the others. Gives the rank that came last (may be NULL): it
- * has seen every step. Call it between two steps. After SIRTAKI_TIMEOUT the rank stays joined: call it again. */
+/* Declares that this rank has no more data (uneven batches), and waits until all ranks have. Until then this rank
+ * contributes zeros, or no rows, to the steps of its streams and to operations by name; averages still divide by the
+ * size of the job. A broadcast from a joined rank, and minima, maxima and products, fail on the other ranks. *last_rank
+ * (may be NULL) is set to the rank that joined last, which has seen every step. Call it between two steps. After
+ * SIRTAKI_TIMEOUT the rank stays joined; call again to wait on. */
 SIRTAKI_API sirtaki_status sirtaki_join(int32_t* last_rank, int64_t timeout_ms);
 
-/* ---- local updates: ranks train by themselves between merges of their models (docs/local_updates.md) ----
+/* ---- local updates: ranks train on their own between merges of their models (docs/local_updates.md) ----
  *
- * One training's parameters, in memory that stays where it is until sirtaki_local_close(). Every rank makes the same
- * calls after the same steps, from one thread at a time, and all but _stats_json, _anchor and _save are collective.
- * Calls write parameters; none else may meanwhile. An error ends the training's local updates on this rank: each later
- * call gives the same. */
+ * Parameters of one training, in memory that must not move until sirtaki_local_close(). Every rank makes the same calls
+ * after the same steps, from one thread at a time. All calls but _stats_json, _anchor and _save are collective. Calls
+ * may write parameters; no other thread may write them meanwhile. An error ends local updates of this training on this
+ * rank, and each later call returns the same error. */
 
 typedef struct sirtaki_local_training* sirtaki_local;
 
-/* How a buffer becomes equal on all ranks when models do: the weighted mean; the variance of all, of buffers whose
- * means are another one's; the largest. */
+/* Rule that makes a buffer equal on all ranks when models are merged: MEAN is the weighted mean; VARIANCE is the
+ * variance pooled over the ranks, for buffers whose means are in another buffer; MOST is the largest value. */
 enum { SIRTAKI_BUFFER_MEAN = 0, SIRTAKI_BUFFER_VARIANCE = 1, SIRTAKI_BUFFER_MOST = 2 };
-/* How the mean of models comes back after the steps made meanwhile: they stay, or, for comparison, are lost. */
+/* Effect of a merge on steps made while it was in flight: CORRECTED keeps them, OVERWRITE drops them (a baseline). */
 enum { SIRTAKI_MERGE_CORRECTED = 0, SIRTAKI_MERGE_OVERWRITE = 1 };
-/* What makes the next model of all of the mean: nothing more; momentum; Nesterov's; as the interval's policy has it. */
+/* Outer optimizer, which turns the mean of the models into the next model: NONE takes the mean; MOMENTUM and NESTEROV
+ * apply momentum; PRESET takes the outer optimizer of the interval policy. */
 enum { SIRTAKI_OUTER_NONE = 0, SIRTAKI_OUTER_MOMENTUM = 1, SIRTAKI_OUTER_NESTEROV = 2, SIRTAKI_OUTER_PRESET = 3 };
 
 typedef struct {
   uint32_t struct_size;
-  const char* name;     /* the same on all ranks; unique among open trainings */
-  const char* interval; /* a number of steps, or a policy with its keys: "auto", "qsr:base=4" */
-  /* With interval = "callable": the steps of the next round, the same on all ranks; `round` is a JSON object of what
-   * they all measured. Less than 1: an error. */
+  const char* name;     /* the same on all ranks and unique among open trainings */
+  const char* interval; /* a number of steps, or a policy with its parameters: "auto", "qsr:base=4" */
+  /* Used with interval = "callable". Returns the number of steps of the next round, the same on all ranks; less than 1
+   * is an error. `round` is a JSON object with the measurements of all ranks. */
   int64_t (*steps)(void* context, const char* round);
   void* context;
-  int32_t count; /* parameters that are trained, in the order of the forward pass: float32, CPU */
+  int32_t count; /* trained parameters in the order of the forward pass: float32, CPU */
   const char* const* names;
   const sirtaki_tensor* tensors;
   int32_t buffer_count; /* float32, float64 or int64, CPU */
   const char* const* buffer_names;
   const sirtaki_tensor* buffers;
-  const int32_t* buffer_rules;
-  const int32_t* buffer_means; /* SIRTAKI_BUFFER_VARIANCE: the place of the buffer with the means; else not looked at */
-  int32_t fragments;           /* pieces that are merged one after another; 0: of 4 MiB, at most 8 */
-  int32_t merge;
-  int32_t outer;
-  double outer_lr, outer_momentum; /* of SIRTAKI_OUTER_MOMENTUM and _NESTEROV */
-  const char* codec; /* how differences travel (docs/compression.md); NULL: the policy's, "": models as they are */
+  const int32_t* buffer_rules;     /* SIRTAKI_BUFFER_* of each */
+  const int32_t* buffer_means;     /* SIRTAKI_BUFFER_VARIANCE: index of the buffer with the means; else ignored */
+  int32_t fragments;               /* pieces merged one after another; 0: pieces of 4 MiB, at most 8 */
+  int32_t merge;                   /* SIRTAKI_MERGE_* */
+  int32_t outer;                   /* SIRTAKI_OUTER_* */
+  double outer_lr, outer_momentum; /* for SIRTAKI_OUTER_MOMENTUM and _NESTEROV */
+  const char* codec; /* codec for differences of models (docs/compression.md); NULL: of the policy; "": uncompressed */
 } sirtaki_local_args;
 
 typedef struct {
   uint32_t struct_size;
-  double lr;   /* below 0: not known */
-  double loss; /* this rank's mean loss of the step, where has_loss is not 0 */
+  double lr;   /* learning rate; negative: unknown */
+  double loss; /* mean loss of this rank in the step; ignored if has_loss is 0 */
   int32_t has_loss;
-  int64_t share;      /* this rank's weight in means: 1, or its samples */
-  int64_t steps_left; /* of the training; below 0: not known */
-  int64_t waited_ns;  /* for gradients, where they were averaged */
+  int64_t share;      /* weight of this rank in means: 1, or its number of samples */
+  int64_t steps_left; /* remaining steps of the training; negative: unknown */
+  int64_t waited_ns;  /* time spent waiting for averaged gradients */
 } sirtaki_local_step_args;
 
 typedef struct {
   uint32_t struct_size;
-  int32_t average_gradients;  /* 1: the program averages the gradients of its next step; 0: it makes that step alone */
-  int32_t model_changed;      /* parameters were written */
-  int32_t reset_optimizer;    /* this rank's optimizer state belongs to a model that is gone */
-  int32_t equalize_optimizer; /* gradients are averaged again: all ranks make their optimizer states equal */
-  int32_t donor;              /* the rank whose optimizer state such ranks take, the same on all; -1: they begin anew */
-  int32_t decisions;          /* made by this call */
-  int64_t steps, delay;       /* between two merges of a parameter, and from a snapshot to its merge */
+  int32_t average_gradients;  /* 1: average gradients in the next step; 0: make the next step locally */
+  int32_t model_changed;      /* 1 if the call wrote parameters */
+  int32_t reset_optimizer;    /* 1 if the optimizer state of this rank belongs to a replaced model */
+  int32_t equalize_optimizer; /* 1 if averaging resumes: make optimizer states equal on all ranks */
+  int32_t donor;              /* rank to copy optimizer state from, the same on all ranks; -1: reset the state */
+  int32_t decisions;          /* number of decisions that this call made */
+  int64_t steps, delay;       /* steps between merges of a parameter, and from a snapshot to its merge */
 } sirtaki_local_outcome;
 
-/* SIRTAKI_OK: the text can be sirtaki_local_args.interval. Not collective, needs no session. */
+/* Returns SIRTAKI_OK if `interval` is valid for sirtaki_local_args. Not collective; works without a session. */
 SIRTAKI_API sirtaki_status sirtaki_check_interval(const char* interval);
-/* Collective: opens streams. Models are compared at the start. */
+/* Opens local updates and their streams. Collective. Models are compared later, by sirtaki_local_start(). */
 SIRTAKI_API sirtaki_status sirtaki_local_open(const sirtaki_local_args* args, sirtaki_local* local);
-/* Before the first step: all ranks have the same options and parameters, else SIRTAKI_MISMATCH. Outcomes may be NULL.
- */
+/* Call it before the first step. Returns SIRTAKI_MISMATCH unless all ranks have the same options and parameters. Here
+ * and below, `outcome` may be NULL; else set its struct_size. */
 SIRTAKI_API sirtaki_status sirtaki_local_start(sirtaki_local local, sirtaki_local_outcome* outcome);
-/* After every step of the optimizer. */
+/* Call it after every step of the optimizer. */
 SIRTAKI_API sirtaki_status sirtaki_local_step(sirtaki_local local, const sirtaki_local_step_args* step,
                                               sirtaki_local_outcome* outcome);
-/* Makes parameters and buffers equal on all ranks. */
+/* Completes merges in flight and makes parameters and buffers equal on all ranks. */
 SIRTAKI_API sirtaki_status sirtaki_local_drain(sirtaki_local local, sirtaki_local_outcome* outcome);
-/* Whether the program wants averaged gradients in every step: at once, or as usual again. */
+/* wanted = 1: average gradients in every step from now on; wanted = 0: return to the interval. */
 SIRTAKI_API sirtaki_status sirtaki_local_synchronous(sirtaki_local local, int wanted, sirtaki_local_outcome* outcome);
-/* The values of parameter `index` that all ranks last agreed on: numel floats, in the order of memory. */
+/* Copies the anchor of parameter `index`, the values that all ranks last agreed on: `numel` floats in memory order. */
 SIRTAKI_API sirtaki_status sirtaki_local_anchor(sirtaki_local local, int32_t index, float* out, int64_t numel);
-/* For a checkpoint of this rank; *bytes gets its size, and `out`, of `room` bytes (may be NULL), as much if that is
- * enough. SIRTAKI_INVALID_ARGUMENT: merges are in flight; drain first. */
+/* Saves the state of local updates for a checkpoint of this rank. *bytes is set to the size of the state, and the state
+ * is copied to `out` (may be NULL) if `room`, in bytes, suffices. SIRTAKI_INVALID_ARGUMENT: merges are in flight; call
+ * sirtaki_local_drain() first. */
 SIRTAKI_API sirtaki_status sirtaki_local_save(sirtaki_local local, void* out, int64_t room, int64_t* bytes);
-/* In place of sirtaki_local_start(), on every rank, with the parameters of that moment. */
+/* Restores saved state. Call it in place of sirtaki_local_start(), on every rank, with the parameters of the
+ * checkpoint. */
 SIRTAKI_API sirtaki_status sirtaki_local_restore(sirtaki_local local, const void* in, int64_t bytes);
-/* Frees it; merges in flight are given up. NULL: nothing. */
+/* Frees the handle; merges in flight are given up. Does nothing for NULL. */
 SIRTAKI_API void sirtaki_local_close(sirtaki_local local);
 
-/* ---- introspection; each returns JSON owned by the calling thread until its next call of these; NULL on errors ----
- */
+/* ---- introspection ----
+ *
+ * Each *_json function returns a JSON text, or NULL after an error. The library owns the text; it is valid until the
+ * next call of a *_json function on the same thread. */
 
-/* [{name, value, source, help, ...}]; before sirtaki_init() those that it would take without arguments. */
+/* [{name, value, source, help, ...}]; before sirtaki_init(), the options that it would use without arguments. */
 SIRTAKI_API const char* sirtaki_options_json(void);
-/* Counters and times of the session; "tensors": {STREAM: rows as below, without owed_norm}. */
+/* Counters and times of the session. "tensors" maps each stream to the rows of sirtaki_stream_tensors_json(), without
+ * owed_norm. */
 SIRTAKI_API const char* sirtaki_stats_json(void);
 SIRTAKI_API const char* sirtaki_members_json(void); /* [{rank, hostname, host_id, pid}] */
 /* [{name, numel, dtype, codec, reduction, params, density, momentum, held_bytes, wire_bytes, ratio, reason,
- * owed_norm}]: how each tensor travels from the next step on, and why. density: part of its elements of which anything
- * travels. momentum: the factor that the codec corrects, 0 for none. wire_bytes: what it takes on the network in a
- * step, as the size of an allreduce that would need as much. owed_norm: Euclidean norm of sirtaki_stream_residual(). */
+ * owed_norm}]: the codec and wire size of each tensor from the next step on, with the reason. density: fraction of the
+ * elements that are sent. momentum: the factor that the codec corrects, 0 if none. wire_bytes: traffic of the tensor in
+ * a step, as the size of an allreduce with equal traffic. owed_norm: Euclidean norm of sirtaki_stream_residual(). */
 SIRTAKI_API const char* sirtaki_stream_tensors_json(sirtaki_stream stream);
-/* Mode, interval, delay, reason, rounds, waits, bytes, divergence, alarms and memory of local updates. */
+/* Mode, interval, delay, reason, rounds, waits, bytes, divergence, alarms and memory use of local updates. */
 SIRTAKI_API const char* sirtaki_local_stats_json(sirtaki_local local);
 
+/* Start and stop a trace of the session, written to `path`. */
 SIRTAKI_API sirtaki_status sirtaki_timeline_start(const char* path);
 SIRTAKI_API sirtaki_status sirtaki_timeline_stop(void);
-/* A span of the caller's own in the trace, on this rank's "user" track. */
+/* Adds a span of the program to the trace, on the "user" track of this rank; times of CLOCK_MONOTONIC in nanoseconds.
+ * Does nothing without a session or a name. */
 SIRTAKI_API void sirtaki_timeline_mark(const char* name, int64_t begin_ns, int64_t end_ns);
 
 #ifdef __cplusplus
