@@ -1,6 +1,6 @@
 // borrowed_json(): JSON text that a caller of the C interface borrows until its thread asks for the next text.
 //
-// Owned by: each thread has its own text. Not for: errors (last_error.h).
+// Owned by: each thread has its own text. Not for: errors (see last_error.h).
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace sirtaki::adapters {
 
-// Calls `make`, which returns a Result<std::string>. Returns nullptr after an error.
+// Returns the text made by `make`, which returns a Result<std::string>; nullptr after an error.
 template <class Make>
 const char* borrowed_json(Make&& make) noexcept {
   thread_local std::string text;  // lint: allow(global) the calling thread borrows it

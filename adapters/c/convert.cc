@@ -17,7 +17,7 @@ Status bad(const std::string& what, const std::string& why) {
   return {Code::kInvalidArgument, what + ": " + why, Blame{-1, what}};
 }
 
-// Elements of the tensor, or nothing when there are more bytes than memory can have.
+// Returns the number of elements; nullopt if their size in bytes overflows.
 std::optional<std::int64_t> count_elements(const sirtaki_tensor& tensor, DType dtype) {
   const std::int64_t limit = std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(dtype_size(dtype));
   std::int64_t numel = 1;
@@ -50,7 +50,7 @@ Status check_shape(const sirtaki_tensor& tensor, const std::string& what) {
   return {};
 }
 
-// `owner`: "" or " of the stream".
+// `owner` completes the message: "" or " of the stream".
 template <class Args>
 Status check_scales(const Args& args, const std::string& what, const std::string& owner) {
   if (!std::isfinite(args.prescale) || !std::isfinite(args.postscale)) {
@@ -231,7 +231,7 @@ Result<engine::StreamSpec> to_stream(const sirtaki_stream_args& given) {
   }
   SRT_TRY(check_scales(args, args.name, " of the stream"));
   if (args.prescale == 0) {
-    // What is owed of compressed gradients is scaled back by it.
+    // Residuals of compressed gradients are divided by prescale.
     return bad(args.name, "prescale of the stream is 0, which sends nothing");
   }
   engine::StreamSpec spec;

@@ -1,7 +1,7 @@
-// From the structs of the C interface to the engine's values, with every check that needs no other rank.
+// Converts structs of the C interface to values of the engine, with every check that needs no other rank.
 //
-// Pure functions; any thread. Errors are kInvalidArgument and name the field and the tensor. Structs are read as their
-// struct_size says (struct_size.h).
+// Pure functions; any thread. Errors are kInvalidArgument and name the field and the tensor. The conversions honor
+// struct_size (struct_size.h).
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace sirtaki::adapters {
 
-// A described tensor: its memory, dimensions and strides (empty: row-major).
+// A checked tensor: its memory, dimensions and strides (empty: row-major).
 struct TensorSpec {
   TensorView view;
   std::vector<std::int64_t> dims;
@@ -23,19 +23,20 @@ struct TensorSpec {
 
 enum class Data { kNeeded, kMayBeNull };
 
-// `what` names the tensor in messages.
+// Checks and converts a tensor; messages name it by `what`.
 Result<TensorSpec> to_tensor(const sirtaki_tensor& given, Data data, const std::string& what);
-// As to_tensor() for one whose dimensions were checked before: no copy of them is made.
+// Converts a tensor without copying dims and strides; requires that its strides were checked before.
 Result<TensorView> to_view(const sirtaki_tensor& given, const std::string& what);
+// Returns the operation, or the stream, that the struct describes.
 Result<engine::OpSpec> to_op(const sirtaki_request_args& given);
 Result<engine::StreamSpec> to_stream(const sirtaki_stream_args& given);
 
-// A timeout in milliseconds; negative ones wait without limit.
+// Returns a timeout given in milliseconds; a negative one waits without limit.
 Duration to_duration(std::int64_t timeout_ms);
-// What a wait answers whose time is over.
+// Returns the status of a wait whose timeout has passed.
 Status timed_out();
 
-// True when `strides` walks dims' elements without hole or overlap.
+// Returns true if a tensor of these dims and strides has neither holes nor overlaps.
 bool is_dense(const std::vector<std::int64_t>& dims, const std::vector<std::int64_t>& strides);
 
 }  // namespace sirtaki::adapters

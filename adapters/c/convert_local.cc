@@ -46,7 +46,7 @@ Result<local_updates::LocalOptions> to_interval(const sirtaki_local_args& args) 
       [steps = args.steps, context = args.context](const std::string& round) { return steps(context, round.c_str()); });
 }
 
-// Merges are made on the host.
+// Returns the tensor, which must be in host memory because models are merged there.
 Result<TensorSpec> to_host_tensor(const sirtaki_tensor& tensor, const std::string& name) {
   SRT_ASSIGN(TensorSpec spec, to_tensor(tensor, Data::kNeeded, name));
   if (spec.view.device.type != DeviceType::kCpu) {

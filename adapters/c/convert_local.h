@@ -1,4 +1,4 @@
-// From the structs of the C interface to local updates' values, and back; every check that needs no other rank.
+// Converts structs of the C interface to values of local updates, and back, with every check that needs no other rank.
 //
 // Pure functions; any thread. Errors are kInvalidArgument and name the field and the tensor.
 #pragma once
@@ -13,7 +13,7 @@ namespace sirtaki::adapters {
 Result<local_updates::LocalOptions> to_local_options(const sirtaki_local_args& given);
 Result<local_updates::LocalModel> to_local_model(const sirtaki_local_args& given);
 Result<local_updates::LocalStep> to_local_step(const sirtaki_local_step_args& given);
-// `out`: nullptr, or with its struct_size.
+// Writes the outcome of a call. `out` is nullptr, or has its struct_size set.
 Status from_outcome(const local_updates::LocalOutcome& outcome, const local_updates::LocalPace& pace,
                     sirtaki_local_outcome* out);
 

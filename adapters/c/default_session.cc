@@ -107,7 +107,8 @@ Status DefaultSession::shutdown() {
     closing = active_;
   }
   if (closing) {
-    // Found until it is closed: what is over is told through it, and only then is memory in flight the caller's again.
+    // active_ stays set until the session is closed: close() reports completed requests through it, and until then the
+    // session still uses memory of the caller.
     closing->session->close();
     const std::lock_guard state(mutex_);
     active_ = nullptr;

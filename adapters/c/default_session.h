@@ -1,7 +1,7 @@
-// DefaultSession: the process's one session behind the C interface, the project's only mutable global.
+// DefaultSession: the one session of a process behind the C interface, and the only mutable global of the project.
 //
-// Never destroyed: threads of the caller may still be inside a call while the process ends. A forked child sees none.
-// Threads: any. Opening and closing are serialised; looking the session up takes one short lock.
+// Owned by: the process, and never destroyed, because threads may still be inside a call while the process ends. A
+// forked child has no session. Threads: any. Opening and closing are serialised; a look-up takes one short lock.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@
 
 namespace sirtaki::adapters {
 
-// Polled while a call blocks.
+// Callback of the program that is polled while a call blocks.
 struct Interrupt {
   sirtaki_interrupt_fn function = nullptr;
   void* context = nullptr;
@@ -28,15 +28,15 @@ struct Interrupt {
   bool raised() const { return function != nullptr && function(context) != 0; }
 };
 
-// One session from init to shutdown. Ids given out carry `generation`, so that one from before a re-initialisation is
-// recognised.
+// One session from init to shutdown. Ids of requests and streams carry `generation`, so that an id of an earlier
+// session is detected.
 struct Active {
   std::unique_ptr<engine::Session> session;
   std::uint16_t generation = 1;
   bool homogeneous = true;
   int local_rank = 0;
   int local_size = 1;
-  int cross_rank = 0;  // of this rank's host among those that have a rank with the same local rank
+  int cross_rank = 0;  // index of this host among the hosts that have this local rank
   int cross_size = 1;
 };
 
@@ -52,21 +52,21 @@ class DefaultSession {
 
   Status init(const InitRequest& request);
   Status shutdown();
-  // As sirtaki_host().
+  // Implements sirtaki_host().
   Status host(int size, const std::string& bind_address, std::uint16_t& port, std::string& secret_hex);
 
-  // nullptr when there is none, or in a forked child.
+  // Returns the open session; nullptr if none is open, and in a forked child.
   std::shared_ptr<Active> active() const;
-  // The same, with the error that every call answers then.
+  // Returns the open session, else the error for the caller.
   Result<std::shared_ptr<Active>> need() const;
-  // The session a request or stream belongs to: `generation` must be the current one.
+  // Returns the session of a request or stream; an error unless `generation` is the current one.
   Result<std::shared_ptr<Active>> need(std::uint16_t generation) const;
-  // Options of the session, else those that init() without arguments would take.
+  // Returns the options of the session; without one, the options that init() would use without arguments.
   Result<std::string> options_json() const;
-  // As sirtaki_nccl_version(); kUnavailable or kUnsupported, with the reason, where it says 0.
+  // Implements sirtaki_nccl_version(); where it returns 0, the error is kUnavailable or kUnsupported with the reason.
   Result<int> nccl_version() const;
 
-  // A result that was handed out keeps its memory, through shutdown, until it is released.
+  // Keeps the memory of a returned result alive, also after shutdown(), until unpin().
   void pin(sirtaki_request request, std::shared_ptr<Active> owner);
   std::shared_ptr<Active> unpin(sirtaki_request request);
 
@@ -79,7 +79,7 @@ class DefaultSession {
   MeetingPoint meeting_point_;
   std::uint16_t generation_ = 0;
   Duration grace_{};
-  mutable std::mutex mutex_;  // guards what is below; never held while blocking
+  mutable std::mutex mutex_;  // guards active_, pinned_; never held while blocking
   std::shared_ptr<Active> active_;
   std::unordered_map<sirtaki_request, std::shared_ptr<Active>> pinned_;
 };

@@ -44,7 +44,7 @@ sirtaki_status report(const Status& status) noexcept {
     error.tensor = status.blame().tensor;
     error.text = status.text();
   } catch (...) {
-    // Out of memory while copying the text: the number still tells.
+    // Memory ran out while the text was copied: the code alone is returned.
     error.text.clear();
     error.tensor.clear();
   }

@@ -1,6 +1,7 @@
-// The text, rank and tensor of the calling thread's last failed call, and the wall that no exception crosses.
+// The text, rank and tensor of the last failed call of a thread, and guarded(), which stops exceptions at the C
+// interface.
 //
-// Owned by: each thread its own. Not for: errors inside the runtime, which travel as Status.
+// Owned by: each thread has its own. Not for: errors inside the runtime, which travel as Status.
 #pragma once
 
 #include <exception>
@@ -13,17 +14,17 @@
 
 namespace sirtaki::adapters {
 
-// Remembers a failure for sirtaki_last_error() and gives its number; ok leaves the last text alone.
+// Stores a failure for sirtaki_last_error() and returns its code; success keeps the last text.
 sirtaki_status report(const Status& status) noexcept;
 
 const char* last_error_text() noexcept;
 int last_error_rank() noexcept;
 const char* last_error_tensor() noexcept;
 
-// The Status of the exception being handled.
+// Returns the Status of the exception being handled; call it in a catch block.
 Status status_of_exception() noexcept;
 
-// Runs `body`, which returns a Status; an exception becomes a failure.
+// Runs `body`, which returns a Status, and reports its result; an exception becomes a failure.
 template <class Body>
 sirtaki_status guarded(Body&& body) noexcept {
   try {

@@ -31,7 +31,7 @@ bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
-// Under sirtakirun ranks may enter network namespaces of their own; where they do not, the coordinator is on loopback.
+// Returns true if loopback reaches every rank. Ranks of sirtakirun may be in network namespaces of their own.
 bool on_one_host(const JobEnv& job) {
   return job.launcher != "sirtakirun" && job.local_size == job.size;
 }
@@ -144,12 +144,12 @@ Result<rendezvous::Secret> MeetingPoint::configured_secret(const Config& config)
   if (fd_secret_) {
     return *fd_secret_;
   }
-  // A descriptor is a number that wrappers may have closed and used again, so a file comes first.
+  // A file comes first: wrapper programs may have closed the descriptor and reused its number.
   Status file_error;
   if (!config.job.secret_file.empty()) {
     auto secret = rendezvous::Secret::from_file(config.job.secret_file);
     if (secret && has_fd) {
-      // Read for nothing but its end: a descriptor left open would hand the secret on to programs that a rank starts.
+      // Reading closes the descriptor: programs started by this rank would inherit it, and the secret with it.
       static_cast<void>(rendezvous::Secret::from_fd(config.job.secret_fd));
       fd_secret_ = *secret;
     }

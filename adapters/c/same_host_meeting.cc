@@ -20,14 +20,14 @@ std::string errno_text() {
   return std::strerror(errno);
 }
 
-// Field 22 of /proc/PID/stat: with the id it identifies a process for the life of the machine.
+// Returns the start time of a process, field 22 of /proc/PID/stat. A process id alone may be reused by another process.
 std::optional<std::string> start_time(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   if (!std::getline(file, line)) {
     return std::nullopt;
   }
-  // The second field is the program's name, which may hold blanks and brackets.
+  // Search from the end: the second field is the name of the program, which may contain blanks and brackets.
   const std::size_t end_of_name = line.rfind(')');
   if (end_of_name == std::string::npos) {
     return std::nullopt;
@@ -109,7 +109,7 @@ std::string meeting_directory() {
 
 Result<std::string> meeting_path(const std::string& directory, const JobEnv& job) {
   SRT_TRY(check_directory(directory));
-  // torchrun's id is "none" unless given, so it does not tell jobs apart.
+  // The default job id of torchrun is "none", which does not distinguish jobs.
   if (!job.job_id.empty() && job.job_id != "none") {
     return directory + "/" + file_name_of(job.launcher + "-" + job.job_id);
   }

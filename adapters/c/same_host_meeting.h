@@ -1,8 +1,9 @@
-// How the ranks of one host find rank 0 when their launcher tells them no port: a file that only their user can read.
+// Meeting file: leads the ranks of one host to rank 0 if their launcher gives them no port. Readable by their user
+// only.
 //
-// Written by rank 0, read by the others, named after the job, removed at the end of rank 0's process. A file left
-// behind by a killed process is recognised by its process id and start time and ignored. Any thread; blocks on the file
-// system.
+// Rank 0 writes the file, named after the job, and removes it as its process ends; the other ranks read it. A file left
+// behind by a killed process is recognised by its process id and start time, and ignored. Any thread; calls block on
+// the file system.
 #pragma once
 
 #include <functional>
@@ -20,14 +21,17 @@ struct Meeting {
   rendezvous::Secret secret;
 };
 
-// The same for all ranks of a job on this host: from the launcher's name for the job, else from the parent process.
-// `directory` is made with mode 0700 when it is not there; one that others could write to is refused.
+// Returns the path of the meeting file, the same for all ranks of a job on this host: it contains the job id of the
+// launcher, else the id of the parent process. Creates `directory` with mode 0700 if missing, and refuses a directory
+// that other users could write to.
 Result<std::string> meeting_path(const std::string& directory, const JobEnv& job);
-std::string meeting_directory();  // below /tmp, one a user
+// Returns the default directory, one for each user, below /tmp.
+std::string meeting_directory();
 
-// Replaces a file from a dead process; mode 0600.
+// Writes the file with mode 0600; replaces a file of a dead process.
 Status write_meeting(const std::string& path, const Meeting& meeting);
-// Waits at most `timeout` for the file. `interrupted` (may be empty) is asked ten times a second or more.
+// Waits at most `timeout` for the file and returns its content. Polls `interrupted` (may be empty) at least ten times a
+// second; true ends the wait with kAborted.
 Result<Meeting> await_meeting(const std::string& path, Duration timeout, const std::function<bool()>& interrupted);
 
 }  // namespace sirtaki::adapters

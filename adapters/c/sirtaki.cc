@@ -1,4 +1,5 @@
-// The C interface: life of the session and operations by name. Streams and introspection are in sirtaki_stream.cc.
+// The C interface: start and end of the session, and operations by name. Streams and introspection are in
+// sirtaki_stream.cc.
 #include "adapters/c/sirtaki.h"
 
 #include <cstring>
@@ -48,7 +49,7 @@ void copy_hex(const std::string& hex, char* out) {
   std::memcpy(out, hex.c_str(), kDigits + 1);
 }
 
-// Answers about ranks, -1 without a session.
+// Returns the answer of `question`, asked of the open session; -1 without a session.
 template <class Question>
 int ask(Question&& question) noexcept {
   try {
@@ -87,7 +88,7 @@ Status submit(const sirtaki_request_args* args, int count, sirtaki_request* requ
     const auto* current = reinterpret_cast<const sirtaki_request_args*>(cursor);
     SRT_ASSIGN(auto op, sirtaki::adapters::to_op(*current));
     ops.push_back(std::move(op));
-    // The caller's header may be another one.
+    // The header of the caller may have another size than sizeof(sirtaki_request_args) here.
     cursor += current->struct_size;
   }
   SRT_ASSIGN(const auto ids, active->session->submit(std::move(ops)));
@@ -103,9 +104,9 @@ Status result_of(sirtaki_request request, sirtaki_tensor* output, const std::int
   if (result == nullptr) {
     return sirtaki::invalid_argument("the request has no result of the runtime's; was it waited for successfully?");
   }
-  // All that is written was there in the first version.
+  // No check of the size is needed: all fields written below exist since the first version of the struct.
   SRT_TRY(sirtaki::adapters::known_tensor(output).status());
-  // The runtime's memory is the caller's until release, to read and to write.
+  // The caller may write to the result, too, until it releases the request.
   output->data = const_cast<std::byte*>(result->data.data());
   output->dims = result->dims.data();
   output->ndim = static_cast<std::int32_t>(result->dims.size());

@@ -281,7 +281,7 @@ SIRTAKI_API sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* u
 /* Gives up the current step on all ranks, for instance after an exception in backward. All ranks get SIRTAKI_ABORTED
  * with `why` (may be NULL) in the text. */
 SIRTAKI_API sirtaki_status sirtaki_stream_abort(sirtaki_stream stream, const char* why);
-/* Closes the stream on this rank; its id is invalid from then on. */
+/* Closes the stream; operations in flight end with SIRTAKI_ABORTED first. Its id is invalid from then on. */
 SIRTAKI_API sirtaki_status sirtaki_stream_close(sirtaki_stream stream);
 
 /* Codecs that send less than the gradient keep the residual, the part not sent, for the next step. Copies the residual

@@ -32,7 +32,7 @@ using sirtaki::local_updates::LocalOutcome;
 using sirtaki::local_updates::LocalUpdater;
 using sirtaki::local_updates::SessionExchange;
 
-// What a handle points to. Members go in the opposite order.
+// The object behind a handle. Members are destroyed in reverse order: the updater uses those above it.
 struct sirtaki_local_training {
   pid_t process = getpid();
   std::shared_ptr<Active> owner;
@@ -57,14 +57,14 @@ Result<std::unique_ptr<sirtaki_local_training>> open_training(const sirtaki_loca
   return made;
 }
 
-// Runs a collective call and says what it did.
+// Runs a collective call and writes its outcome.
 template <class Call>
 sirtaki_status run(sirtaki_local local, sirtaki_local_outcome* outcome, Call&& call) {
   return guarded([&]() -> Status {
     if (local == nullptr) {
       return sirtaki::invalid_argument("local is NULL");
     }
-    // Before anything is sent.
+    // Check the struct of the caller before the call can send anything.
     SRT_TRY(sirtaki::adapters::from_outcome({}, {}, outcome));
     SRT_ASSIGN([[maybe_unused]] const auto active, DefaultSession::instance().need(local->owner->generation));
     SRT_ASSIGN(const LocalOutcome done, std::forward<Call>(call)(*local->updater));
@@ -173,7 +173,7 @@ sirtaki_status sirtaki_local_restore(sirtaki_local local, const void* in, int64_
 }
 
 void sirtaki_local_close(sirtaki_local local) {
-  // A forked child has its memory, but no thread that could end what is in flight.
+  // A forked child has a copy of the memory, but no thread that could finish merges in flight.
   if (local == nullptr || local->process != getpid()) {
     return;
   }

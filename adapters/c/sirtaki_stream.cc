@@ -73,7 +73,7 @@ sirtaki_status sirtaki_stream_open(const sirtaki_stream_args* args, sirtaki_stre
     }
     SRT_ASSIGN(auto spec, sirtaki::adapters::to_stream(*args));
     SRT_ASSIGN(const auto active, DefaultSession::instance().need());
-    // Every rank is waited for as long as for an operation.
+    // Other ranks have as much time to open the stream as to submit an operation.
     const Duration timeout = active->session->config().control.stall_fail;
     SRT_ASSIGN(const StreamId id, active->session->open_stream(std::move(spec), timeout));
     *stream = (static_cast<sirtaki_stream>(active->generation) << kStreamGenerationShift) | id.value;

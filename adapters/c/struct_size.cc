@@ -8,10 +8,10 @@
 namespace sirtaki::adapters {
 namespace {
 
-// No struct comes near it: something else lies where the size should be.
+// No struct is nearly as large: a greater value means that struct_size was not set.
 constexpr std::size_t kMostBytes = 4096;
 
-// The fields of the first version of each struct.
+// Sizes of the first version of each struct.
 constexpr std::size_t kFirstTensor = offsetof(sirtaki_tensor, cuda_stream);
 constexpr std::size_t kFirstInit = offsetof(sirtaki_init_args, interrupted);
 constexpr std::size_t kFirstStream = offsetof(sirtaki_stream_args, prescale);
@@ -19,7 +19,7 @@ constexpr std::size_t kFirstLocal = offsetof(sirtaki_local_args, buffer_count);
 constexpr std::size_t kFirstLocalStep = offsetof(sirtaki_local_step_args, share);
 constexpr std::size_t kFirstOutcome = offsetof(sirtaki_local_outcome, equalize_optimizer);
 
-// Sizes of a request: the part before its tensors, and the smallest part behind them.
+// Sizes within a request: the part before its tensors, and the part after them in this and in the first version.
 constexpr std::size_t kRequestHead = offsetof(sirtaki_request_args, input);
 constexpr std::size_t kRequestTail = offsetof(sirtaki_request_args, reduce_op);
 constexpr std::size_t kRequestTailBytes = sizeof(sirtaki_request_args) - kRequestTail;
@@ -79,7 +79,7 @@ Result<sirtaki_tensor> known_tensor(const void* given) {
 Result<sirtaki_tensor> tensor_at(const sirtaki_tensor* tensors, int index) {
   const std::size_t size = size_at(tensors);
   const std::byte* given = bytes_of(tensors) + static_cast<std::size_t>(index) * size;
-  // Before the memory of a second tensor is looked at, the size of the first has to make sense.
+  // Check the size of the first tensor before it leads to the second one.
   SRT_TRY(check_struct_size(tensors, kFirstTensor, sizeof(sirtaki_tensor), "sirtaki_tensor").status());
   if (size_at(given) != size) {
     return invalid_argument("tensors[" + std::to_string(index) + "].struct_size is " + std::to_string(size_at(given)) +
@@ -97,7 +97,7 @@ Result<sirtaki_request_args> known_request(const void* given) {
   constexpr std::size_t kFirstRequest = kRequestHead + 2 * kFirstTensor + kFirstRequestTail;
   SRT_ASSIGN(const std::size_t size, bounded_size(given, kFirstRequest, sizeof(out), kName));
   const std::byte* input = bytes_of(given) + kRequestHead;
-  // A barrier has no tensor, and programs of the first versions left its size out.
+  // A barrier uses no tensor, and programs built with the first versions leave its size 0.
   const std::size_t stated = size_at(input);
   const std::size_t tensor = stated == 0 ? sizeof(sirtaki_tensor) : stated;
   const std::size_t tail = kRequestHead + 2 * tensor;
