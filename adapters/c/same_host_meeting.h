@@ -28,7 +28,7 @@ Result<std::string> meeting_path(const std::string& directory, const JobEnv& job
 // Returns the default directory, one for each user, below /tmp.
 std::string meeting_directory();
 
-// Writes the file with mode 0600; replaces a file of a dead process.
+// Writes the file with mode 0600; replaces a file left by a dead process.
 Status write_meeting(const std::string& path, const Meeting& meeting);
 // Waits at most `timeout` for the file and returns its content. Polls `interrupted` (may be empty) at least ten times a
 // second; true ends the wait with kAborted.

@@ -16,7 +16,7 @@ namespace {
 
 using control::Coordinator;
 
-// Members that are connected, for drain(): the only state other threads look at.
+// Number of connected members, for drain(): the only state that other threads read.
 class Presence {
  public:
   void set(int count) {
@@ -46,13 +46,13 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
       : options_(std::move(options)), events_(std::move(events)) {}
 
   ~CoordinatorServerImpl() override {
-    // On the loop, which reads server_ for every message that arrives: in between two of them the server goes.
+    // Runs on the loop, because handlers of arriving messages read server_ there.
     loop_.run_sync([this] {
       server_.reset();
       loop_.cancel(tick_);
       coordinator_.reset();
     });
-    // What was handed over is written; then nobody posts to the other any more.
+    // The first call waits until all posted trace records are written. trace_loop_ posts to loop_, so it stops first.
     trace_loop_.run_sync([] {});
     trace_loop_.stop();
     loop_.stop();
@@ -63,7 +63,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
     if (!server) {
       return server.status();
     }
-    // The handler may already have been called; it reads server_ on the loop only.
+    // Handlers may already run on the loop, where they read server_, so it is set there.
     loop_.run_sync([&] { server_ = std::move(*server); });
     return {};
   }
@@ -126,7 +126,8 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
       }
       coordinator_->on_received(sourced.ranks, sourced.message, loop_.now());
       if (std::holds_alternative<control::Leaving>(sourced.message)) {
-        // A rank that relays for others stays connected until they are done; nobody is to wait for its work that long.
+        // A rank that relays for others stays connected until they are done; announce its leave now, so that no rank
+        // waits for its work meanwhile.
         for (const Rank rank : sourced.ranks.ranks()) {
           server_->announce_leave(rank);
         }
@@ -184,7 +185,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
     schedule_tick();
   }
 
-  // On every rank's own connection.
+  // Sends a message to each rank over its own connection.
   void send(const control::RankSet& to, const control::CoordinatorMessage& message) {
     const std::vector<std::byte> bytes = control::encode(message);
     for (const Rank r : to.ranks()) {
@@ -243,7 +244,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
       return;
     }
     close_trace();
-    // Files may be slow: they are written on a thread of their own, which the writer belongs to.
+    // A slow file must not delay the coordinator, so the writer is used and destroyed on trace_loop_.
     trace_ = std::shared_ptr<TraceWriter>(std::move(*writer));
     trace_open_ = all_.size();
     send(all_, control::TraceSwitch{true});
@@ -287,7 +288,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
   CoordinatorServerEvents events_;
   Presence presence_;
   std::unique_ptr<Coordinator> coordinator_;
-  std::vector<control::RelayPlace> tops_;  // relays that speak to this hub; empty: every rank does
+  std::vector<control::RelayPlace> tops_;  // relays connected to this server; empty without a tree
   std::shared_ptr<TraceWriter> trace_;     // used on trace_loop_
   int trace_open_ = 0;
   control::RankSet all_;

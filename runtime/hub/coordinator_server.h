@@ -1,8 +1,8 @@
 // CoordinatorServer: the coordinator of a job, a rendezvous Server with the agreement state machine
-// (control/coordinator.h) on one control thread. Lives in the launcher, or in rank 0's process when another launcher
-// started the ranks.
+// (control/coordinator.h) on one control thread.
 //
-// Holds nothing that training needs in its steady state; when it is gone the ranks end with an error that says so.
+// Owned by: the launcher, or the process of rank 0 if another launcher started the ranks. Steady-state training does
+// not depend on its state, but ranks that lose their coordinator end with an error that says so.
 #pragma once
 
 #include <memory>
@@ -15,32 +15,34 @@
 
 namespace sirtaki::hub {
 
-// What the owner of a hub may want to tell its user. Called on the hub's thread; must not block.
+// Events that the owner may report to the user. Called on the control thread; must not block.
 struct CoordinatorServerEvents {
   MoveFunction<void(const rendezvous::Membership&)> on_epoch;
   MoveFunction<void(Rank, const Status&)> on_lost;
-  MoveFunction<void(Rank)> on_left;                   // in order
-  MoveFunction<void(const std::string&)> on_warning;  // stall reports and the like, one line each
+  MoveFunction<void(Rank)> on_left;                   // the rank has left in order
+  MoveFunction<void(const std::string&)> on_warning;  // one line for the log, such as a stall report
 };
 
 struct CoordinatorServerOptions {
   rendezvous::ServerOptions server;
-  Duration stall_warn = std::chrono::seconds(60);  // a rank is alive but late: say so
-  Duration stall_fail = std::chrono::minutes(30);  // give the operation up
-  Duration stuck_after = std::chrono::seconds(1);  // provably stuck for so long: error on all ranks
+  Duration stall_warn = std::chrono::seconds(60);  // warn of an operation that waits so long for live ranks
+  Duration stall_fail = std::chrono::minutes(30);  // then give the operation up
+  Duration stuck_after = std::chrono::seconds(1);  // a deadlock that lasts so long is an error on all ranks
   control::CoordinatorOptions coordinator;
 };
 
 class CoordinatorServer {
  public:
+  // Starts the control thread and listens. Any thread.
   static Result<std::unique_ptr<CoordinatorServer>> start(CoordinatorServerOptions options,
                                                           CoordinatorServerEvents events);
-  virtual ~CoordinatorServer() = default;  // closes the port, ends the thread
+  // Closes the port and ends the thread.
+  virtual ~CoordinatorServer() = default;
 
   virtual std::uint16_t port() const = 0;
-  // Any thread. See rendezvous::Server::report_exit.
+  // Reports the end of the process of a rank, see rendezvous::Server::report_exit(). Any thread.
   virtual void report_exit(Rank rank, std::string what) = 0;
-  // Any thread. Waits until no member is connected, at most `grace`; true when that was reached.
+  // Waits at most `grace` until no member is connected; returns true if none is. Any thread.
   virtual bool drain(Duration grace) = 0;
 };
 

@@ -16,14 +16,14 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr int kMaxVisitors = 64;  // that have not proved the secret, beyond one for each child
+constexpr int kMaxVisitors = 64;  // connections before their proof of the secret, beyond one for each child
 
 class BranchImpl final : public Branch, public LinkHandler {
  public:
   BranchImpl(AsioLoop& loop, asio::ip::tcp::socket socket, std::vector<std::byte> following)
       : link_(std::make_shared<Link>(loop, std::move(socket), *this)), following_(std::move(following)) {}
   ~BranchImpl() override {
-    // What a leave has queued still goes out.
+    // After a leave, frames that are still queued must reach the other side.
     if (left_) {
       link_->finish();
     } else {
@@ -70,8 +70,8 @@ class BranchImpl final : public Branch, public LinkHandler {
   BranchHandler* handler_ = nullptr;
   std::shared_ptr<Link> link_;
   std::vector<std::byte> following_;
-  bool left_ = false;  // this end, or it has answered the other's leave
-  bool over_ = false;  // an end is no news
+  bool left_ = false;  // sent a leave, or answered one
+  bool over_ = false;  // the leave is complete: the end of the connection is expected
 };
 
 class BranchPortImpl final : public BranchPort, private GateHandler {

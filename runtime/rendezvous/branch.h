@@ -1,9 +1,11 @@
-// Branches: the connections of the tree of relays, each from a process to the one that relays for it.
+// Branches: the connections of the relay tree, each from a process to the process that relays for it.
 //
-// A BranchPort listens for those below, dial() and adopt() make the upper end's other half. A branch carries frames of
-// either side (kTree) in their order and ends by a leave that the other side answers when it has taken in all before.
-// Has no heartbeats: whether a process lives is the server's to say. Everything but BranchPort::open() belongs to the
-// loop's thread, destructors too (or any thread, once the loop has been stopped). Knows nothing of what the frames say.
+// The upper end accepts branches at a BranchPort; the lower end connects with dial() and Branch::adopt(). A branch
+// carries kTree frames in order, both ways, without reading them. It ends with a leave, which the other side answers
+// after it has received every earlier frame. Branches have no heartbeats: the server detects dead processes.
+//
+// Threads: everything but BranchPort::open() runs on the loop thread, destructors too (on any thread once the loop has
+// stopped).
 #pragma once
 
 #include <memory>
@@ -15,11 +17,11 @@
 
 namespace sirtaki::rendezvous {
 
-// Who the lower end is, and which place in the tree it takes.
+// Identifies the lower end and its place in the tree.
 struct BranchHello {
   Epoch epoch;
   Rank from = -1;
-  std::int32_t relay = -1;  // the one it is to be a child of
+  std::int32_t relay = -1;  // the relay whose child it becomes
   bool operator==(const BranchHello&) const = default;
 };
 std::vector<std::byte> encode(const BranchHello& hello);
@@ -27,23 +29,23 @@ Result<BranchHello> decode_branch_hello(ConstBytes bytes);
 
 class Branch;
 
-// On the loop; each may destroy the branch.
+// Called on the loop thread; every callback may destroy the branch.
 class BranchHandler {
  public:
   virtual ~BranchHandler() = default;
   virtual void on_tree(Branch& branch, ConstBytes message) = 0;
-  virtual void on_leave(Branch& branch) = 0;                     // nothing follows; it has been answered
-  virtual void on_leave_ok(Branch& branch) = 0;                  // the other side has everything
-  virtual void on_end(Branch& branch, const Status& cause) = 0;  // without a leave; once, last
+  virtual void on_leave(Branch& branch) = 0;     // the other side leaves; it gets the answer, and no frame follows
+  virtual void on_leave_ok(Branch& branch) = 0;  // the answer to leave(): the other side has received every frame
+  virtual void on_end(Branch& branch, const Status& cause) = 0;  // ended without a leave; called at most once, last
 };
 
 class Branch {
  public:
   virtual ~Branch() = default;
-  // Takes over a connection that dial() has made.
+  // Makes a branch of a connection that dial() has opened.
   static Result<std::unique_ptr<Branch>> adopt(AsioLoop& loop, Dialed dialed);
 
-  // Frames are delivered from here on. `handler` outlives the branch.
+  // Starts to deliver frames. `handler` outlives the branch.
   virtual void start(BranchHandler& handler) = 0;
   virtual void send(ConstBytes message) = 0;  // at most kMaxTree bytes (frame.h)
   virtual void leave() = 0;
@@ -62,13 +64,13 @@ struct BranchPortOptions {
   std::uint16_t port_last = 0;
   Secret secret;
   Duration handshake_timeout = std::chrono::seconds(5);
-  Duration silence_timeout{};  // sent bytes that nobody has acknowledged for so long end a branch
+  Duration silence_timeout{};  // a branch ends if sent bytes stay unacknowledged for so long
   int children = 0;
 };
 
 class BranchPort {
  public:
-  // Any thread but the loop's. `handler` and `loop` outlive the port.
+  // Opens the port. `handler` and `loop` outlive the port. Any thread but the loop thread.
   static Result<std::unique_ptr<BranchPort>> open(AsioLoop& loop, BranchPortOptions options,
                                                   BranchPortHandler& handler);
   virtual ~BranchPort() = default;

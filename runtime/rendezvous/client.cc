@@ -19,7 +19,7 @@ namespace asio = boost::asio;
 
 namespace {
 
-// What a blocked caller waits for; the loop fills it in.
+// Result for a blocked caller, set by the loop.
 struct Outcome {
   std::mutex mutex;
   std::condition_variable changed;
@@ -109,12 +109,11 @@ void Client::Core::arm_watch(TimePoint due) {
   watch_ = loop_.after(due - loop_.now(), [this] { on_watch(); });
 }
 
-// Armed for the time at which the silence since the last received byte becomes too long; mostly finds that something
-// came meanwhile.
+// Runs when the silence would be too long if no byte had come since it was armed; re-arms if one has come.
 void Client::Core::on_watch() {
   const TimePoint now = loop_.now();
   if (now - watch_due_ > interval_) {
-    awake_since_ = now;  // this process was stopped: what came meanwhile may still be unread
+    awake_since_ = now;  // this process was stopped: bytes received meanwhile may be unread
   }
   const TimePoint due = std::max(link_->last_received(), awake_since_) + timeout_;
   if (due > now) {
@@ -200,7 +199,7 @@ void Client::Core::on_ping(ConstBytes payload) {
 
 void Client::Core::on_joined(ConstBytes payload) {
   if (state_ == State::kLeaving) {
-    return;  // gave up while the server let us in
+    return;  // leave() was called before the answer of the server
   }
   auto membership = decode_membership(payload);
   if (state_ != State::kJoining || !membership || rank_ >= membership->size()) {
@@ -277,7 +276,7 @@ Status Client::start(Dialed dialed) {
 
 void Client::close() {
   if (!loop_.run_sync([this] { core_->close(); })) {
-    core_->close();  // the loop has been stopped: everything of it belongs to this thread now
+    core_->close();  // the loop has stopped, so its state belongs to this thread
   }
 }
 
@@ -324,7 +323,7 @@ void Client::send(FrameType type, std::vector<std::byte> message) {
 }
 
 void Client::leave(Duration grace) {
-  // In run_sync: when it returns, a callback that was running has returned, and none will start.
+  // run_sync() returns after any callback that was running, and core_->leave() prevents later ones.
   loop_.run_sync([this] { core_->leave(); });
   Outcome& outcome = core_->outcome;
   {

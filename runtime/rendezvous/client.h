@@ -1,8 +1,8 @@
-// Client: one rank's connection to the Server, on its own control thread, so that heartbeats survive a busy data plane.
+// Client: the connection of a rank to the Server, on its own control thread, so that a busy data plane delays no
+// heartbeat.
 //
-// Owned by: Session. At most 10 wake-ups a second when idle. One client takes part in one epoch; the next epoch takes a
-// new client, which is cheap.
-// Destroying a client that has not left closes its connection: to everybody else this rank is then lost.
+// Owned by: Session. Wakes up at most 10 times a second when idle. A client takes part in one epoch; make a new one,
+// which is cheap, for the next. If a client is destroyed before leave(), the other ranks take this rank for lost.
 #pragma once
 
 #include <atomic>
@@ -23,55 +23,59 @@
 
 namespace sirtaki::rendezvous {
 
-// Called on the client's loop, between a join that succeeded and leave() or the destructor.
+// Called on the loop of the client, from the success of join() until leave() or the destructor.
 class ClientHandler {
  public:
   virtual ~ClientHandler() = default;
-  virtual void on_message(ConstBytes message) = 0;                          // from the server's handler
-  virtual void on_tree(ConstBytes message) { static_cast<void>(message); }  // the same, for several ranks
-  virtual void on_lost(Rank rank, const Status& cause) = 0;  // another member died or is silent; blame names it
-  virtual void on_left(Rank rank) = 0;                       // another member left in order
-  virtual void on_disconnected(const Status& cause) = 0;     // the server is gone or gave us up; once, last callback
+  virtual void on_message(ConstBytes message) = 0;                          // sent by the handler of the server
+  virtual void on_tree(ConstBytes message) { static_cast<void>(message); }  // the same, on behalf of several ranks
+  virtual void on_lost(Rank rank, const Status& cause) = 0;  // another member died or is silent; cause.blame() names it
+  virtual void on_left(Rank rank) = 0;                       // another member has left
+  // The server is gone, or takes this rank for lost. Called once, as the last callback.
+  virtual void on_disconnected(const Status& cause) = 0;
 };
 
 struct ClientOptions {
   std::string server;  // "host:port" or "[v6]:port"
   Secret secret;
-  Duration connect_timeout = std::chrono::seconds(30);  // retries until then: the server may start later
+  Duration connect_timeout = std::chrono::seconds(30);  // connect() retries so long: the server may start later
   Duration handshake_timeout = std::chrono::seconds(5);
-  Duration join_timeout = std::chrono::seconds(120);  // the server's own, shorter, names who is absent
-  Duration heartbeat_interval = default_config().control.heartbeat_interval;  // the server's; it sends, we answer
-  Duration heartbeat_timeout = default_config().control.heartbeat_timeout;    // without a sign of life from the server
+  Duration join_timeout = std::chrono::seconds(120);  // longer than on the server, whose error names absent ranks
+  // Interval at which the server sends heartbeats, which the client answers; equal on both.
+  Duration heartbeat_interval = default_config().control.heartbeat_interval;
+  // Silence after which the server counts as gone.
+  Duration heartbeat_timeout = default_config().control.heartbeat_timeout;
 };
 
 class Client {
  public:
-  // Connects and authenticates; blocks within connect_timeout. Any thread but the loop's. `cancelled` (may be empty) is
-  // polled at least ten times a second by the thread that is in connect() or join(), so that Ctrl-C ends it; a true
-  // answer gives kAborted. `loop` and `handler` outlive the client.
-  // kUnavailable: no server within connect_timeout, or it has another secret. kMismatch: another protocol version.
+  // Connects and authenticates; blocks for at most connect_timeout. connect() and join() poll `cancelled` (may be
+  // empty) on the calling thread at least ten times a second; true ends them with kAborted, for Ctrl-C. `loop` and
+  // `handler` outlive the client. Any thread but the loop thread.
+  // kUnavailable: no server answered within connect_timeout, or its secret differs. kMismatch: another protocol
+  // version.
   static Result<std::unique_ptr<Client>> connect(AsioLoop& loop, ClientOptions options, ClientHandler& handler,
                                                  MoveFunction<bool()> cancelled);
   ~Client();
 
-  // The local address the connection uses: the one that routes to the server, hence the default for data endpoints.
+  // Returns the local address of the connection. It routes to the server, hence it is the default for data endpoints.
   std::string local_address() const { return local_address_; }
-  // Joins; blocks until the epoch has formed or failed. Callbacks may come even before it returns. Once per client;
-  // after a failure the client is of no more use and no callback runs. Any thread but the loop's.
+  // Joins the next epoch; blocks until it has formed or failed. Callbacks may run before it returns. Call it once;
+  // after a failure no callback runs, and the client can only be destroyed. Any thread but the loop thread.
   Result<Membership> join(const JoinRequest& request);
-  // Any thread; queued in order, at most kMaxMessage bytes (frame.h). Before join() has succeeded messages are dropped;
-  // later too when the connection is gone (on_disconnected has told, or will).
+  // Queues a message of at most kMaxMessage bytes (frame.h), in order. Drops it before join() has succeeded, and after
+  // the connection has ended, which on_disconnected() reports. Any thread.
   void send(std::vector<std::byte> message) { send(FrameType::kMessage, std::move(message)); }
-  // The same on behalf of several ranks, at most kMaxTree bytes.
+  // Queues a message on behalf of several ranks, of at most kMaxTree bytes.
   void send_tree(std::vector<std::byte> message) { send(FrameType::kTree, std::move(message)); }
-  // Tells the server that this rank goes, waits at most `grace` until the server has confirmed, closes. Messages sent
-  // before are delivered before. From its start no callback begins, after it none runs. Any thread but the loop's;
-  // idempotent.
+  // Leaves the epoch after all queued messages, waits at most `grace` for the answer of the server, and closes the
+  // connection. No callback begins after leave() has begun, and none runs after it has returned. Any thread but the
+  // loop thread; idempotent.
   void leave(Duration grace);
   std::uint64_t messages_sent() const { return sent_.load(std::memory_order_relaxed); }  // without heartbeats
 
  private:
-  // The part on the loop. Shared, so that tasks still queued for it are harmless after the client is gone.
+  // State used on the loop. Shared, so that tasks still queued there are harmless after the client is destroyed.
   class Core;
 
   Client(AsioLoop& loop, ClientOptions options, std::shared_ptr<Core> core, MoveFunction<bool()> cancelled);

@@ -1,8 +1,8 @@
-// ClockFilter: how far another host's monotonic clock is from ours, from round trips. Pure; owned by Server, one a
-// peer.
+// ClockFilter: offset of the monotonic clock of another host, estimated from round trips. Pure. Owned by: Server, one
+// for each peer.
 //
-// The reply's clock is taken as read in the middle of the round trip, so the error is at most half of it: among the
-// last few round trips the shortest one counts.
+// The estimate assumes that the peer read its clock in the middle of the round trip, so its error is at most half the
+// round trip. Hence the shortest of the last few round trips counts.
 #pragma once
 
 #include <array>
@@ -16,10 +16,10 @@ class ClockFilter {
  public:
   static constexpr std::size_t kWindow = 16;
 
-  // `sent` and `received` on our clock, `theirs` on the other one in between. A round trip that ends before it began
-  // is ignored.
+  // Adds a round trip: `sent` and `received` by the local clock, `theirs` by the clock of the peer in between. Ignores
+  // a round trip that ends before it began.
   void add(TimePoint sent, TimePoint received, TimePoint theirs);
-  // Their clock - our clock; zero before the first round trip.
+  // Returns the clock of the peer minus the local clock; zero before the first round trip.
   Duration offset() const;
   std::size_t samples() const { return samples_; }  // since the start
 

@@ -38,7 +38,8 @@ Status differs(const std::string& what, const std::string& fix,
   if (values.size() <= 1) {
     return {};
   }
-  // In order of the lowest rank; the second one holds the first rank that differs from the lowest.
+  // Sorted by the lowest rank of each value, so the second line begins with the first rank that differs from the
+  // lowest.
   std::vector<std::pair<Rank, std::string>> lines;
   for (const auto& [value, ranks] : values) {
     lines.emplace_back(ranks.front(), value + " on " + ranks_text(ranks));
@@ -141,7 +142,7 @@ Membership JoinRound::form(Epoch epoch) const {
   Membership membership;
   membership.epoch = epoch;
   for (const auto& [rank, request] : requests_) {
-    membership.fanout = request.fanout;  // one of the agreed options
+    membership.fanout = request.fanout;  // equal on all ranks, since it is an agreed option
     membership.members.push_back(
         {rank, request.hostname, request.host_id, request.pid, request.data_endpoints, request.relay_endpoints});
   }

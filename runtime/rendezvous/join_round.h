@@ -1,4 +1,4 @@
-// JoinRound: the ranks that wait for the next epoch, and what is wrong with them. Pure; owned by Server.
+// JoinRound: the ranks that wait for the next epoch, and checks that they fit together. Pure. Owned by: Server.
 #pragma once
 
 #include <map>
@@ -11,27 +11,28 @@
 
 namespace sirtaki::rendezvous {
 
-// "rank 3", "ranks 0, 2-5, 9"; cut after a dozen pieces with "and 37 more".
+// Returns "rank 3" or "ranks 0, 2-5, 9"; after a dozen pieces the rest becomes "and 37 more".
 std::string ranks_text(const std::vector<Rank>& ranks);
-// "rank 3 (host node-b, process 4711)".
+// Returns "rank 3 (host node-b, process 4711)".
 std::string rank_text(Rank rank, const std::string& hostname, std::int64_t pid);
 
 class JoinRound {
  public:
   explicit JoinRound(int size) : size_(size) {}
 
-  // What can be said of one request alone: kMismatch for a wrong size, a rank out of range or one that is already here.
+  // Checks one request. kMismatch: its size is wrong, or its rank is out of range or already waiting.
   Status check(const JoinRequest& request) const;
-  void add(JoinRequest request);  // check() was ok
+  // Adds a request that check() has accepted.
+  void add(JoinRequest request);
   void remove(Rank rank) { requests_.erase(rank); }
   void clear() { requests_.clear(); }
 
   bool is_empty() const { return requests_.empty(); }
   bool is_full() const { return static_cast<int>(requests_.size()) == size_; }
   std::vector<Rank> absent() const;
-  // kMismatch when versions or agreed options of those present differ; names the option, ranks and values.
+  // Compares versions and agreed options of the waiting ranks. kMismatch names the option, the ranks and the values.
   Status agreement() const;
-  // Those present, by rank.
+  // Returns the membership of the waiting ranks, sorted by rank.
   Membership form(Epoch epoch) const;
 
  private:

@@ -12,10 +12,10 @@ namespace sirtaki::rendezvous {
 
 namespace {
 
-// Round trips right after the connection, so that the clock offset is good before the first heartbeat interval ends.
+// Extra round trips after a connection, so that the clock offset is good before the first heartbeat interval ends.
 constexpr std::size_t kFirstPings = 4;
-// The socket of a process that has ended is closed, and what it said last is read before this has passed; if it is
-// still open, a child of that process holds it.
+// The end of a process closes its socket, and its last bytes are read within this time. A socket that is still open
+// then is held by a child of the process.
 constexpr Duration kExitDrain = std::chrono::milliseconds(20);
 
 }  // namespace
@@ -79,7 +79,7 @@ ServerImpl::~ServerImpl() {
     listener_.reset();
   };
   if (!loop_.run_sync(close_all)) {
-    close_all();  // the loop has been stopped: everything of it belongs to this thread now
+    close_all();  // the loop has stopped, so its state belongs to this thread
   }
 }
 
@@ -174,8 +174,8 @@ void ServerImpl::arm_tick(TimePoint next) {
 
 void ServerImpl::on_tick() {
   const TimePoint now = loop_.now();
-  // When this thread itself was late (stopped process, suspended host), what the others sent may still be unread, and
-  // they may have been suspended too: everybody gets the full time again.
+  // If this thread itself was late (stopped process, suspended host), bytes of the peers may be unread, and the peers
+  // may have been suspended, too: each gets the full timeout again.
   if (now - tick_due_ > options_.heartbeat_interval) {
     awake_since_ = now;
   }
@@ -194,7 +194,7 @@ void ServerImpl::on_tick() {
     next = std::min(next, expires);
   }
   for (Peer* peer : silent) {
-    // A verdict runs handlers, and those may end other peers.
+    // on_silence() runs handlers, which may end other peers.
     if (peers_.count(peer) != 0 && !peer->ended) {
       on_silence(*peer, now - peer->link->last_received());
     }
@@ -258,15 +258,15 @@ void ServerImpl::report_exit(Rank rank, const std::string& what) {
   peer->verdict = loop_.after(kExitDrain, [this, peer, cause] { conclude(*peer, cause); });
 }
 
-// The one way a connection without a leave ends.
+// Every connection that ends without a leave ends here.
 void ServerImpl::conclude(Peer& peer, const Status& cause) {
   const Peer::State before = peer.state;
   const Rank rank = peer.rank;
   const bool announced = peer.announced;
-  peer.link->send(FrameType::kLost, encode_lost(rank, cause));  // reaches it if it is still there, or wakes up in time
+  peer.link->send(FrameType::kLost, encode_lost(rank, cause));  // received if the peer is alive, or resumes in time
   forget(peer);
   if (before == Peer::State::kMember && announced) {
-    // The others know that it has left: nobody waits for it any more, and its end is no news to the job.
+    // The other members have the notice of its leave and do not wait for it, so its end is no loss.
     handler_.on_warning("after it had left: " + std::string(cause.text()));
     member_left(rank, announced);
   } else if (before == Peer::State::kMember) {
@@ -277,7 +277,7 @@ void ServerImpl::conclude(Peer& peer, const Status& cause) {
   }
 }
 
-// Takes the peer out of all tables and frees it once the call stack that may still hold it has unwound.
+// Removes the peer from all tables; frees it later on the loop, because callers on the stack may still use it.
 void ServerImpl::forget(Peer& peer) {
   loop_.cancel(peer.verdict);
   peer.link->finish();

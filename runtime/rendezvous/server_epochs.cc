@@ -9,8 +9,8 @@ namespace sirtaki::rendezvous {
 
 namespace {
 
-// At the end of a job all ranks leave within moments of each other: the news is told in few notices, not in one to
-// every rank for every other.
+// All ranks leave at nearly the same time at the end of a job. Collecting leaves for this long avoids a notice to every
+// rank for every other rank.
 constexpr Duration kLeaveLinger = std::chrono::milliseconds(20);
 
 }  // namespace
@@ -46,12 +46,12 @@ void ServerImpl::on_join(Peer& peer, ConstBytes payload) {
   try_form();
 }
 
-// The ranks of a failed attempt that arrive later get the same error, instead of waiting for those that have gone.
+// Late ranks of a failed attempt get the same error, instead of waiting for ranks that are gone. Returns true if so.
 bool ServerImpl::gets_old_verdict(Peer& peer) {
   if (old_verdict_.ok()) {
     return false;
   }
-  // A rank that was told, or whose end was the verdict, is here again: somebody has restarted it.
+  // A rank that has received the error, or whose end caused it, joins again only if it was restarted.
   const bool restarted = notified_.count(peer.rank) != 0 ||
                          (old_verdict_.code() == Code::kPeerLost && old_verdict_.blame().rank == peer.rank);
   if (restarted || loop_.now() >= old_verdict_ends_) {

@@ -1,5 +1,5 @@
-// ServerImpl: the Server's state; split over server.cc (connections, heartbeats, loss) and server_epochs.cc (joining,
-// epochs). Everything but the constructor belongs to the loop's thread.
+// ServerImpl: implementation of Server in server.cc (connections, heartbeats, losses) and server_epochs.cc (joining,
+// epochs). Threads: everything but the constructor runs on the loop thread.
 #pragma once
 
 #include <map>
@@ -25,7 +25,7 @@ struct Peer final : LinkHandler {
   Peer(ServerImpl& owner, std::string from) : server(owner), address(std::move(from)) {}
   void on_frame(const Frame& frame) override;
   void on_end(const Status& cause) override;
-  std::string text() const;  // "rank 3 (host node-b, process 4711)"
+  std::string text() const;  // returns "rank 3 (host node-b, process 4711)"
 
   ServerImpl& server;
   std::string address;
@@ -35,8 +35,8 @@ struct Peer final : LinkHandler {
   std::string hostname;
   std::int64_t pid = 0;
   ClockFilter clock;
-  bool announced = false;  // the others have been told that it leaves, or will be in a moment
-  bool ended = false;      // the connection is over, the verdict waits for report_exit()
+  bool announced = false;  // the notice of its leave has been sent or is queued
+  bool ended = false;      // the connection is over; conclude() waits for report_exit()
   TimerId verdict;
 };
 
@@ -99,22 +99,22 @@ class ServerImpl final : public Server, public GateHandler {
   Peers peers_;
   TimerId tick_;
   TimePoint tick_due_;
-  TimePoint awake_since_;  // when this thread was last found to have been stopped itself
+  TimePoint awake_since_;  // last time at which this thread was found to have been stopped
 
   Epoch epoch_;
-  std::vector<Peer*> members_;  // by rank; null: gone
+  std::vector<Peer*> members_;  // indexed by rank; null if gone
   int alive_ = 0;               // members that are not gone
   bool in_epoch_ = false;
-  std::vector<Rank> departed_;  // left in order, and the others have not been told yet
-  std::vector<Rank> left_;      // nor the handler
+  std::vector<Rank> departed_;  // have left, and the other members have no notice yet
+  std::vector<Rank> left_;      // have left, and the handler has no notice yet
   TimerId departures_;
 
   JoinRound round_;
-  std::vector<Peer*> waiting_;  // by rank; null: not there
+  std::vector<Peer*> waiting_;  // indexed by rank; null if absent
   TimerId join_timer_;
   TimePoint join_deadline_;
-  std::map<Rank, std::string> exits_;  // reported, and not joined again since
-  Status old_verdict_;                 // of the attempt that failed last
+  std::map<Rank, std::string> exits_;  // reports of ranks that have not joined since
+  Status old_verdict_;                 // error of the last failed attempt
   std::set<Rank> notified_;            // ranks that have received old_verdict_
   TimePoint old_verdict_ends_;
 };
