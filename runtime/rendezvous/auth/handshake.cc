@@ -24,15 +24,15 @@ constexpr std::uint16_t kProtocol = 3;
 constexpr std::size_t kNonce = 32;
 constexpr std::size_t kMac = 32;
 constexpr std::size_t kPrefix = 8 + sizeof(kProtocol);
-// prefix, purpose, nonce, length of hello
+// Bytes of prefix, purpose, nonce and length of hello.
 constexpr std::size_t kGreeting = kPrefix + 1 + kNonce + sizeof(std::uint16_t);
-// prefix, nonce, proof
+// Bytes of prefix, nonce and proof.
 constexpr std::size_t kAnswer = kPrefix + kNonce + kMac;
 static_assert(kGreeting + Handshake::kMaxHello <= Handshake::kMaxBytes && kAnswer <= Handshake::kMaxBytes);
 
 using Mac = std::array<std::byte, kMac>;
 
-// One text for everything a stranger may do wrong: it learns nothing about which check failed.
+// Returns one text for all failures, so that a stranger does not learn which check failed.
 Status refused() {
   return {Code::kUnavailable,
           "rejected: wrong job secret or not a Sirtaki peer of this job; fix: give all ranks the same secret "
@@ -62,7 +62,7 @@ struct Handshake::State {
   Purpose purpose = Purpose::kControl;
   Step step = Step::kFailed;
   Status failure;
-  std::vector<std::byte> input;  // of the current step
+  std::vector<std::byte> input;  // received for the current step
   std::vector<std::byte> transcript;
   std::vector<std::byte> output;
   std::vector<std::byte> hello;
@@ -112,7 +112,7 @@ std::size_t Handshake::State::wanted() const {
   return 0;
 }
 
-// Looks at whatever part of the prefix is there: junk is refused at its first wrong byte.
+// Checks the received part of the prefix, so that junk is refused at its first wrong byte.
 Status Handshake::State::check_prefix() const {
   const std::size_t have = std::min(input.size(), kMagic.size());
   if (std::memcmp(input.data(), kMagic.data(), have) != 0) {
@@ -228,7 +228,7 @@ Result<std::size_t> Handshake::feed(ConstBytes received) {
     return s.failure;
   };
   while (s.failure.ok() && s.step != State::Step::kDone && used < received.size()) {
-    // In two bites at most: the fixed part says how long the rest is.
+    // A step takes two pieces at most: the fixed part holds the length of the rest.
     const std::size_t take = std::min(s.wanted() - s.input.size(), received.size() - used);
     const ConstBytes bite = received.subspan(used, take);
     s.input.insert(s.input.end(), bite.begin(), bite.end());

@@ -1,13 +1,13 @@
-// Handshake: mutual proof of the job's secret, as a pure state machine over bytes. Used by control and data
-// connections.
+// Handshake: mutual proof of the secret of a job, as a pure state machine over bytes. Used by control, data and branch
+// connections. The caller does the I/O and keeps the deadline.
 //
 // HMAC-SHA256 challenge: the initiator sends {magic, protocol, purpose, nonce_i, hello}; the acceptor answers
 // {magic, protocol, nonce_a, HMAC(secret, "acceptor" | transcript)}; the initiator proves itself with
-// HMAC(secret, "initiator" | transcript). `hello` (who I am: rank, epoch, ...) is covered by both proofs and is not
-// looked at before the proof has been checked. Constant-time comparison, length caps before any allocation, fresh
-// nonces on both sides against replay, one error text for the peer.
-// Proves who speaks when a connection opens; it neither encrypts nor signs what follows.
-// The caller does the I/O and the deadline.
+// HMAC(secret, "initiator" | transcript). Both proofs cover `hello` (the identity of the initiator: rank, epoch, ...),
+// which is not read before its proof has been checked. Proofs are compared in constant time, lengths are checked before
+// any allocation, both sides use fresh nonces against replay, and the peer sees the same error for every failure.
+//
+// The handshake authenticates the two ends of a new connection; it neither encrypts nor signs later bytes.
 #pragma once
 
 #include <cstdint>
@@ -25,24 +25,24 @@ enum class Purpose : std::uint8_t { kControl = 1, kData = 2, kBranch = 3 };
 class Handshake {
  public:
   static constexpr std::size_t kMaxHello = 256;
-  // More bytes than this are never taken from a peer, nor sent to one.
+  // Limit of the bytes received from a peer, and of those sent to it.
   static constexpr std::size_t kMaxBytes = 512;
 
-  // `hello` is at most kMaxHello bytes. With a secret that is not set, feed() fails and nothing is ever sent.
+  // `hello` is at most kMaxHello bytes. If the secret is not set, feed() fails and nothing is sent.
   static Handshake initiator(const Secret& secret, Purpose purpose, ConstBytes hello);
   static Handshake acceptor(const Secret& secret, Purpose purpose);
   Handshake(Handshake&&) noexcept;
   Handshake& operator=(Handshake&&) noexcept;
   ~Handshake();
 
-  // Takes received bytes; returns how many were used (the rest belongs to what follows the handshake). An error is
-  // final. After one, send what take_output() still holds (it tells the peer our protocol version), then close.
+  // Takes received bytes and returns the number used; the rest follows the handshake. An error is final: send the bytes
+  // of take_output(), which give the peer the protocol version of this side, and close the connection.
   Result<std::size_t> feed(ConstBytes received);
-  // Bytes to send now; cleared by the call. The initiator has some before the first feed(). The initiator's last
-  // bytes are there when done() turns true.
+  // Returns and clears the bytes to send. An initiator has some before the first feed(), and its last ones when done()
+  // has become true.
   std::vector<std::byte> take_output();
   bool done() const;
-  // Acceptor, when done: the initiator's hello.
+  // Returns the hello of the initiator; acceptor only, after done().
   const std::vector<std::byte>& peer_hello() const;
 
  private:

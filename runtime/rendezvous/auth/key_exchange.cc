@@ -32,7 +32,7 @@ const unsigned char* raw(const Secret& secret) {
 
 Result<KeyPair> make_key_pair() {
   KeyPair pair;
-  // Any 32 random bytes are a private key.
+  // Any 32 bytes are a valid private key.
   SRT_ASSIGN(pair.own, Secret::generate());
   const Key key(EVP_PKEY_new_raw_private_key(EVP_PKEY_X25519, nullptr, raw(pair.own), Secret::kBytes), EVP_PKEY_free);
   Raw shown{};

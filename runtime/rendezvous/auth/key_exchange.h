@@ -1,7 +1,7 @@
-// X25519: two processes that send each other their public keys get a key that nobody who reads both can know.
+// X25519 key exchange: two processes that exchange public keys get a key that readers of the exchange do not know.
 //
-// Pure functions; any thread. Neither side learns who the other is: whoever can replace messages on the way can take
-// the place of each, so the channel has to protect what is written, though not what is read.
+// Pure functions; any thread. The exchange does not authenticate the sides: an attacker who can replace messages can
+// impersonate each, so the channel must protect messages against changes, but not against readers.
 #pragma once
 
 #include "runtime/base/status.h"
@@ -9,15 +9,15 @@
 
 namespace sirtaki::rendezvous {
 
-// Keys of X25519 have the size and the hexadecimal form of secrets.
+// A private and a public key of X25519, which have the size and the hexadecimal form of secrets.
 struct KeyPair {
-  Secret own;  // stays in this process
-  Secret shown;
+  Secret own;    // private; stays in this process
+  Secret shown;  // public; sent to the other side
 };
 
 Result<KeyPair> make_key_pair();
-// Returns the key that both sides get of their own private key and the other's public one. kInvalidArgument: `shown` is
-// no point that an honest side would show.
+// Returns the key that both sides compute, each from its own private key and the public key of the other.
+// kInvalidArgument: `shown` is not a public key that an honest side can have.
 Result<Secret> shared_key(const Secret& own, const Secret& shown);
 
 }  // namespace sirtaki::rendezvous

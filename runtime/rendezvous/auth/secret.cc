@@ -15,7 +15,7 @@ namespace sirtaki::rendezvous {
 
 namespace {
 
-// The digits, and white space around them; anything longer is not a secret file.
+// Longest secret file: the digits, and white space around them.
 constexpr std::size_t kMaxFile = 2 * Secret::kBytes + 32;
 
 constexpr const char* kMakeSecret = "openssl rand -hex 32";
@@ -122,14 +122,14 @@ Result<Secret> Secret::from_fd(int fd) {
     return unavailable("cannot read " + what + ": " + error_text(errno) +
                        "; a program between the launcher and this one has closed it");
   }
-  // A number that was closed on the way may be anything by now; that is not to be read from, and not to be closed.
+  // A wrapper program may have closed the descriptor and reused its number: neither read nor close anything else.
   const bool file = S_ISREG(info.st_mode) && info.st_size <= static_cast<off_t>(kMaxFile);
   if (!file && !S_ISFIFO(info.st_mode)) {
     return unavailable(what +
                        ": something else is open under this number; a program between the launcher and this "
                        "one has closed the launcher's");
   }
-  // Another process that shares the file may have read it.
+  // Another process that shares the descriptor may have moved its position.
   if (file && ::lseek(fd, 0, SEEK_SET) != 0) {
     return unavailable("cannot read " + what + ": " + error_text(errno));
   }
@@ -138,7 +138,7 @@ Result<Secret> Secret::from_fd(int fd) {
 }
 
 Result<Secret> Secret::from_hex(const std::string& hex) {
-  // The text is never quoted back: it may be a secret with one wrong character.
+  // Errors never quote the text: it may be a secret with one wrong character.
   if (hex.size() != 2 * kBytes) {
     return invalid_argument("a job secret is " + std::to_string(2 * kBytes) + " hexadecimal digits, not " +
                             std::to_string(hex.size()) + " characters; fix: make one with " + kMakeSecret);

@@ -1,4 +1,4 @@
-// Secret: the per-job key every connection, control and data, must prove. Never on a command line, never logged.
+// Secret: the key of a job, which every connection must prove. Never on a command line, never logged.
 #pragma once
 
 #include <array>
@@ -14,16 +14,19 @@ class Secret {
  public:
   static constexpr std::size_t kBytes = 32;
 
-  Secret() = default;  // all zero: refused by every handshake
+  Secret() = default;  // all zero, which every handshake refuses
+  // Returns a new random secret.
   static Result<Secret> generate();
-  // A file that only its owner can read (mode 0600 or 0400), holding kBytes as hexadecimal digits.
+  // Reads kBytes as hexadecimal digits from a file that only its owner can access (mode 0600 or 0400).
   static Result<Secret> from_file(const std::string& path);
-  // An inherited file descriptor, of a file or a pipe, with the same content; read from its beginning and closed. What
-  // is neither is refused and stays open.
+  // Reads the same content from an inherited descriptor of a file or a pipe, from its beginning, and closes it. A
+  // descriptor of any other kind is an error and stays open.
   static Result<Secret> from_fd(int fd);
+  // Parses 2 * kBytes hexadecimal digits.
   static Result<Secret> from_hex(const std::string& hex);
 
-  Status write_file(const std::string& path) const;  // creates it with mode 0600; fails if it exists
+  // Creates a file with mode 0600; fails if it exists.
+  Status write_file(const std::string& path) const;
   std::string to_hex() const;
   ConstBytes bytes() const { return bytes_; }
   bool is_set() const;

@@ -1,8 +1,8 @@
 // The io_context behind an AsioLoop, for .cc files that own sockets. Include it from .cc files of rendezvous and net
-// only: it brings in Asio.
+// only: it includes Asio.
 //
-// The context belongs to the loop: never run, stop or reset it. Handlers run on the loop's thread; one that throws ends
-// in the loop's on_bug, like a task. I/O objects must be gone before the AsioLoop is destroyed.
+// Owned by: the loop; never run, stop or reset the context. Handlers run on the loop thread; an exception of a handler
+// goes to on_bug, like one of a task. Destroy all I/O objects before the AsioLoop.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

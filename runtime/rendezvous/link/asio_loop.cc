@@ -24,8 +24,8 @@ namespace asio = boost::asio;
 
 namespace {
 
-// Blocks the signals that are meant for the process while it lives, so that a thread started meanwhile inherits the
-// mask. Faults stay: a blocked SIGSEGV would kill without its handler.
+// Blocks the signals sent to the process during its lifetime, so that a thread started meanwhile inherits the mask.
+// Fault signals stay unblocked: a blocked SIGSEGV would kill the process without its handler.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -44,7 +44,7 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-// Lets a thread wait until a task has run or has been destroyed unrun.
+// Lets a thread wait until a task has run, or has been destroyed without running.
 struct SyncPoint {
   std::mutex mutex;
   std::condition_variable changed;
@@ -64,7 +64,7 @@ struct SyncTask {
   SyncTask(SyncTask&& other) noexcept
       : point(std::exchange(other.point, nullptr)), task(std::move(other.task)), started(other.started) {}
   SyncTask& operator=(SyncTask&&) = delete;
-  // The task's captures go first: they may point into the waiting frame.
+  // The captures of the task are destroyed first: they may point into the frame of the waiting thread.
   ~SyncTask() {
     task = Task();
     if (point != nullptr) {
@@ -104,13 +104,13 @@ struct AsioLoop::Impl {
   bool bug_reported = false;
 
   std::mutex mutex;         // guards inbox, scheduled, closed
-  std::vector<Task> inbox;  // posted, not yet taken over by the loop
+  std::vector<Task> inbox;  // posted tasks that the loop has not taken yet
   bool scheduled = false;   // run_batch is queued in the io_context
   bool closed = false;
   std::vector<Task> batch;  // reused by run_batch
 
-  // One steady_timer serves all timers. It is re-armed only for an earlier deadline, so that a deadline that is set
-  // and cancelled for every operation costs two map operations and no system call.
+  // One steady_timer serves all timers. Only an earlier deadline re-arms it, so that setting and cancelling a deadline
+  // for every operation costs two map operations and no system call.
   std::map<TimerKey, Task> timers;
   std::unordered_map<std::uint64_t, TimePoint> deadlines;
   std::uint64_t last_timer = 0;
@@ -118,7 +118,7 @@ struct AsioLoop::Impl {
 
   std::atomic<std::uint64_t> sleeps{0};
   std::atomic<bool> stopping{false};
-  std::atomic<bool> joined{false};  // the thread is gone
+  std::atomic<bool> joined{false};  // the thread has ended
   std::atomic<std::thread::id> owner;
   std::mutex stop_mutex;
   std::thread thread;
@@ -132,7 +132,7 @@ void AsioLoop::Impl::post(Task task) {
   {
     const std::lock_guard lock(mutex);
     if (closed) {
-      return;  // `task` is destroyed by the caller's frame, outside the lock
+      return;  // the caller destroys `task` outside the lock
     }
     inbox.push_back(std::move(task));
     if (scheduled) {
@@ -149,7 +149,7 @@ void AsioLoop::Impl::report_bug(const char* what) {
   }
   try {
     on_bug(bug(what));
-  } catch (...) {  // nobody is left to tell
+  } catch (...) {  // no handler is left for a failure of on_bug
   }
 }
 
@@ -171,7 +171,7 @@ void AsioLoop::Impl::run_batch() {
   }
   for (Task& task : batch) {
     if (stopping.load(std::memory_order_relaxed)) {
-      return;  // stop() destroys the rest
+      return;  // stop() destroys the remaining tasks
     }
     Task current = std::move(task);
     guarded(current);
@@ -198,7 +198,8 @@ void AsioLoop::Impl::fire_timers() {
   const std::uint64_t newest = last_timer;
   while (!timers.empty() && !stopping.load(std::memory_order_relaxed)) {
     const auto first = timers.begin();
-    // A timer set by one of these tasks waits for the next turn: no loop of zero delays can starve the sockets.
+    // A timer set by one of these tasks waits for the next turn, so that a chain of zero delays cannot starve the
+    // sockets.
     if (first->first.first > now || first->first.second > newest) {
       break;
     }
@@ -268,7 +269,7 @@ void AsioLoop::post(Task task) {
 TimerId AsioLoop::after(Duration delay, Task task) {
   SRT_IN_LOOP(*this);
   const TimePoint start = now();
-  // A delay such as Duration::max() means never; it must not wrap around.
+  // A delay such as Duration::max() means never, so the sum must not overflow.
   const TimePoint deadline = delay > TimePoint::max() - start ? TimePoint::max() : start + delay;
   const std::uint64_t id = ++impl_->last_timer;
   impl_->timers.emplace(std::pair(deadline, id), std::move(task));
@@ -283,7 +284,7 @@ void AsioLoop::cancel(TimerId timer) {
   if (found == impl_->deadlines.end()) {
     return;
   }
-  // Out of the map before it is destroyed: its captures may call back into this loop.
+  // Leaves the map before its destruction, because its captures may call back into this loop.
   const auto node = impl_->timers.extract(std::pair(found->second, timer.value));
   impl_->deadlines.erase(found);
 }

@@ -23,7 +23,7 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
 }  // namespace
 
-// One connection that has not proved the secret yet.
+// A connection that has not proved the secret yet.
 class AuthListener::Visitor : public std::enable_shared_from_this<Visitor> {
  public:
   Visitor(AuthListener& gate, tcp::socket socket, std::string address) : gate_(gate), address_(std::move(address)) {
@@ -42,7 +42,7 @@ class AuthListener::Visitor : public std::enable_shared_from_this<Visitor> {
       }
     });
   }
-  // The gate forgets this visitor; nothing of it is called afterwards.
+  // Ends the handshake of a visitor that the listener drops; no callback follows.
   void close() { greeting_->abandon(); }
   const std::string& address() const { return address_; }
 
@@ -154,7 +154,7 @@ Status AuthListener::listen_at(const std::string& where, bool& in_use) {
                      "; fix: end the process that holds it, or choose another port (0: any free one) or address");
 }
 
-// A host may lack one of the two families: "all addresses" and "localhost" mean those that it has.
+// A host may lack IPv4 or IPv6: "all addresses" and "localhost" mean the families that it has.
 Status AuthListener::listen() {
   std::vector<std::string> candidates{options_.bind_address};
   if (options_.bind_address.empty() || options_.bind_address == "::") {
@@ -190,7 +190,7 @@ void AuthListener::wait_for_visitors() {
 void AuthListener::accept_all() {
   const auto self = self_;
   while (*self != nullptr) {
-    // Close-on-exec from the start: the launcher starts processes meanwhile.
+    // Set close-on-exec at once: another thread of the launcher may start a process between two calls.
     const int fd = ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) {
       admit(fd);
@@ -203,7 +203,7 @@ void AuthListener::accept_all() {
       wait_for_visitors();
       return;
     }
-    // Out of descriptors or memory: the connection stays in the queue, and waiting for it would spin.
+    // Descriptors or memory have run out. The connection stays in the queue, so pause: waiting for it would spin.
     handler_.on_gate_warning("cannot accept connections for the moment: " + errno_text(errno));
     accept_pause_ = loop_.after(kAcceptPause, [this] { wait_for_visitors(); });
     return;

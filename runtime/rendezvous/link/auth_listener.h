@@ -1,8 +1,8 @@
-// AuthListener: the listening socket of a job. Lets in who proves the job's secret in time, drops everybody else.
+// AuthListener: the listening socket of a job. Accepts connections that prove its secret in time, drops all others.
 //
-// Owned by: Server. Everything but open() and strangers() belongs to the loop's thread, the destructor too.
-// Strangers cost a bounded amount: at most `max_visitors` connections that have not proved themselves, each with a
-// fixed small buffer and one deadline; beyond that the oldest goes. They get no answer that tells them anything.
+// Owned by: Server, BranchPort. Threads: everything but open() and strangers() runs on the loop thread, the destructor
+// too. Strangers cost a bounded amount: at most `max_visitors` unproved connections, each with a small fixed buffer and
+// one deadline; a further one replaces the oldest. A stranger gets no informative answer.
 #pragma once
 
 #include <netdb.h>
@@ -22,7 +22,7 @@
 namespace sirtaki::rendezvous {
 
 struct GateOptions {
-  std::string bind_address;      // an IP address, localhost, or empty or "::": all, also where there is no IPv6
+  std::string bind_address;      // an IP address or localhost; empty or "::": all, with or without IPv6
   std::uint16_t port_first = 0;  // 0: any free port; else the first free one in [port_first, port_last]
   std::uint16_t port_last = 0;
   Secret secret;
@@ -31,25 +31,25 @@ struct GateOptions {
   int max_visitors = 64;
 };
 
-// Somebody who has proved the secret.
+// A connection that has proved the secret.
 struct Guest {
   boost::asio::ip::tcp::socket socket;
   std::string address;               // "10.0.0.3:4000", for messages
-  std::vector<std::byte> hello;      // of the handshake
-  std::vector<std::byte> following;  // bytes received behind the handshake
+  std::vector<std::byte> hello;      // identity given in the handshake
+  std::vector<std::byte> following;  // bytes received after the handshake
 };
 
 class GateHandler {
  public:
   virtual ~GateHandler() = default;
   virtual void on_guest(Guest guest) = 0;
-  // A line for the log about refused connections; the first at once, then at most one every ten seconds.
+  // Gives a line for the log about refused connections: the first at once, then at most one every ten seconds.
   virtual void on_gate_warning(const std::string& line) = 0;
 };
 
 class AuthListener {
  public:
-  // Listens; the first connection is accepted after the loop has come round. `handler` outlives the gate.
+  // Listens. Connections are accepted from the next turn of the loop on. `handler` outlives the listener. Any thread.
   static Result<std::unique_ptr<AuthListener>> open(AsioLoop& loop, GateOptions options, GateHandler& handler);
   ~AuthListener();
 
@@ -81,7 +81,7 @@ class AuthListener {
   std::atomic<std::uint64_t> strangers_{0};
   std::uint64_t reported_ = 0;
   TimePoint last_report_;
-  std::shared_ptr<AuthListener*> self_;  // emptied by the destructor; what handlers in flight look at
+  std::shared_ptr<AuthListener*> self_;  // set to null by the destructor; read by handlers in flight
 };
 
 }  // namespace sirtaki::rendezvous

@@ -1,5 +1,5 @@
-// dial: a Dialing that the calling thread waits for. The first half of Client::connect, and how a rank reaches the one
-// that relays for it.
+// dial(): a Dialing whose caller blocks until it is done. Used by Client::connect(), and by a rank to connect to its
+// relay.
 #pragma once
 
 #include <string>
@@ -14,28 +14,28 @@
 
 namespace sirtaki::rendezvous {
 
-inline constexpr Duration kCancelSlice = std::chrono::milliseconds(50);  // between two looks at `cancelled`
+inline constexpr Duration kCancelSlice = std::chrono::milliseconds(50);  // pause between two polls of `cancelled`
 
 struct DialOptions {
   std::vector<std::string> addresses;  // "host:port" or "[v6]:port", tried in turn
   std::string who = "the rendezvous server";
   std::string fix = "check that the launcher or rank 0 runs, its address and port, and firewalls between";
   Purpose purpose = Purpose::kControl;
-  std::vector<std::byte> hello;  // of the handshake
+  std::vector<std::byte> hello;  // identity given in the handshake
   Secret secret;
   Duration connect_timeout{};
-  Duration handshake_timeout{};  // of one attempt
-  Duration silence_timeout{};    // for set_control_options
+  Duration handshake_timeout{};  // limit for one attempt
+  Duration silence_timeout{};    // passed to set_control_options()
 };
 
 struct Dialed {
   UniqueFd fd;  // non-blocking
   SocketAddress local;
-  std::vector<std::byte> following;  // bytes received behind the handshake
+  std::vector<std::byte> following;  // bytes received after the handshake
 };
 
-// Any thread but the loop's. `cancelled` (may be empty) is polled at least ten times a second; when it says true the
-// result is kAborted.
+// Connects and proves the secret. Polls `cancelled` (may be empty) at least ten times a second; true ends the call with
+// kAborted. Any thread but the loop thread.
 Result<Dialed> dial(AsioLoop& loop, const DialOptions& options, MoveFunction<bool()>& cancelled);
 
 }  // namespace sirtaki::rendezvous

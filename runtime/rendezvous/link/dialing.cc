@@ -19,7 +19,7 @@ namespace {
 
 constexpr Duration kFirstPause = std::chrono::milliseconds(10);
 constexpr Duration kLongestPause = std::chrono::milliseconds(500);
-constexpr Duration kLongestAttempt = std::chrono::seconds(5);  // to one address, before the next one has its turn
+constexpr Duration kLongestAttempt = std::chrono::seconds(5);  // time for one address before the next one
 constexpr Duration kShortestAttempt = std::chrono::seconds(1);
 constexpr Duration kRefusedPatience = std::chrono::seconds(2);
 constexpr Duration kLookAgain = std::chrono::milliseconds(10);
@@ -46,8 +46,8 @@ std::string connect_error(const boost::system::error_code& error) {
 
 }  // namespace
 
-// The system's resolver cannot be interrupted, so it runs on a thread of its own, which is left to itself when nobody
-// waits any more; what it still touches belongs to both.
+// Resolves names on a thread of its own, because getaddrinfo() cannot be interrupted. Shared with that thread, which
+// may outlive the Dialing.
 struct Dialing::Lookup {
   std::mutex mutex;
   bool ready = false;
@@ -159,7 +159,7 @@ void Dialing::set_targets(std::vector<Target> found, const std::string& error) {
 }
 
 UniqueFd Dialing::open(const SocketAddress& address) {
-  // Asio's own sockets stay open in processes that the program starts.
+  // Not opened by Asio, whose sockets stay open in processes that the program starts.
   UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (fd.is_open() && setup_.silence_timeout > Duration::zero()) {
     set_control_options(fd.get(), setup_.silence_timeout);
@@ -183,7 +183,7 @@ void Dialing::attempt() {
   }
   socket_ = std::make_unique<tcp::socket>(io_context_of(*setup_.loop));
   socket_->assign(target.address.family() == AF_INET6 ? tcp::v6() : tcp::v4(), fd.release());
-  // A host that answers nothing must not use up the time of the other addresses.
+  // An address that does not answer must not use up the time of the others.
   const Duration share =
       std::clamp<Duration>(left() / static_cast<int>(2 * targets_.size()), kShortestAttempt, kLongestAttempt);
   timer_ = setup_.loop->after(std::min(left(), share), [weak = weak_from_this()] {
@@ -212,7 +212,7 @@ void Dialing::on_connect(const boost::system::error_code& error) {
   if (!socket_->is_open()) {
     outcome = boost::asio::error::operation_aborted;
   } else if (!error && local_address_of(socket_->native_handle()) == remote_address_of(socket_->native_handle())) {
-    // Connecting to an unused local port that the system also chose as our own succeeds: TCP connects us to ourselves.
+    // TCP connects a socket to itself if the system picks the unused target port as the local port.
     outcome = boost::asio::error::connection_refused;
   }
   if (outcome) {

@@ -1,9 +1,9 @@
-// Dialing: reaches one process of the job at the addresses it told, one after the other, again and again until the
-// deadline, and proves the job's secret. Includes Asio: for .cc files of rendezvous and net.
+// Dialing: connects to one process of the job and proves the secret. Tries the addresses of the process in turn until
+// the deadline. Includes Asio: for .cc files of rendezvous and net.
 //
-// Owned by whoever wants the connection; the loop's thread. The result comes once, never from inside run(), and not
-// after abandon(). Only what cannot get better ends it early: a wrong secret, another protocol version, somebody else's
-// answer, at every address; where other addresses are silent, two seconds after the first such answer.
+// Owned by: the user of the connection. Runs on the loop thread. Calls back once, never from inside run(), and not
+// after abandon(). Only permanent failures of every address end it early: a wrong secret, another protocol version, a
+// process of another job. If the other addresses do not answer, it ends two seconds after the first such failure.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -26,26 +26,26 @@ class Dialing : public std::enable_shared_from_this<Dialing> {
     Purpose purpose = Purpose::kData;
     std::vector<std::string> addresses;  // "host:port" or "[v6]:port"; names are resolved anew in every round
     std::vector<std::byte> hello;
-    std::size_t welcome_bytes = 0;  // what the other side says behind the handshake, once it knows the epoch
-    MoveFunction<Status(ConstBytes)> check_welcome;  // not ok: somebody else answers at that address
-    Duration timeout{};                              // for all attempts, and the welcome
-    Duration handshake_timeout{};                    // for one
-    Duration silence_timeout{};                      // for set_control_options; zero: without
+    std::size_t welcome_bytes = 0;  // size of the welcome, sent after the handshake once the peer knows the epoch
+    MoveFunction<Status(ConstBytes)> check_welcome;  // an error: another process answers at that address
+    Duration timeout{};                              // limit for all attempts and the welcome
+    Duration handshake_timeout{};                    // limit for one attempt
+    Duration silence_timeout{};                      // passed to set_control_options(); zero: not set
   };
   using Callback = MoveFunction<void(Result<Greeted>)>;
 
   explicit Dialing(Setup setup);
-  // kTimeout: the deadline has passed; last_error() says what was tried.
+  // Starts the attempts. kTimeout: the deadline has passed; last_error() describes the last attempt.
   void run(Callback callback);
   void abandon();
-  // The last attempt: "10.0.0.3:41213", "connection refused", and how many there were.
+  // The last attempt ("10.0.0.3:41213", "connection refused") and the number of attempts.
   const std::string& last_address() const { return last_address_; }
   std::string last_error() const;
   int attempts() const { return attempts_; }
 
  private:
   struct Target {
-    std::string text;  // as it was told
+    std::string text;  // the entry of Setup::addresses
     SocketAddress address;
   };
   struct Lookup;
@@ -68,10 +68,10 @@ class Dialing : public std::enable_shared_from_this<Dialing> {
   Setup setup_;
   Callback callback_;
   std::shared_ptr<Lookup> lookup_;
-  std::vector<Target> targets_;  // of this round
+  std::vector<Target> targets_;  // addresses of this round
   std::size_t at_ = 0;
-  std::set<std::string> struck_;  // addresses that have refused for good
-  Status refused_;                // the first such refusal
+  std::set<std::string> struck_;  // addresses with a permanent failure
+  Status refused_;                // the first permanent failure
   TimePoint refused_at_;
   Duration pause_;
   TimePoint deadline_;

@@ -1,6 +1,7 @@
-// Early: connections from processes that knew the epoch before this one did, kept until it knows it, too.
+// Early: connections for an epoch that this process does not know yet, kept until it does.
 //
-// Owned by whoever accepts them; its loop's thread. A Guest has a `hello` that says who came and what for.
+// Owned by: the acceptor of the connections; used on its loop thread. A Guest has a `hello` that identifies the peer
+// and its purpose.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +14,8 @@ namespace sirtaki::rendezvous {
 template <class Guest>
 class Early {
  public:
-  // Keeps `guest` among at most `most`. Who comes again has given up its first connection, which goes; then the oldest
-  // makes room and is returned, because an earlier epoch may have left it behind.
+  // Keeps `guest`, one of at most `most`. Drops an earlier guest with the same hello, which has given up that
+  // connection. If there is no room, removes and returns the oldest guest, which an earlier epoch may have left behind.
   std::optional<Guest> keep(Guest guest, std::size_t most) {
     std::erase_if(guests_, [&](const Guest& known) { return known.hello == guest.hello; });
     std::optional<Guest> evicted;
@@ -25,7 +26,7 @@ class Early {
     guests_.push_back(std::move(guest));
     return evicted;
   }
-  // The oldest first; none is kept any more.
+  // Removes and returns all guests, the oldest first.
   std::vector<Guest> take() { return std::exchange(guests_, {}); }
 
  private:

@@ -87,7 +87,7 @@ Bytes FrameDecoder::room() {
   if (begin_ == end_) {
     begin_ = end_ = 0;
     if (wanted_ <= kChunk && buffer_.size() > kChunk) {
-      buffer_ = std::vector<std::byte>();  // a rare big frame does not pin its memory
+      buffer_ = std::vector<std::byte>();  // a rare large frame must not keep its memory
     }
   }
   const std::size_t size = std::max(wanted_, kChunk);

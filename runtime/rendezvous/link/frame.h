@@ -17,24 +17,24 @@ enum class FrameType : std::uint8_t {
   kJoin = 1,      // client: JoinRequest
   kJoined = 2,    // server: Membership
   kRejected = 3,  // server: Status; the connection ends after it
-  kMessage = 4,   // either way: the handlers' bytes
-  kLost = 5,      // server: i32 rank, Status; about the receiver itself: it was given up, the connection ends
+  kMessage = 4,   // both ways: bytes of the handlers
+  kLost = 5,      // server: i32 rank, Status; if the rank is the receiver, the connection ends after it
   kLeft = 6,      // server: list of i32 ranks, not empty
-  kLeave = 7,     // client, either end of a branch: empty
+  kLeave = 7,     // client, or either end of a branch: empty
   kLeaveOk = 8,   // the answer: empty
-  kPing = 9,      // server: i64 its clock
-  kPong = 10,     // client: that time, i64 its own clock
-  kTree = 11,     // either way: the handlers' bytes on behalf of several ranks
+  kPing = 9,      // server: i64 time of its clock
+  kPong = 10,     // client: the time of the kPing, i64 time of its own clock
+  kTree = 11,     // both ways: bytes of the handlers, on behalf of several ranks
 };
 
 inline constexpr std::size_t kFrameHeader = 8;
 inline constexpr std::size_t kMaxMessage = std::size_t{16} << 20;              // bytes of one control message
-inline constexpr std::size_t kMaxTree = kMaxMessage + (std::size_t{1} << 20);  // the same with its ranks
+inline constexpr std::size_t kMaxTree = kMaxMessage + (std::size_t{1} << 20);  // bytes of a message with its ranks
 
-// The longest payload of that type; nothing for an unknown type.
+// Returns the longest payload of a type in bytes; nullopt for an unknown type.
 std::optional<std::size_t> frame_cap(std::uint8_t type);
 
-// Appends header and payload to `out`. The payload is within the type's cap.
+// Appends header and payload to `out`. Requires a payload within the cap of the type.
 void append_frame(std::vector<std::byte>& out, FrameType type, ConstBytes payload);
 
 struct RankStatus {
@@ -45,7 +45,7 @@ std::vector<std::byte> encode_lost(Rank rank, const Status& status);
 Result<RankStatus> decode_lost(ConstBytes payload);
 
 std::vector<std::byte> encode_left(const std::vector<Rank>& ranks);
-// At least one rank.
+// Returns at least one rank.
 Result<std::vector<Rank>> decode_left(ConstBytes payload);
 
 struct Frame {
@@ -53,19 +53,19 @@ struct Frame {
   ConstBytes payload;  // borrowed from the decoder until its next call
 };
 
-// Cuts a byte stream into frames: read into room(), tell added(), take frames with next() until there is none.
+// Splits a byte stream into frames: read into room(), call added(), then next() until it returns no frame.
 class FrameDecoder {
  public:
-  // At least one byte of free space behind what has been received.
+  // Returns free space after the received bytes, at least one byte.
   Bytes room();
   void added(std::size_t size);
-  // The next whole frame, or nothing. An error (unknown type, too long, header not clean) is final.
+  // Returns the next whole frame, or nullopt. An error (unknown type, excessive length, malformed header) is final.
   Result<std::optional<Frame>> next();
 
  private:
   std::vector<std::byte> buffer_;
-  std::size_t begin_ = 0;  // of what next() has not yet given out
-  std::size_t end_ = 0;    // of what was received
+  std::size_t begin_ = 0;  // start of the bytes that next() has not returned yet
+  std::size_t end_ = 0;    // end of the received bytes
   std::size_t wanted_ = kFrameHeader;
   Status failure_;
 };

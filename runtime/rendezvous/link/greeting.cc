@@ -70,7 +70,7 @@ void Greeting::on_read(std::size_t count) {
     const Result<std::size_t> used = handshake_.feed(received);
     if (!used) {
       refused_ = true;
-      // The peer learns our version of the protocol, if that is the reason; far less than a socket buffer holds.
+      // Sends the protocol version of this side, a possible reason. It always fits into the socket buffer.
       boost::system::error_code ignored;
       socket_.write_some(boost::asio::buffer(handshake_.take_output()), ignored);
       finish(used.status());

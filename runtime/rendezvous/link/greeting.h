@@ -1,8 +1,8 @@
-// Greeting: the handshake of a new connection over its socket, on either side. Includes Asio: for .cc files of
+// Greeting: the handshake of a new connection over its socket, for both sides. Includes Asio: for .cc files of
 // rendezvous and net.
 //
-// Owned by the AuthListener or Dialing that began it, and by its own Asio operations, which use memory of its own only.
-// Loop thread. The result comes once, never from inside run(), and not after abandon().
+// Owned by: the AuthListener or Dialing that began it, and its Asio operations, which use memory of the Greeting only.
+// Loop thread. Calls back once, never from inside run(), and not after abandon().
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@ namespace sirtaki::rendezvous {
 
 struct Greeted {
   boost::asio::ip::tcp::socket socket;
-  std::vector<std::byte> hello;  // acceptor: what the other side says of itself, and whom it wants
-  std::vector<std::byte> rest;   // bytes that came after the handshake
+  std::vector<std::byte> hello;  // acceptor: identity of the peer, and the process it wants
+  std::vector<std::byte> rest;   // bytes received after the handshake
 };
 
 class Greeting : public std::enable_shared_from_this<Greeting> {
@@ -28,19 +28,20 @@ class Greeting : public std::enable_shared_from_this<Greeting> {
 
   struct Setup {
     AsioLoop* loop = nullptr;
-    bool accepts = false;           // the handshake is an acceptor's
-    Duration deadline{};            // of the handshake
-    std::size_t welcome_bytes = 0;  // to wait for behind it
-    Duration welcome_deadline{};    // for those: the other side may know its epoch much later than this one
+    bool accepts = false;           // true: this side accepts the connection
+    Duration deadline{};            // time for the handshake
+    std::size_t welcome_bytes = 0;  // size of the welcome that follows the handshake
+    Duration welcome_deadline{};    // time for the welcome: the peer may know its epoch much later
   };
   Greeting(const Setup& setup, Socket socket, Handshake handshake);
 
-  // kTimeout: a deadline has passed. kPeerLost: the connection ended. Anything else is for good (refused()).
+  // Starts the handshake. kTimeout: a deadline has passed. kPeerLost: the connection ended. Other errors are permanent,
+  // see refused().
   void run(Callback callback);
   void abandon();
-  // The peer proved to be none of this job, or did not accept this one: trying again is of no use.
+  // Returns true if the peer is not of this job, or refused this side: trying again is of no use.
   bool refused() const { return refused_; }
-  // The handshake is done, the welcome not here.
+  // Returns true if the handshake is done; the welcome may be missing.
   bool proven() const { return handshake_.done(); }
 
  private:

@@ -70,7 +70,7 @@ void Link::on_read(const boost::system::error_code& error, std::size_t size) {
   try {
     deliver();
   } catch (...) {
-    // A bug in the handler: the loop reports it; the connection must not live on unread until it counts as silent.
+    // A bug in the handler, which the loop reports. End the connection: it would stay unread until it counts as silent.
     loop_.post([self = shared_from_this()] { self->end(bug("a message could not be handled; see the log")); });
     throw;
   }
@@ -129,7 +129,7 @@ void Link::on_written(const boost::system::error_code& error) {
     return;
   }
   if (error) {
-    // Whatever the peer said before it went is still to be read: its end comes from read().
+    // Frames that the peer sent before its end are still unread, so read() reports the end.
     queued_.clear();
     return;
   }
@@ -140,8 +140,8 @@ void Link::on_written(const boost::system::error_code& error) {
   }
 }
 
-// Closing with unread bytes would reset the connection and could destroy what the peer has not read yet. So reading
-// goes on until the peer closes too, or the timer of finish().
+// Closing with unread bytes would reset the connection and could destroy bytes that the peer has not read yet. Hence
+// reading goes on until the peer closes, too, or the timer of finish() fires.
 void Link::end_writing() {
   boost::system::error_code ignored;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);

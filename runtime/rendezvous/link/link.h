@@ -1,7 +1,8 @@
-// Link: one authenticated control connection as a stream of frames, on the loop's thread. Used by Server and Client.
+// Link: an authenticated control connection as a stream of frames. Used by Server, Client and Branch on the loop
+// thread.
 //
-// Owned by: a shared_ptr of its user and, while I/O is in flight, of the loop. Knows nothing of heartbeats: its owner
-// asks last_received(). The write queue is bounded: a peer that does not read ends the link.
+// Owned by: its user and, while I/O is in flight, the loop (shared_ptr). Heartbeats are up to the user, see
+// last_received(). The write queue is bounded: a peer that does not read ends the link.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -17,7 +18,7 @@ class LinkHandler {
  public:
   virtual ~LinkHandler() = default;
   virtual void on_frame(const Frame& frame) = 0;
-  // The connection ended or broke the protocol (Code::kCorrupt). Once, last; never from inside send().
+  // The connection ended, or the peer broke the protocol (Code::kCorrupt). Called once, last, never from inside send().
   virtual void on_end(const Status& cause) = 0;
 };
 
@@ -26,11 +27,11 @@ class Link : public std::enable_shared_from_this<Link> {
   // `handler` outlives the link, or calls close() or finish() first.
   Link(AsioLoop& loop, boost::asio::ip::tcp::socket socket, LinkHandler& handler);
 
-  // `received`: bytes that came behind the handshake. Frames may be delivered before it returns.
+  // Starts to deliver frames, possibly before it returns. `received` holds bytes that followed the handshake.
   void start(ConstBytes received);
   void send(FrameType type, ConstBytes payload);
-  // Both end the link without a callback. finish() first writes what is queued and waits until the peer has closed its
-  // side, for at most a second; what still arrives is dropped.
+  // Both end the link without a callback. finish() first writes the queued frames and waits at most a second for the
+  // peer to close its side; frames that still arrive are dropped.
   void close();
   void finish();
   bool closed() const { return closed_; }

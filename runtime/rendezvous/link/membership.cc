@@ -11,7 +11,7 @@ namespace sirtaki::rendezvous {
 
 namespace {
 
-// Limits of a record from the wire; far above what a real job sends.
+// Limits of a record from the wire, far above the needs of a real job.
 constexpr std::size_t kMaxText = 4096;
 constexpr std::size_t kMaxEndpoints = 64;
 constexpr std::size_t kMaxOptions = 1024;

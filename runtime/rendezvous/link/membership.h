@@ -1,5 +1,5 @@
-// Who takes part in an epoch: what a rank says of itself when it joins, and what everybody learns of everybody.
-// Plain data with its wire form; shared by Server, Client and the launcher.
+// Membership: the members of an epoch, which every rank receives, and the request of a rank to join. Plain data with
+// its wire form; shared by Server, Client and the launcher.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@
 
 namespace sirtaki::rendezvous {
 
-inline constexpr std::size_t kMaxRanks = 65536;  // of a job, as far as records from the wire are believed
+inline constexpr std::size_t kMaxRanks = 65536;  // larger records from the wire are refused
 
 struct JoinRequest {
   Rank rank = -1;
   int size = 0;
-  int fanout = 0;  // of the tree of relays; below 2: none
+  int fanout = 0;  // children of a relay; below 2: no relay tree
   std::string hostname;
   std::string host_id;  // ranks with the same id share memory (boot id + network namespace + /dev/shm)
   std::int64_t pid = 0;
   std::vector<std::string> data_endpoints;   // "10.0.0.3:41213" or "[fd00::3]:41213", best first
-  std::vector<std::string> relay_endpoints;  // the same of the port for branches; empty: this rank relays for nobody
+  std::vector<std::string> relay_endpoints;  // endpoints for branches; empty: this rank is no relay
   std::string version;                       // library version and build id; must be equal on all ranks
   std::vector<std::pair<std::string, std::string>> agreed_options;  // name -> value; must be equal on all ranks
 };
@@ -39,13 +39,13 @@ struct Member {
 struct Membership {
   Epoch epoch;
   int fanout = 0;
-  std::vector<Member> members;  // by rank
+  std::vector<Member> members;  // indexed by rank
 
   int size() const { return static_cast<int>(members.size()); }
-  // Ranks by host (the same host id), ascending in each; hosts in order of their lowest rank.
+  // Returns the ranks of each host (equal host id) in ascending order; hosts in order of their lowest rank.
   std::vector<std::vector<Rank>> hosts() const;
   int host_count() const { return static_cast<int>(hosts().size()); }
-  // The place of `rank`'s host, and the ranks there.
+  // Return the index in hosts() of the host of `rank`, and the ranks of that host.
   int host_index(Rank rank) const;
   std::vector<Rank> local_ranks(Rank rank) const;
 };

@@ -1,4 +1,4 @@
-// Small helpers around socket addresses, descriptors and timeouts. Any thread.
+// Helpers for socket addresses, descriptors and timeouts. Any thread.
 #pragma once
 
 #include <netdb.h>
@@ -14,9 +14,10 @@
 
 namespace sirtaki::rendezvous {
 
-// Longer timeouts are taken as this, so that sums with a time of day never overflow.
+// Longer timeouts are cut to this, so that sums with a point in time never overflow.
 inline constexpr Duration kLongestTimeout = std::chrono::hours(24 * 365);
 
+// Owns a file descriptor and closes it.
 class UniqueFd {
  public:
   UniqueFd() = default;
@@ -34,16 +35,16 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// "connection refused": the system's text for an errno value.
+// Returns the text of the system for an errno value: "connection refused".
 std::string errno_text(int error);
-// "1.5 s".
+// Returns a text such as "1.5 s".
 std::string seconds_text(Duration duration);
 
 struct HostPort {
   std::string host;
   std::uint16_t port = 0;
 };
-// "host:port", "10.0.0.3:4000" or "[fd00::3]:4000".
+// Parses "host:port", "10.0.0.3:4000" or "[fd00::3]:4000".
 Result<HostPort> parse_host_port(const std::string& text);
 
 struct SocketAddress {
@@ -54,9 +55,9 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   int family() const { return storage.ss_family; }
   std::uint16_t port() const;
-  // "10.0.0.3", "fd00::3"; an IPv4 address inside IPv6 is shown as IPv4.
+  // Returns "10.0.0.3" or "fd00::3"; an IPv4 address mapped into IPv6 is shown as IPv4.
   std::string host() const;
-  // "10.0.0.3:4000", "[fd00::3]:4000".
+  // Returns "10.0.0.3:4000" or "[fd00::3]:4000".
   std::string text() const;
   bool operator==(const SocketAddress& other) const;
 };
@@ -67,10 +68,10 @@ struct AddrInfoFree {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
 };
 using AddrInfo = std::unique_ptr<addrinfo, AddrInfoFree>;
-// getaddrinfo for TCP with `flags`; `error` gets its code. Blocks as long as the resolver does.
+// Calls getaddrinfo() for TCP with `flags` and sets `error` to its result. Blocks as long as the resolver does.
 AddrInfo look_up(const HostPort& where, int flags, int& error);
 
-// No delay, and an error when sent bytes stay unacknowledged for `timeout`.
+// Disables the Nagle delay, and makes the connection fail if sent bytes stay unacknowledged for `timeout`.
 void set_control_options(int fd, Duration timeout);
 
 }  // namespace sirtaki::rendezvous
