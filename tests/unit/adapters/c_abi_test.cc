@@ -1,4 +1,4 @@
-// The C interface as a program sees it, with one rank.
+// Tests of the C interface from the view of a program, with one rank.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -34,7 +34,7 @@ class CAbiTest : public testing::Test {
     out.postscale = 1.0;
     return out;
   }
-  // Of one tensor.
+  // Opens a stream of one tensor.
   static sirtaki_stream open_stream(const sirtaki_tensor& described, const char* codec = nullptr) {
     const char* names[1] = {"w"};
     sirtaki_stream_args open{};
@@ -209,7 +209,7 @@ TEST_F(CAbiTest, CodecsThatCorrectMomentumTellSoAndAreRemembered) {
   ASSERT_GT(size, 0);
   std::vector<std::byte> memory(static_cast<std::size_t>(size));
   ASSERT_EQ(sirtaki_stream_memory(stream, 0, memory.data(), size, &size), SIRTAKI_OK);
-  // 2 + (1 + 2), more than 4.
+  // The third element has collected 2 + (1 + 2) = 5, more than the 4 of the first.
   EXPECT_EQ(step(), (std::vector<float>{0, 0, 5}));
   const std::vector<float> owed = {0, 1, 2};
   ASSERT_EQ(sirtaki_stream_set_residual(stream, 0, owed.data(), 3), SIRTAKI_OK);

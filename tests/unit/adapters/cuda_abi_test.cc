@@ -1,4 +1,4 @@
-// Tensors of a GPU through the C interface and the loader of the plug-in, which loads a fake one.
+// Tests of GPU tensors through the C interface, with a fake CUDA plug-in.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ sirtaki_status run(int op, const sirtaki_tensor& tensor, double prescale = 1.0) 
   return status;
 }
 
-// In this order: what a process has loaded it keeps.
+// The order of the tests matters: a process keeps the libraries that it has loaded.
 TEST(CudaAbi, WithoutThePlugInTheCpuGoesOn) {
   ASSERT_EQ(sirtaki_init(nullptr), SIRTAKI_OK) << sirtaki_last_error();
   std::vector<float> values{1, 2, 3};
@@ -79,7 +79,7 @@ TEST(CudaAbi, NcclIsThereWhereBothLibrariesAre) {
   ASSERT_EQ(unsetenv("SIRTAKI_DEVICE_NCCL_LIBRARY"), 0);
 }
 
-using Counts = std::pair<int, int>;  // recorded, made to wait
+using Counts = std::pair<int, int>;  // numbers of recorded events and of queued waits
 
 TEST(CudaAbi, WithItTensorsOfTheGpuTravel) {
   void* const fake = dlopen(FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
@@ -90,7 +90,7 @@ TEST(CudaAbi, WithItTensorsOfTheGpuTravel) {
         ask(stream, &counts.first, &counts.second);
         return counts;
       };
-  int streams[2];  // their addresses
+  int streams[2];  // only their addresses matter
   void* const one = &streams[0];
   void* const two = &streams[1];
   ASSERT_EQ(sirtaki_init(nullptr), SIRTAKI_OK) << sirtaki_last_error();

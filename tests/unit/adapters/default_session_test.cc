@@ -36,7 +36,7 @@ TEST(DefaultSessionTest, BadOptionLeavesItClosed) {
 TEST(DefaultSessionTest, ACallThatIsLateFindsTablesThatHaveEnded) {
   DefaultSession& session = DefaultSession::instance();
   ASSERT_TRUE(session.init({}).ok());
-  const auto active = session.active();  // as a call holds it that began before shutdown()
+  const auto active = session.active();  // held as by a call that began before shutdown()
   engine::StreamSpec spec;
   spec.name = "late";
   spec.tensors.push_back({"weight", {4}, {}, DType::kF32, {}});

@@ -1,5 +1,5 @@
-// A library that loads like the CUDA plug-in, over a fake GPU: its memory is host memory, and it executes work when it
-// is queued. One device, number 0.
+// A library that loads like the CUDA plug-in, with a fake GPU, device 0. Its memory is host memory, and work runs as
+// soon as it is queued.
 #include <map>
 #include <mutex>
 #include <utility>
@@ -13,10 +13,10 @@ namespace {
 using sirtaki::device::cuda::DeviceCalls;
 using sirtaki::kernels::cuda::Kernels;
 
-// Events recorded on, and waits queued to, each stream of the program.
+// Number of events recorded on each stream of the program, and of waits queued to it.
 struct StreamCalls {
   std::mutex mutex;
-  std::map<void*, std::pair<int, int>> streams;  // recorded, made to wait
+  std::map<void*, std::pair<int, int>> streams;  // numbers of recorded events and of queued waits
 };
 StreamCalls& stream_calls() {
   static StreamCalls the_one;

@@ -1,4 +1,4 @@
-// Programs that were built with an older or a newer sirtaki.h than the library.
+// Tests of programs that were built with an older or a newer sirtaki.h than the library.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace {
 
-// Structs as the headers of two versions have them: one before cuda_stream, priority, ranks and the like, and one in
-// which a field more is behind every struct, in arrays and in the middle of requests as well.
+// Structs of two other headers: an old one before cuda_stream, priority, ranks and similar fields, and a new one that
+// appends a field to every struct, including tensors in arrays and within requests.
 namespace old {
 struct Tensor {
   std::uint32_t struct_size;

@@ -1,4 +1,4 @@
-// The coordinator server with two clients: control messages, stall reports, losses and the trace file.
+// Tests of the coordinator server with two or three clients: control messages, stall reports, losses, the trace file.
 #include "runtime/hub/coordinator_server.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ constexpr auto kDeadline = std::chrono::seconds(20);
 // Keeps the messages that a member receives.
 class Member final : public rendezvous::ClientHandler {
  public:
-  // Callbacks run until the client is gone.
+  // Destroys the client first: its callbacks use the other members.
   ~Member() override {
     client.reset();
     loop.reset();
@@ -226,7 +226,7 @@ TEST_F(CoordinatorServerTest, TraceOfAllMembersBecomesOneFile) {
   EXPECT_NE(text.str().find("gradient of rank 1"), std::string::npos);
 }
 
-// Messages are in transit, and each one makes the coordinator send to all members.
+// Messages are in flight during the destruction, and each one makes the coordinator send to all members.
 TEST_F(CoordinatorServerTest, MayBeDestroyedWhileMessagesArrive) {
   for (int i = 0; i < 2000; ++i) {
     send(0, control::JobBroken{Status(Code::kAborted, "broken")});
@@ -236,7 +236,7 @@ TEST_F(CoordinatorServerTest, MayBeDestroyedWhileMessagesArrive) {
   hub_.reset();
 }
 
-// Ranks 0 and 1 below a relay of rank 0, rank 2 below its own.
+// A tree in which rank 0 relays for ranks 0 and 1, and rank 2 for itself.
 class CoordinatorTreeTest : public CoordinatorServerTest {
  protected:
   CoordinatorTreeTest() : CoordinatorServerTest(3, 2) {}
@@ -249,7 +249,7 @@ TEST_F(CoordinatorTreeTest, TheServerSendsToTheTopRelaysOnly) {
   send_tree(2, {{control::RankSet::of(2), control::Announce{"a", 0, meta}}});
   EXPECT_EQ(members_[0].wait_for_tree(1), std::vector<std::string>{"ranks 0, 1: 0"});
   EXPECT_EQ(members_[2].wait_for_tree(1), std::vector<std::string>{"rank 2: 0"});
-  // A second answer: no member received one before it.
+  // Once the second answer is here, a missing first one on rank 1 was not merely late.
   send_tree(0, {{control::RankSet::range(0, 2), control::Announce{"b", 0, meta}}});
   send_tree(2, {{control::RankSet::of(2), control::Announce{"b", 0, meta}}});
   EXPECT_EQ(members_[0].wait_for_tree(2).size(), 2U);
@@ -284,7 +284,7 @@ TEST_F(CoordinatorTreeTest, ARankThatRelaysOnHasLeftForTheOthers) {
   send_tree(0, {{control::RankSet::of(0), control::Leaving{}}});
   EXPECT_EQ(members_[1].wait_for_leave(), std::vector<Rank>{0});
   EXPECT_EQ(members_[2].wait_for_leave(), std::vector<Rank>{0});
-  // Its connection still carries messages of the other ranks and their answers.
+  // The connection of rank 0 still carries messages of the other ranks and their answers.
   send_tree(0, {{control::RankSet::of(1), control::Announce{"a", 0, {}}}});
   std::vector<std::string> received = members_[0].wait_for_tree(2);
   std::ranges::sort(received);

@@ -1,4 +1,4 @@
-// Branches: messages both ways, ends with and without a leave, and strangers at their port.
+// Tests of branches: messages both ways, ends with and without a leave, and strangers at the port.
 #include "runtime/rendezvous/branch.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// One end: writes down what happens to its branches.
+// One end of the tests, which records the events of its branches.
 class End final : public BranchHandler, public BranchPortHandler {
  public:
   explicit End(const std::string& thread) : loop(std::make_unique<AsioLoop>(thread)) {}
@@ -139,7 +139,7 @@ TEST_F(BranchTest, StrangersAreTurnedAwayAndCounted) {
     socket.send(junk);
     EXPECT_TRUE(socket.await_end());
   }
-  // Another job's secret, a control connection, a hello that says nothing.
+  // Refused are the secret of another job, a control connection, and an empty hello.
   End other("other");
   EXPECT_FALSE(other.dial_to(above_.port->port(), Secret::generate().value(), Purpose::kBranch, encode(kHello)).ok());
   EXPECT_FALSE(other.dial_to(above_.port->port(), secret_, Purpose::kControl, encode(kHello)).ok());

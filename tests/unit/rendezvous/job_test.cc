@@ -1,4 +1,4 @@
-// Epochs, messages, leaving and loss, with several clients in one process.
+// Tests of epochs, messages, leaves and losses, with several clients in one process.
 #include <dirent.h>
 #include <gtest/gtest.h>
 
@@ -171,7 +171,7 @@ TEST(Job, AReportedExitBecomesTheCauseEvenWhenItComesAfterTheEnd) {
   TestServer server(2, [](ServerOptions& options) { options.exit_report_wait = kPatience; });
   Clients clients = formed(server, 2);
   clients[1]->drop();
-  // Nothing may be told before the report; an answered message proves that the server has been round since.
+  // No notice may be sent before the report; an answered message proves that the loop of the server has run since.
   clients[0]->say("echo still here");
   clients[0]->log.await("echo still here");
   server.loop().run_sync([&] { server->report_exit(1, "killed by signal 9 (Killed)"); });
@@ -343,7 +343,7 @@ TEST(Job, HundredEpochsOnOneServerLeakNothing) {
     one_epoch(epoch);
   }
   server.log.await("epoch 100 of 2");
-  // The server closes its side of the last two connections when it has seen their ends.
+  // Wait until the server has closed its side of the last two connections.
   while (entries_of("/proc/self/fd") > descriptors + 2) {
     server.loop().run_sync([] {});
   }
@@ -385,7 +385,7 @@ TEST(Job, ARankThatJoinsAgainWaitsNoLongerThanTheJoinTimeout) {
 TEST(Job, AnIdleJobWakesOnlyForHeartbeats) {
   TestServer server(2, [](ServerOptions& options) { options.heartbeat_interval = 40ms; });
   Clients clients = formed(server, 2);
-  // Counts how often the server loop sleeps between two of its own heartbeats' worth of time.
+  // Counts the wake-ups of the server loop over ten heartbeat intervals.
   std::promise<void> done;
   std::uint64_t before = 0;
   server.loop().run_sync([&] {
@@ -396,7 +396,8 @@ TEST(Job, AnIdleJobWakesOnlyForHeartbeats) {
   const auto start = std::chrono::steady_clock::now();
   ASSERT_EQ(done.get_future().wait_for(kPatience), std::future_status::ready);
   const auto intervals = static_cast<std::uint64_t>((std::chrono::steady_clock::now() - start) / 40ms + 1);
-  // An interval: a tick and two answers on the server, a question on the client; beside them the first round trips.
+  // One interval has a tick and two answers on the server, and one ping on the client; the slack is for the first round
+  // trips.
   EXPECT_LE(server.loop().wakeups() - before, 3 * intervals + 20);
   EXPECT_LE(clients[0]->loop().wakeups() - client_before, intervals + 10);
 }

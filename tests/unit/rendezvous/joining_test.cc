@@ -1,4 +1,4 @@
-// Connecting and joining that cannot succeed: every rank gets one error that names the cause and the fix.
+// Tests of connecting and joining that fail: every rank gets the same error, which names the cause and the fix.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,7 +17,7 @@ void expect_contains(const Status& status, const std::vector<std::string>& parts
   }
 }
 
-// Joins with the given requests; expects that all fail, with the same text, which is returned.
+// Joins with the given requests, expects that all fail with the same text, and returns the error.
 Status common_failure(TestServer& server, const std::vector<JoinRequest>& requests) {
   Clients clients;
   for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -93,14 +93,14 @@ TEST(Joining, ARankThatComesAfterTheFailureGetsTheSameErrorAtOnce) {
   TestClient last;
   ASSERT_TRUE(last.connect(server).ok());
   EXPECT_EQ(last->join(join_request(2, 3)).status().to_string(), first.to_string());
-  // All have heard it: the next attempt starts afresh.
+  // Every rank has received the error, so the next attempt starts anew.
   EXPECT_TRUE(formed(server, 3).size() == 3);
 }
 
 TEST(Joining, ARankThatTriesAgainStartsAFreshAttempt) {
   TestServer server(2);
   EXPECT_EQ(common_failure(server, {join_request(0, 2), join_request(5, 2)}).code(), Code::kMismatch);
-  // Rank 1 has not heard of the failure; rank 0 has, so it waits for rank 1 instead of getting the old error.
+  // Rank 1 has not received the error, but rank 0 has: it waits for rank 1 instead of getting the old error.
   TestClient again;
   again.options.join_timeout = 50ms;
   ASSERT_TRUE(again.connect(server).ok());
@@ -126,7 +126,7 @@ TEST(Joining, AWaitingRankThatDiesFailsTheAttempt) {
   ASSERT_TRUE(dying.connect(server.address(), server.secret, [&] { return cancel.load(); }).ok());
   auto died = std::async(std::launch::async, [&] { return dying->join(join_request(2, 3)); });
   auto waiting = std::async(std::launch::async, [&] { return (*clients[0])->join(join_request(0, 3)); });
-  // The order of the two joins does not matter: whoever comes later finds the attempt failed.
+  // The order of the two joins does not matter: the later one finds a failed attempt.
   cancel = true;
   EXPECT_EQ(died.get().status().code(), Code::kAborted);
   const auto second = (*clients[1])->join(join_request(1, 3));
@@ -141,11 +141,11 @@ TEST(Joining, AReportedExitBeforeTheJoinFailsTheAttempt) {
   const Status status = common_failure(server, {join_request(0, 2)});
   EXPECT_EQ(status.code(), Code::kPeerLost);
   expect_contains(status, {"rank 1 cannot join, its process has ended: exit code 127"});
-  // A new process of that rank takes it back.
+  // A join of a new process of that rank revokes the report.
   TestClient restarted;
   ASSERT_TRUE(restarted.connect(server).ok());
   auto joined = std::async(std::launch::async, [&] { return restarted->join(join_request(1, 2)); });
-  // Rank 0 is refused for as long as rank 1 is known as ended: until the request above has arrived.
+  // Rank 0 is refused until the request of rank 1 has arrived, because rank 1 is known to have ended.
   const auto deadline = std::chrono::steady_clock::now() + 20s;
   Status outcome;
   do {
@@ -178,7 +178,7 @@ TEST(Joining, AServerThatEndsMeanwhileEndsTheWait) {
 }
 
 TEST(Connecting, RetriesUntilTheServerStarts) {
-  // A port that was free a moment ago; the server takes it while the client is trying.
+  // Picks a port that is free now; the server listens there while the client retries.
   std::uint16_t port = 0;
   {
     TestServer finder(1);

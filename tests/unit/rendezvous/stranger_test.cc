@@ -1,4 +1,4 @@
-// Connections that do not belong to the job, while the job runs; and a server that cannot listen.
+// Tests of strangers: connections that do not belong to a running job; and of a server that cannot listen.
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -22,7 +22,7 @@ std::vector<std::byte> greeting_with(const Secret& secret) {
   return Handshake::initiator(secret, Purpose::kControl, {}).take_output();
 }
 
-// Proves the secret by hand; what comes after it is the test's.
+// Proves the secret over a raw socket; the test then sends and receives bytes of its own.
 void pass_handshake(RawSocket& socket, const Secret& secret) {
   auto handshake = Handshake::initiator(secret, Purpose::kControl, {});
   socket.send(handshake.take_output());
@@ -64,7 +64,7 @@ TEST(Stranger, JunkIsDroppedAndCountedAndTheJobGoesOn) {
   EXPECT_TRUE(http.read(1).empty());
   expect_job_works(clients);
   EXPECT_GE(server->strangers(), 21u);
-  // One line at once, the rest within ten seconds is only counted.
+  // The first refusal is logged at once; those of the next ten seconds are only counted.
   server.log.await("warning refused a connection from 127.0.0.1:");
   EXPECT_EQ(server.log.count("warning"), 1);
 }
@@ -89,7 +89,7 @@ TEST(Stranger, ASlowOneHasOneDeadlineForAllItsBytes) {
   ::setsockopt(slow.fd(), SOL_SOCKET, SO_RCVTIMEO, &pace, sizeof(pace));
   const auto greeting = greeting_with(server.secret);
   const auto start = std::chrono::steady_clock::now();
-  // A byte every ten milliseconds, paced by the receive timeout, until the server has had enough.
+  // Sends a byte every ten milliseconds, paced by the receive timeout, until the server closes the connection.
   for (std::size_t i = 0; i < greeting.size(); ++i) {
     slow.send(ConstBytes(greeting).subspan(i, 1));
     std::byte byte{};
@@ -277,7 +277,7 @@ TEST(Listening, LocalhostIsAnAddressAndWhatDialsItFindsIt) {
   EXPECT_TRUE(status.ok()) << status.to_string();
 }
 
-// In a process of its own, which the filter stays with: socket(AF_INET6) fails as on a host without IPv6.
+// Makes socket(AF_INET6) fail as on a host without IPv6. Call it in a process of its own: the filter is permanent.
 void forbid_ipv6() {
   sock_filter rules[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

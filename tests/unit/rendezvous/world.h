@@ -1,4 +1,4 @@
-// Helpers of the rendezvous tests: handlers that record, waits that end by event or fail by deadline, raw sockets.
+// Helpers of the rendezvous tests: recording handlers, waits for events that fail after a deadline, raw sockets.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace sirtaki::rendezvous {
 
 inline constexpr auto kPatience = std::chrono::seconds(20);
 
-// Lines written by a loop thread, awaited by the test.
+// Log lines of a loop thread that the test waits for.
 class EventLog {
  public:
   void add(std::string line) {
@@ -85,7 +85,7 @@ inline std::string address_of(std::uint16_t port) {
   return "127.0.0.1:" + std::to_string(port);
 }
 
-// Echoes "echo X" back to its sender and relays "all X" to everybody.
+// Sends "echo X" back to its sender, and "all X" to all members.
 class TestServer final : public ServerHandler {
  public:
   explicit TestServer(int size, const std::function<void(ServerOptions&)>& change = {})
@@ -200,7 +200,7 @@ class TestClient final : public ClientHandler {
 
 using Clients = std::vector<std::unique_ptr<TestClient>>;
 
-// Joins all of them at once; the results by rank.
+// Joins all clients concurrently; returns the results by rank.
 inline std::vector<Result<Membership>> join_all(Clients& clients, const std::vector<JoinRequest>& requests) {
   std::vector<Result<Membership>> results(clients.size(), Status(Code::kBug, "did not join"));
   std::vector<std::thread> threads;
@@ -213,7 +213,7 @@ inline std::vector<Result<Membership>> join_all(Clients& clients, const std::vec
   return results;
 }
 
-// A formed job of `size` clients.
+// Returns the clients of a formed epoch of `size` ranks.
 inline Clients formed(TestServer& server, int size, const std::function<void(ClientOptions&)>& change = {}) {
   Clients clients;
   std::vector<JoinRequest> requests;
@@ -232,7 +232,7 @@ inline Clients formed(TestServer& server, int size, const std::function<void(Cli
   return clients;
 }
 
-// A blocking socket without any of our code above it: a stranger.
+// A plain blocking socket, to act as a stranger.
 class RawSocket {
  public:
   explicit RawSocket(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -243,7 +243,7 @@ class RawSocket {
     ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   }
   void send(ConstBytes bytes) { ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  // Reads exactly so many bytes; fewer when the peer closes first.
+  // Reads `size` bytes; fewer if the peer closes first.
   std::vector<std::byte> read(std::size_t size) {
     std::vector<std::byte> out(size);
     std::size_t used = 0;
@@ -257,7 +257,7 @@ class RawSocket {
     out.resize(used);
     return out;
   }
-  // True when the peer has closed or reset the connection; what it still said is thrown away.
+  // Drops received bytes until the connection ends; returns true if the peer has closed or reset it.
   bool await_end() {
     std::byte byte{};
     while (true) {

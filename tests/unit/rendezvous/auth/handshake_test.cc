@@ -25,7 +25,7 @@ void expect_refused(const Result<std::size_t>& result) {
       << result.status().to_string();
 }
 
-// Runs both sides to their end with pieces of `piece` bytes; true when both are done.
+// Runs both sides of a handshake in pieces of `piece` bytes; returns true if both are done.
 bool shake(Handshake& initiator, Handshake& acceptor, std::size_t piece) {
   for (int round = 0; round < 3; ++round) {
     for (auto [from, to] : {std::pair(&initiator, &acceptor), std::pair(&acceptor, &initiator)}) {

@@ -11,7 +11,7 @@ Secret hex(const std::string& digits) {
   return *Secret::from_hex(digits);
 }
 
-// RFC 7748, section 6.1.
+// The test vector is that of RFC 7748, section 6.1.
 TEST(KeyExchange, GivesTheKeyOfTheStandard) {
   const Secret bob = hex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb");
   const Secret alice = hex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a");

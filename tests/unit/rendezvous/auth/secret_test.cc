@@ -116,7 +116,7 @@ TEST(SecretTest, AFileIsReadFromItsBeginningWhoeverHasReadIt) {
   ASSERT_GE(file, 0);
   const std::string text = secret.to_hex();
   ASSERT_EQ(::write(file, text.data(), text.size()), static_cast<ssize_t>(text.size()));
-  const int other = ::dup(file);  // shares the position
+  const int other = ::dup(file);  // shares the file position
   EXPECT_TRUE(same(Secret::from_fd(file).value(), secret));
   EXPECT_TRUE(same(Secret::from_fd(other).value(), secret));
 }

@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kPatience = 20s;
 
-// Sets a flag when it is destroyed.
+// Sets a flag on its destruction.
 struct Canary {
   explicit Canary(std::atomic<int>* count) : gone(count) {}
   Canary(Canary&& other) noexcept : gone(std::exchange(other.gone, nullptr)) {}
@@ -192,7 +192,7 @@ TEST(AsioLoop, StopDestroysQueuedTasksOnTheStoppingThread) {
   busy.get_future().wait();
   loop.post([&ran, canary = Canary(&gone), where = std::make_unique<Where>(&destroyer)] { ran = true; });
   std::thread opener([&] { release.set_value(); });
-  // The queued task still runs when the loop is released before stop() takes hold.
+  // The queued task runs if the loop is released before stop() takes effect, so both outcomes are valid.
   loop.stop();
   opener.join();
   EXPECT_EQ(gone, 2);
@@ -229,7 +229,7 @@ TEST(AsioLoop, RunSyncEndsWhenTheLoopIsStoppedUnderIt) {
 TEST(AsioLoop, AnIdleLoopDoesNotWake) {
   AsioLoop loop("test");
   loop.run_sync([] {});
-  // The only thing that may wake it in these 50 ms is the timer that ends them.
+  // Only the timer that ends these 50 ms may wake the loop.
   std::promise<void> done;
   std::uint64_t before = 0;
   loop.run_sync([&] {

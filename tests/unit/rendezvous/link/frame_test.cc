@@ -18,7 +18,7 @@ struct Copy {
   std::vector<std::byte> payload;
 };
 
-// Feeds `stream` in pieces of `piece` bytes; stops at the first error.
+// Decodes `stream` in pieces of `piece` bytes; stops at the first error.
 Result<std::vector<Copy>> decode(ConstBytes stream, std::size_t piece) {
   FrameDecoder decoder;
   std::vector<Copy> frames;
