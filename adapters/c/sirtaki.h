@@ -9,6 +9,8 @@
  * tensors (numel, splits) are in elements or rows, sizes of memory in bytes. Ranks and indices begin at 0.
  * Memory: a request borrows the memory of its tensors until it is done, that is, until a wait for it has returned or a
  * poll has reported it as done.
+ * Handles: requests and streams belong to their session; after its end, calls with them return SIRTAKI_NOT_INITIALIZED.
+ * Calls with a stream that is closed return SIRTAKI_INVALID_ARGUMENT.
  * Versions: every struct begins with struct_size; set it to sizeof(the struct), in each element of an array, too. Later
  * versions append fields only, never in padding, so a program and a library may be built with different headers. A
  * field that the header of the caller lacks counts as zero, unless its comment says otherwise. A field that the library
@@ -137,7 +139,9 @@ typedef struct {
 
 /* Opens the session: reads options and the environment of the launcher (sirtakirun, torchrun, mpirun, srun; without a
  * launcher the size is 1), connects to the other ranks, and returns when all ranks have joined. Collective. Returns
- * SIRTAKI_OK and does nothing if a session is open. args may be NULL. */
+ * SIRTAKI_OK and does nothing if a session is open. args may be NULL. SIRTAKI_UNAVAILABLE: the meeting point cannot be
+ * reached, or its secret differs. SIRTAKI_MISMATCH: versions or options differ between ranks. SIRTAKI_TIMEOUT: some
+ * ranks did not join; the text names them. */
 SIRTAKI_API sirtaki_status sirtaki_init(const sirtaki_init_args* args);
 /* Closes the session; pending requests end with SIRTAKI_NOT_INITIALIZED. Returns SIRTAKI_OK if no session is open. Call
  * it before the process exits: the other ranks take a rank that exits without it for lost. Results that
@@ -209,8 +213,8 @@ SIRTAKI_API sirtaki_status sirtaki_wait(sirtaki_request request, int64_t timeout
  * such as one at the end of backward. on = 0 restores the default. */
 SIRTAKI_API sirtaki_status sirtaki_set_gives_way(int on);
 /* Returns the result that the runtime allocated, in host memory for every device of the input. Call it after a
- * successful wait. The data and dims are valid until sirtaki_release(). *received_splits (may be NULL) is set to the
- * rows that an alltoall received from each participating rank. */
+ * successful wait, else it returns SIRTAKI_INVALID_ARGUMENT. The data and dims are valid until sirtaki_release().
+ * *received_splits (may be NULL) is set to the rows that an alltoall received from each participating rank. */
 SIRTAKI_API sirtaki_status sirtaki_result(sirtaki_request request, sirtaki_tensor* output,
                                           const int64_t** received_splits);
 /* Frees a request and its result. Waits first if the operation is in flight. */
@@ -225,7 +229,8 @@ SIRTAKI_API sirtaki_status sirtaki_watch(sirtaki_request request);
  * sirtaki_shutdown(). It must neither block nor call any function of this header. */
 typedef void (*sirtaki_done_fn)(void* context);
 /* Registers done(context), called when the request is over or the session ends; sirtaki_wait() then returns at once. At
- * most one callback a request, registered before sirtaki_release(). It is never called if this function fails. */
+ * most one callback a request, registered before sirtaki_release(). It is never called if this function fails.
+ * SIRTAKI_INVALID_ARGUMENT: the request is unknown, or has a callback. */
 SIRTAKI_API sirtaki_status sirtaki_on_done(sirtaki_request request, sirtaki_done_fn done, void* context);
 
 /* ---- gradient streams: the same tensors in every step, as an optimizer has them ---- */
@@ -272,16 +277,16 @@ SIRTAKI_API sirtaki_status sirtaki_stream_on_done(sirtaki_stream stream, sirtaki
  * SIRTAKI_TIMEOUT it may be called again. One thread of the process at a time. */
 SIRTAKI_API sirtaki_status sirtaki_stream_wait_tensors(sirtaki_stream stream, const int32_t* indices, int32_t count,
                                                        int64_t timeout_ms);
-/* Sets one value for each tensor of the stream, after a successful wait for the step or for that tensor. used[i] = 0:
- * no rank had a gradient for tensor i in that step. SIRTAKI_GRADIENT: some rank had one. SIRTAKI_STEP: some rank had
- * one, and the codec corrects momentum; the result is then a step of SGD with momentum, and the optimizer must not
- * apply its own momentum to it. */
+/* Fills `used`, an array with one element for each tensor of the stream. used[i] is valid after a successful wait for
+ * the step or for tensor i. 0: no rank had a gradient for the tensor in that step. SIRTAKI_GRADIENT: some rank had one.
+ * SIRTAKI_STEP: some rank had one, and the codec corrects momentum; the result is then a step of SGD with momentum, and
+ * the optimizer must not apply its own momentum to it. */
 enum { SIRTAKI_GRADIENT = 1, SIRTAKI_STEP = 2 };
 SIRTAKI_API sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* used);
 /* Gives up the current step on all ranks, for instance after an exception in backward. All ranks get SIRTAKI_ABORTED
  * with `why` (may be NULL) in the text. */
 SIRTAKI_API sirtaki_status sirtaki_stream_abort(sirtaki_stream stream, const char* why);
-/* Closes the stream; operations in flight end with SIRTAKI_ABORTED first. Its id is invalid from then on. */
+/* Closes the stream; operations in flight end with SIRTAKI_ABORTED first. */
 SIRTAKI_API sirtaki_status sirtaki_stream_close(sirtaki_stream stream);
 
 /* Codecs that send less than the gradient keep the residual, the part not sent, for the next step. Copies the residual
@@ -307,7 +312,8 @@ SIRTAKI_API sirtaki_status sirtaki_stream_report_loss(sirtaki_stream stream, dou
  * contributes zeros, or no rows, to the steps of its streams and to operations by name; averages still divide by the
  * size of the job. A broadcast from a joined rank, and minima, maxima and products, fail on the other ranks. *last_rank
  * (may be NULL) is set to the rank that joined last, which has seen every step. Call it between two steps. After
- * SIRTAKI_TIMEOUT the rank stays joined; call again to wait on. */
+ * SIRTAKI_TIMEOUT the rank stays joined; call again to wait on. Use no stream of this rank meanwhile: waits for
+ * its steps return SIRTAKI_INVALID_ARGUMENT. */
 SIRTAKI_API sirtaki_status sirtaki_join(int32_t* last_rank, int64_t timeout_ms);
 
 /* ---- local updates: ranks train on their own between merges of their models (docs/local_updates.md) ----
