@@ -15,7 +15,7 @@ namespace sirtaki::net {
 
 struct BackendSetup {
   PointToPoint* link = nullptr;          // outlives the backend
-  std::shared_ptr<SharedMemory> shared;  // of all ranks of this host, or null on all of them
+  std::shared_ptr<SharedMemory> shared;  // memory of all ranks of this host, or null on all of them
   DirectOptions direct;                  // with the hosts of all ranks where an allreduce may go host by host
 };
 

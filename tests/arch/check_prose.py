@@ -8,7 +8,7 @@
 
 A comment `lint: allow(prose) reason` excuses its own line and the next.
 
-usage: check_prose.py [--all] [--stats] [path ...]; --all reads folders outside HELD, too; paths are files or folders.
+usage: check_prose.py [--stats] [path ...]; paths are files or folders, by default the whole tree.
 """
 
 from __future__ import annotations
@@ -26,19 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from prose import Block, blocks, plain
 from source_tree import CPP, ROOTS, SKIPPED_FOLDERS, WAIVER, Problem, Source
 
-#: Folders (with all below) and files that are held to the rules; "x/*" holds the files directly in folder x.
-HELD: tuple[str, ...] = (
-    *("CMakeLists.txt", "CONTRIBUTING.md", "Makefile", "README.md"),
-    *("adapters/python/sirtaki_backend", "adapters/tensorflow", "benchmarks/README.md", "benchmarks/native"),
-    *("cmake", "compression", "examples", "kernels", "launcher", "scripts", "tests/arch"),
-    *("runtime/device", "runtime/engine/common", "runtime/engine/device", "runtime/engine/reduction"),
-    *("runtime/net/device", "tests/unit/device", "tests/unit/engine/common", "tests/unit/engine/device"),
-    *("tests/unit/engine/reduction", "tests/unit/net/device"),
-    *("docs", "tests/*", "tests/conformance", "tests/device", "tests/fuzz", "tests/scenarios", "tests/world"),
-    *("tests/unit/base", "tests/unit/compression", "tests/unit/hub", "tests/unit/kernels", "tests/unit/launcher"),
-    *("runtime/control", "runtime/local_updates", "scheduler"),
-    *("tests/unit/control", "tests/unit/local_updates", "tests/unit/scheduler"),
-)
 FOLDERS = (*ROOTS, "scripts", "cmake", "docs")
 ROOT_FILES = ("*.md", "CMakeLists.txt", "Makefile")
 SUFFIXES = {*CPP, ".py", ".md", ".cmake", ".sh"}
@@ -110,12 +97,12 @@ def type_names(sources: Iterable[Source]) -> frozenset[str]:
     return frozenset(name for name in names if name[:1].isupper()) - PROPER
 
 
-def is_held(path: str, held: tuple[str, ...]) -> bool:
-    """Tells whether a file is held to the rules."""
+def is_selected(path: str, selected: tuple[str, ...]) -> bool:
+    """Returns whether a file is one of `selected`, or below one; "x/*" holds the files directly in folder x."""
     folder = path.rpartition("/")[0]
     return any(
         path == name or path.startswith(name.rstrip("/") + "/") or (name.endswith("/*") and folder == name[:-2])
-        for name in held
+        for name in selected
     )
 
 
@@ -167,19 +154,19 @@ class Checker:
         return sorted(found, key=lambda p: (p.path, p.line, p.text))
 
 
-def checked(root: Path, held: tuple[str, ...] | None) -> Checker:
-    """Returns a checker that has read the held files; None: all."""
+def checked(root: Path, selected: tuple[str, ...] = ()) -> Checker:
+    """Returns a checker that has read the selected files and folders; empty: all."""
     sources = [Source(root, path) for path in prose_files(root)]
     checker = Checker(type_names(sources))
     for source in sources:
-        if held is None or is_held(source.path, held):
+        if not selected or is_selected(source.path, selected):
             checker.read(source)
     return checker
 
 
-def prose_problems(root: Path, held: tuple[str, ...] | None = HELD) -> list[Problem]:
-    """Returns every problem of the held folders; None: of all."""
-    return checked(root, held).result()
+def prose_problems(root: Path, selected: tuple[str, ...] = ()) -> list[Problem]:
+    """Returns every problem of the selected files and folders; empty: of all."""
+    return checked(root, selected).result()
 
 
 def print_stats(groups: dict[str, Group]) -> None:
@@ -201,13 +188,11 @@ def print_stats(groups: dict[str, Group]) -> None:
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description="checks the English of comments, docstrings and pages")
-    parser.add_argument("paths", nargs="*", help="folders and files to read; they imply --all")
-    parser.add_argument("--all", action="store_true", help="read folders that are not held, too")
+    parser.add_argument("paths", nargs="*", help="folders and files to read; default: all")
     parser.add_argument("--stats", action="store_true", help="print counts of every folder and page as well")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2])
     args = parser.parse_args()
-    held = tuple(path.rstrip("/") for path in args.paths) or (None if args.all or args.stats else HELD)
-    checker = checked(args.root.resolve(), held)
+    checker = checked(args.root.resolve(), tuple(path.rstrip("/") for path in args.paths))
     problems = checker.result()
     for problem in problems:
         print(problem)

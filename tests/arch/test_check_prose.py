@@ -10,17 +10,17 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from check_prose import is_fragment, is_held, prose_problems
+from check_prose import is_fragment, is_selected, prose_problems
 from prose import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def found(root: Path, path: str, text: str, held: tuple[str, ...] | None = None) -> list[int]:
+def found(root: Path, path: str, text: str, selected: tuple[str, ...] = ()) -> list[int]:
     """Returns the lines with problems after writing a file into the tree."""
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_text(text)
-    return [problem.line for problem in prose_problems(root, held)]
+    return [problem.line for problem in prose_problems(root, selected)]
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ def test_a_waiver_excuses_its_line_and_the_next(tmp_path: Path) -> None:
     assert found(tmp_path, "docs/a.md", "<!-- lint: allow(prose) a quote -->\nThe Stream's end.\n") == []
 
 
-def test_only_held_folders_are_read(tmp_path: Path) -> None:
+def test_only_selected_folders_are_read(tmp_path: Path) -> None:
     text = "// What is there.\n"
     assert found(tmp_path, "kernels/x/a.h", text, ("kernels/*", "runtime")) == []
     assert found(tmp_path, "kernels/x/a.h", text, ("kernels",)) == [1]
-    assert is_held("kernels/a.h", ("kernels/*",))
-    assert not is_held("kernels2/a.h", ("kernels",))
+    assert is_selected("kernels/a.h", ("kernels/*",))
+    assert not is_selected("kernels2/a.h", ("kernels",))
 
 
 def test_block_comments_and_raw_strings_are_told_apart() -> None:
