@@ -45,7 +45,7 @@ def test_hostfile_with_comments(tmp_path: Path) -> None:
     [
         (("-np", "5", "-H", "localhost:4", "true"), "needs 5 slots, but the hosts offer 4"),
         (("-np", "0", "true"), "at least one rank"),
-        (("true",), "how many ranks"),
+        (("true",), "the number of ranks is not given"),
         (("-np", "2"), "no command"),
         (("-np", "2", "--compresion", "fp16", "true"), "did you mean --compression"),
         (("-np", "2", "--compression", "zip", "true"), "fp16"),

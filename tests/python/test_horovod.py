@@ -236,7 +236,7 @@ def test_a_row_that_says_same_is_tested(page: str) -> None:
         for row in re.findall(r"^\| (.*?) \| same \|", rows, re.MULTILINE)
         for name in re.findall(r"`([\w.]+)`", row)
     }
-    files = [*(ROOT / "tests/python/ranks").glob("*.py"), ROOT / "tests/python/test_horovod.py"]
+    files = [*(ROOT / "tests/python/ranks").rglob("*.py"), ROOT / "tests/python/test_horovod.py"]
     used = {
         name for file in files for name in re.findall(r"\bhvd\.((?:Compression\.|elastic\.)?\w+)", file.read_text())
     }
