@@ -114,7 +114,7 @@ void write_tensors(JsonWriter& json, const StreamSpec& spec, const scheduler::Pl
     json.begin_object();
     json.key("name").value(tensor.name).key("numel").value(tensor.numel).key("dtype").value(dtype_name(tensor.dtype));
     json.key("codec").value(codec_name(tensor.decision.codec));
-    json.key("reduction").value(reduction_name(tensor.decision.reduction)).key("params").begin_array();
+    json.key("recipe").value(reduction_name(tensor.decision.reduction)).key("params").begin_array();
     for (const std::int64_t value : tensor.decision.params) {
       json.value(value);
     }

@@ -59,7 +59,7 @@ std::unique_ptr<scheduler::CodecController> controller_for(const StreamSpec& spe
                                                            const scheduler::PlannerOptions& planner,
                                                            std::shared_ptr<const CatalogFacts> facts);
 
-// Writes [{"name", "numel", "dtype", "codec", "reduction", "params", "density", "momentum", "held_bytes", "wire_bytes",
+// Writes [{"name", "numel", "dtype", "codec", "recipe", "params", "density", "momentum", "held_bytes", "wire_bytes",
 // "ratio", "reason", "owed_norm"}, ...] in the order of registration. density: part of the elements that are sent.
 // momentum: momentum that the codec corrects for. wire_bytes: bytes of the allreduce that costs the network as much.
 // `residual_norms`: norm of the residual of each tensor; empty: the key "owed_norm" is left out.

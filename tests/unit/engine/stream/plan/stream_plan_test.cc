@@ -108,10 +108,10 @@ TEST(StreamPlan, JsonListsTheWireFormatOfTensors) {
   const std::string json = rows_of(**plan, {});
   for (
       const char* part :
-      {R"("name":"fc.weight","numel":100000,"dtype":"float32","codec":"int8","reduction":"scatter")",
+      {R"("name":"fc.weight","numel":100000,"dtype":"float32","codec":"int8","recipe":"scatter")",
        R"("params":[1,256],"density":1,"momentum":0,"held_bytes":400000)",
        R"("reason":"int8: 8 bits an element, by scatter")",
-       R"("codec":"none","reduction":"dense","params":[],"density":1,"momentum":0,"held_bytes":4000,"wire_bytes":4000,"ratio":1)"}) {
+       R"("codec":"none","recipe":"dense","params":[],"density":1,"momentum":0,"held_bytes":4000,"wire_bytes":4000,"ratio":1)"}) {
     EXPECT_NE(json.find(part), std::string::npos) << part << " in " << json;
   }
   EXPECT_EQ(json.find("owed_norm"), std::string::npos);
