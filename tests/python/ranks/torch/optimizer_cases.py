@@ -15,17 +15,21 @@ import sirtaki.torch as hvd
 from ranks.torch.optimizer_support import (
     STEPS,
     Bomb,
+    Branches,
     adamw,
     batch,
     close,
     compare,
     everything,
+    expect_averages,
+    goes_left,
     loss_of,
     make_model,
     mine,
     raises,
     same_on_all_ranks,
     sgd,
+    sparse_model,
 )
 
 
@@ -130,36 +134,6 @@ def case_same_as_ddp() -> None:
         optimizer.step()
         plain.step()
     close(model, reference, 0.0 if hvd.size() == 2 else 1e-6)
-
-
-class Branches(nn.Module):
-    """Two branches of which each rank may take one, and a layer nobody uses."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left = nn.Linear(2, 2, bias=False)
-        self.right = nn.Linear(2, 2, bias=False)
-        self.never = nn.Linear(2, 2, bias=False)
-
-    def forward(self, x: Tensor, left: bool) -> Tensor:
-        return (self.left if left else self.right)(x)
-
-
-def goes_left(step: int) -> bool:
-    """The branch of this rank in a step: neighbours take different ones."""
-    return (hvd.rank() + step) % 2 == 0
-
-
-def expect_averages(model: Branches, step: int) -> None:
-    """After a step on ones with `goes_left`: a rank that did not use a branch counts with zeros."""
-    users = sum((r + step) % 2 == 0 for r in range(hvd.size()))
-    for layer, count in ((model.left, users), (model.right, hvd.size() - users)):
-        if count == 0:
-            assert layer.weight.grad is None
-        else:
-            assert layer.weight.grad is not None
-            assert torch.allclose(layer.weight.grad, torch.full((2, 2), count / hvd.size()))
-    assert model.never.weight.grad is None
 
 
 def case_unused_parameters() -> None:
@@ -289,11 +263,6 @@ def case_gradscaler_is_refused_while_gradients_travel() -> None:
     scaler.scale(model(torch.ones(1, 7)).sum()).backward()
     raises(lambda: scaler.step(optimizer), NotImplementedError, "synchronize()")
     optimizer.synchronize()
-
-
-def sparse_model() -> nn.Module:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Flatten(), nn.Linear(8, 2)).double()
 
 
 def case_sparse_gradients() -> None:

@@ -98,3 +98,38 @@ class Bomb(torch.autograd.Function):
     @staticmethod
     def backward(ctx: object, *grads: Tensor) -> Tensor:
         raise ArithmeticError("bomb")
+
+
+def expect_averages(model: Branches, step: int) -> None:
+    """After a step on ones with `goes_left`: a rank that did not use a branch counts with zeros."""
+    users = sum((r + step) % 2 == 0 for r in range(hvd.size()))
+    for layer, count in ((model.left, users), (model.right, hvd.size() - users)):
+        if count == 0:
+            assert layer.weight.grad is None
+        else:
+            assert layer.weight.grad is not None
+            assert torch.allclose(layer.weight.grad, torch.full((2, 2), count / hvd.size()))
+    assert model.never.weight.grad is None
+
+
+def goes_left(step: int) -> bool:
+    """The branch of this rank in a step: neighbours take different ones."""
+    return (hvd.rank() + step) % 2 == 0
+
+
+class Branches(nn.Module):
+    """Two branches of which each rank may take one, and a layer nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Linear(2, 2, bias=False)
+        self.right = nn.Linear(2, 2, bias=False)
+        self.never = nn.Linear(2, 2, bias=False)
+
+    def forward(self, x: Tensor, left: bool) -> Tensor:
+        return (self.left if left else self.right)(x)
+
+
+def sparse_model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Flatten(), nn.Linear(8, 2)).double()
