@@ -31,7 +31,7 @@ from check_layers import check  # noqa: E402
 from check_links import link_problems, pages_of  # noqa: E402
 from check_map import map_problems  # noqa: E402
 from check_prose import prose_problems  # noqa: E402
-from source_tree import CPP, Source, Tree  # noqa: E402
+from source_tree import CPP, Source, Tree, report  # noqa: E402
 
 BIN = ROOT / ".venv/bin"
 LINT_DIR = ROOT / "build/lint"
@@ -139,42 +139,27 @@ def changed_files() -> frozenset[str]:
 
 def lint_layers(_tree: Tree, _workers: int) -> bool:
     """Checks include rules and absences."""
-    problems = check(ROOT)
-    for problem in problems:
-        print(problem)
-    return not problems
+    return report(check(ROOT))
 
 
 def lint_map(_tree: Tree, _workers: int) -> bool:
     """Checks the README.md of each folder against the tree."""
-    problems = sorted(map_problems(ROOT), key=str)
-    for problem in problems:
-        print(problem)
-    return not problems
+    return report(sorted(map_problems(ROOT), key=str))
 
 
 def lint_prose(_tree: Tree, _workers: int) -> bool:
     """Checks the English of comments, docstrings and pages."""
-    problems = prose_problems(ROOT)
-    for problem in problems:
-        print(problem)
-    return not problems
+    return report(prose_problems(ROOT))
 
 
 def lint_links(_tree: Tree, _workers: int) -> bool:
     """Checks the links of all pages, and the names that they give to code."""
-    problems = list(link_problems(ROOT, pages_of(ROOT)))
-    for problem in problems:
-        print(problem)
-    return not problems
+    return report(link_problems(ROOT, pages_of(ROOT)))
 
 
 def lint_decisions(_tree: Tree, _workers: int) -> bool:
     """Checks the headers and numbers of docs/decisions and their index."""
-    problems = decision_problems(ROOT)
-    for problem in problems:
-        print(problem)
-    return not problems
+    return report(decision_problems(ROOT))
 
 
 def lint_format(tree: Tree, _workers: int, changed: frozenset[str] | None = None) -> bool:

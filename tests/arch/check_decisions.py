@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from source_tree import Problem
+from source_tree import Problem, report
 
 FOLDER = Path("docs/decisions")
 INDEX = FOLDER / "README.md"
@@ -140,10 +140,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.write:
         (arguments.root / INDEX).write_text(index(read_decisions(arguments.root)))
-    problems = decision_problems(arguments.root)
-    for problem in problems:
-        print(problem)
-    return 1 if problems else 0
+    return 0 if report(decision_problems(arguments.root)) else 1
 
 
 if __name__ == "__main__":

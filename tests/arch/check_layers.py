@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from source_rules import source_problems
-from source_tree import Problem, Source, Tree
+from source_tree import Problem, Source, Tree, report
 
 # Sets shared by the rows below.
 BASE = {"runtime/base", "runtime/base/config", "runtime/base/telemetry"}
@@ -185,10 +185,7 @@ def check(root: Path) -> list[Problem]:
 def main() -> int:
     """Command line."""
     root = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path(__file__).resolve().parents[2]
-    problems = check(root)
-    for problem in problems:
-        print(problem)
-    return 1 if problems else 0
+    return 0 if report(check(root)) else 1
 
 
 if __name__ == "__main__":

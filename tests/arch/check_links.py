@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from source_tree import Problem
+from source_tree import Problem, report
 
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 NAME = re.compile(r"`([A-Za-z_]\w*(?:::~?\w+)?)(?:\(\))?`")
@@ -66,10 +66,7 @@ def pages_of(root: Path) -> list[str]:
 def main() -> int:
     """Command line."""
     root = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path(__file__).resolve().parents[2]
-    problems = list(link_problems(root, pages_of(root)))
-    for problem in problems:
-        print(problem)
-    return 1 if problems else 0
+    return 0 if report(link_problems(root, pages_of(root))) else 1
 
 
 if __name__ == "__main__":

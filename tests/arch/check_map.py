@@ -15,12 +15,12 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from source_tree import Problem, Source, Tree
+from source_tree import Problem, Source, Tree, report
 
 PAGE = "ARCHITECTURE.md"
 MAX_LINES = 250
@@ -57,21 +57,22 @@ def unit_of(name: str) -> str:
     return stem if dot + suffix in LANGUAGES else name
 
 
-def row_of(source: Source, readme: Readme, relative: str) -> str | None:
+def row_among(name: str, rows: Collection[str]) -> str | None:
+    """Returns the row for a file of the folder itself: its own, or that of which a .cc is a further part."""
+    unit = unit_of(name)
+    if unit in rows:
+        return unit
+    return next((row for row in rows if name.endswith(".cc") and unit.startswith(row + "_")), None)
+
+
+def row_of(readme: Readme, relative: str) -> str | None:
     """Returns the row that covers a file at `relative` below the folder of `readme`, if there is one."""
     folder, _, name = relative.rpartition("/")
     while folder:
         if folder + "/" in readme.rows:
             return folder + "/"
         folder = folder.rpartition("/")[0]
-    if "/" in relative:
-        return None
-    unit = unit_of(name)
-    if unit in readme.rows:
-        return unit
-    if source.path.endswith(".cc"):
-        return next((row for row in readme.rows if unit.startswith(row + "_")), None)
-    return None
+    return None if "/" in relative else row_among(name, readme.rows)
 
 
 def mapped(tree: Tree) -> Iterator[Source]:
@@ -92,7 +93,7 @@ def covering_row(source: Source, readmes: dict[str, Readme]) -> tuple[str, str] 
     for parent in Path(source.path).parents:
         folder = str(parent)
         if folder in readmes:
-            row = row_of(source, readmes[folder], source.path[len(folder) + 1 :])
+            row = row_of(readmes[folder], source.path[len(folder) + 1 :])
             if row is not None:
                 return folder, row
     return None
@@ -146,8 +147,9 @@ def add_rows(root: Path) -> None:
         wanted: dict[str, str] = {}
         own = [source for source in mapped(tree) if str(Path(source.path).parent) == folder]
         for source in sorted(own, key=lambda s: (not s.is_header, len(s.path), s.path)):
-            if covering_row(source, readmes) is None and not covered_by(source, wanted):
-                wanted[unit_of(Path(source.path).name)] = first_sentence(source)
+            name = Path(source.path).name
+            if covering_row(source, readmes) is None and row_among(name, wanted) is None:
+                wanted[unit_of(name)] = first_sentence(source)
         gone = {name for name in readme.rows if not name.endswith("/") and not exists(tree, folder, name)}
         if not wanted and not gone:
             continue
@@ -157,12 +159,6 @@ def add_rows(root: Path) -> None:
         rows = [f"| `{name}` | {purpose} |" for name, purpose in sorted(wanted.items())]
         kept[last + 1 : last + 1] = rows
         (root / readme.path).write_text("\n".join(kept) + "\n")
-
-
-def covered_by(source: Source, wanted: dict[str, str]) -> bool:
-    """Returns true if a .cc is a further part of a file that gets a row."""
-    unit = unit_of(Path(source.path).name)
-    return unit in wanted or (source.path.endswith(".cc") and any(unit.startswith(name + "_") for name in wanted))
 
 
 def exists(tree: Tree, folder: str, name: str) -> bool:
@@ -178,10 +174,7 @@ def main() -> int:
     root = Path(arguments[0]).resolve() if arguments else Path(__file__).resolve().parents[2]
     if "--add" in sys.argv[1:]:
         add_rows(root)
-    problems = sorted(map_problems(root), key=str)
-    for problem in problems:
-        print(problem)
-    return 1 if problems else 0
+    return 0 if report(sorted(map_problems(root), key=str)) else 1
 
 
 if __name__ == "__main__":

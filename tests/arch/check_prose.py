@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from prose import Block, blocks, plain
-from source_tree import CPP, ROOTS, SKIPPED_FOLDERS, WAIVER, Problem, Source
+from source_tree import CPP, ROOTS, SKIPPED_FOLDERS, WAIVER, Problem, Source, report
 
 FOLDERS = (*ROOTS, "scripts", "cmake", "docs")
 ROOT_FILES = ("*.md", "CMakeLists.txt", "Makefile")
@@ -193,12 +193,10 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2])
     args = parser.parse_args()
     checker = checked(args.root.resolve(), tuple(path.rstrip("/") for path in args.paths))
-    problems = checker.result()
-    for problem in problems:
-        print(problem)
+    clean = report(checker.result())
     if args.stats:
         print_stats(checker.groups)
-    return 1 if problems else 0
+    return 0 if clean else 1
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +55,14 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.rule}: {self.text}"
+
+
+def report(problems: Iterable[Problem]) -> bool:
+    """Prints each problem on a line. Returns whether there was none."""
+    found = list(problems)
+    for problem in found:
+        print(problem)
+    return not found
 
 
 class Source:
