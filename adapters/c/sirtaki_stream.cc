@@ -12,6 +12,7 @@
 #include "adapters/c/struct_size.h"
 #include "runtime/base/config/compression_spec.h"
 #include "runtime/base/json.h"
+#include "runtime/engine/session/stream_handle.h"
 
 using sirtaki::Duration;
 using sirtaki::Status;
@@ -34,8 +35,16 @@ StreamId id_of(sirtaki_stream stream) {
   return StreamId{static_cast<std::uint16_t>(stream)};
 }
 
-sirtaki::Result<std::shared_ptr<Active>> owner_of(sirtaki_stream stream) {
-  return DefaultSession::instance().need(generation_of(stream));
+// A stream and the session that it needs alive during a call.
+struct OpenStream {
+  std::shared_ptr<Active> session;
+  sirtaki::engine::StreamHandle handle;
+};
+
+sirtaki::Result<OpenStream> find_stream(sirtaki_stream stream) {
+  SRT_ASSIGN(auto active, DefaultSession::instance().need(generation_of(stream)));
+  const auto handle = active->session->stream(id_of(stream));
+  return OpenStream{std::move(active), handle};
 }
 
 std::string members_json(const Active& active) {
@@ -86,27 +95,27 @@ sirtaki_status sirtaki_stream_ready(sirtaki_stream stream, int32_t index, const 
     if (tensor == nullptr) {
       return sirtaki::invalid_argument("tensor is NULL");
     }
-    SRT_ASSIGN(const auto active, owner_of(stream));
+    SRT_ASSIGN(const OpenStream found, find_stream(stream));
     SRT_ASSIGN(const sirtaki_tensor known, sirtaki::adapters::known_tensor(tensor));
     SRT_ASSIGN(const auto view, sirtaki::adapters::to_view(known, "tensor of a stream"));
     if (view.data == nullptr && view.numel > 0) {
       return sirtaki::invalid_argument("tensor " + std::to_string(index) + " of the stream has no data");
     }
-    return active->session->stream(id_of(stream)).ready(index, view, absent != 0, known.cuda_stream);
+    return found.handle.ready(index, view, absent != 0, known.cuda_stream);
   });
 }
 
 sirtaki_status sirtaki_stream_finish(sirtaki_stream stream) {
   return guarded([&]() -> Status {
-    SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream(id_of(stream)).finish();
+    SRT_ASSIGN(const OpenStream found, find_stream(stream));
+    return found.handle.finish();
   });
 }
 
 sirtaki_status sirtaki_stream_wait(sirtaki_stream stream, int64_t timeout_ms) {
   return guarded([&]() -> Status {
-    SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream(id_of(stream)).wait(to_duration(timeout_ms)).value_or(timed_out());
+    SRT_ASSIGN(const OpenStream found, find_stream(stream));
+    return found.handle.wait(to_duration(timeout_ms)).value_or(timed_out());
   });
 }
 
@@ -115,8 +124,8 @@ sirtaki_status sirtaki_stream_on_done(sirtaki_stream stream, sirtaki_done_fn don
     if (done == nullptr) {
       return sirtaki::invalid_argument("done is NULL");
     }
-    SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream(id_of(stream)).on_done([done, context] { done(context); });
+    SRT_ASSIGN(const OpenStream found, find_stream(stream));
+    return found.handle.on_done([done, context] { done(context); });
   });
 }
 
@@ -126,9 +135,9 @@ sirtaki_status sirtaki_stream_wait_tensors(sirtaki_stream stream, const int32_t*
     if (count < 0 || (indices == nullptr && count > 0)) {
       return sirtaki::invalid_argument("indices is NULL, or count is negative");
     }
-    SRT_ASSIGN(const auto active, owner_of(stream));
+    SRT_ASSIGN(const OpenStream found, find_stream(stream));
     const std::span<const int> tensors(indices, static_cast<std::size_t>(count));
-    return active->session->stream(id_of(stream)).wait_tensors(tensors, to_duration(timeout_ms)).value_or(timed_out());
+    return found.handle.wait_tensors(tensors, to_duration(timeout_ms)).value_or(timed_out());
   });
 }
 
@@ -137,8 +146,8 @@ sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* used) {
     if (used == nullptr) {
       return sirtaki::invalid_argument("used is NULL");
     }
-    SRT_ASSIGN(const auto active, owner_of(stream));
-    SRT_ASSIGN(const auto flags, active->session->stream(id_of(stream)).used());
+    SRT_ASSIGN(const OpenStream found, find_stream(stream));
+    SRT_ASSIGN(const auto flags, found.handle.used());
     std::copy(flags.begin(), flags.end(), used);
     return {};
   });
@@ -146,8 +155,8 @@ sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* used) {
 
 sirtaki_status sirtaki_stream_abort(sirtaki_stream stream, const char* why) {
   return guarded([&]() -> Status {
-    SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream(id_of(stream)).abort(why != nullptr ? why : "given up by the program");
+    SRT_ASSIGN(const OpenStream found, find_stream(stream));
+    return found.handle.abort(why != nullptr ? why : "given up by the program");
   });
 }
 
@@ -156,8 +165,8 @@ sirtaki_status sirtaki_stream_residual(sirtaki_stream stream, int32_t index, flo
     if (numel < 0 || (out == nullptr && numel > 0)) {
       return sirtaki::invalid_argument("out is NULL, or numel is negative");
     }
-    SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream(id_of(stream)).residual(index, {out, static_cast<std::size_t>(numel)});
+    SRT_ASSIGN(const OpenStream found, find_stream(stream));
+    return found.handle.residual(index, {out, static_cast<std::size_t>(numel)});
   });
 }
 
@@ -166,8 +175,8 @@ sirtaki_status sirtaki_stream_set_residual(sirtaki_stream stream, int32_t index,
     if (numel < 0 || (in == nullptr && numel > 0)) {
       return sirtaki::invalid_argument("in is NULL, or numel is negative");
     }
-    SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream(id_of(stream)).set_residual(index, {in, static_cast<std::size_t>(numel)});
+    SRT_ASSIGN(const OpenStream found, find_stream(stream));
+    return found.handle.set_residual(index, {in, static_cast<std::size_t>(numel)});
   });
 }
 
@@ -176,8 +185,8 @@ sirtaki_status sirtaki_stream_memory(sirtaki_stream stream, int32_t index, void*
     if (bytes == nullptr || room < 0) {
       return sirtaki::invalid_argument("bytes is NULL, or room is negative");
     }
-    SRT_ASSIGN(const auto active, owner_of(stream));
-    SRT_ASSIGN(const auto memory, active->session->stream(id_of(stream)).codec_state(index));
+    SRT_ASSIGN(const OpenStream found, find_stream(stream));
+    SRT_ASSIGN(const auto memory, found.handle.codec_state(index));
     *bytes = static_cast<int64_t>(memory.size());
     if (out != nullptr && *bytes <= room) {
       std::copy(memory.begin(), memory.end(), static_cast<std::byte*>(out));
@@ -191,23 +200,23 @@ sirtaki_status sirtaki_stream_set_memory(sirtaki_stream stream, int32_t index, c
     if (bytes < 0 || (in == nullptr && bytes > 0)) {
       return sirtaki::invalid_argument("in is NULL, or bytes is negative");
     }
-    SRT_ASSIGN(const auto active, owner_of(stream));
+    SRT_ASSIGN(const OpenStream found, find_stream(stream));
     const std::span memory(static_cast<const std::byte*>(in), static_cast<std::size_t>(bytes));
-    return active->session->stream(id_of(stream)).load_codec_state(index, memory);
+    return found.handle.load_codec_state(index, memory);
   });
 }
 
 sirtaki_status sirtaki_stream_report_loss(sirtaki_stream stream, double loss) {
   return guarded([&]() -> Status {
-    SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream(id_of(stream)).report_loss(loss);
+    SRT_ASSIGN(const OpenStream found, find_stream(stream));
+    return found.handle.report_loss(loss);
   });
 }
 
 sirtaki_status sirtaki_stream_close(sirtaki_stream stream) {
   return guarded([&]() -> Status {
-    SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream(id_of(stream)).close();
+    SRT_ASSIGN(const OpenStream found, find_stream(stream));
+    return found.handle.close();
   });
 }
 
@@ -239,8 +248,8 @@ const char* sirtaki_stats_json(void) {
 
 const char* sirtaki_stream_tensors_json(sirtaki_stream stream) {
   return borrowed_json([&]() -> sirtaki::Result<std::string> {
-    SRT_ASSIGN(const auto active, owner_of(stream));
-    return active->session->stream(id_of(stream)).tensors_json();
+    SRT_ASSIGN(const OpenStream found, find_stream(stream));
+    return found.handle.tensors_json();
   });
 }
 

@@ -50,7 +50,7 @@ struct OpSpec {
   double postscale = 1.0;
   std::vector<std::int64_t> splits;  // alltoall, rows; empty: equal
   std::int32_t priority = 0;         // smaller goes first; 0: kUrgentPriority if small
-  // For tensors on a GPU: the cudaStream_t on which the program has queued the writers of the input, and will queue the
+  // The cudaStream_t of a tensor on a GPU: the program has queued the writers of the input on it, and will queue the
   // readers of the result; null is the default stream.
   void* cuda_stream = nullptr;
   std::shared_ptr<OpTransport> transport = {};  // null: tensors are in host memory

@@ -62,7 +62,7 @@ Result<std::vector<std::byte*>> DeviceCompressor::residuals_of(const scheduler::
 std::shared_ptr<Reduction> DeviceCompressor::reduce(const scheduler::Partition& partition, ReductionSpec spec,
                                                     ReductionDeps deps, StageNote note) {
   transport_.encoded_bytes().add(partition.size_bytes());
-  // Of all ranks, not of hosts.
+  // The average divides by the number of ranks, not of hosts.
   spec.divisor = deps.net.size();
   return std::make_shared<DeviceGather>(std::move(spec), deps, std::move(note), transport_, nccl_,
                                         residuals_of(partition));

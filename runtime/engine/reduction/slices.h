@@ -50,9 +50,10 @@ class Slices {
   // Writes the state of every slice over all ranks, as an owner of stripes.
   void write_owner_header(Bytes header) const;
 
-  // For ranks that reduce states instead of sending headers: two float32 for each slice, whose sums count the ranks
-  // with a gradient that is not finite, and the ranks with a gradient. Call it after the last check_finite().
+  // Returns the size of two float32 for each slice, whose sums count the ranks with a gradient that is not finite, and
+  // the ranks with a gradient. Ranks that reduce states instead of sending headers use them.
   std::size_t count_bytes() const { return slices_.size() * 2 * sizeof(float); }
+  // Writes these counts of this rank. Call it after the last check_finite().
   void write_counts(Bytes counts) const;
   // Writes one byte for each slice (header_bytes()), whose maximum over ranks is the common state.
   void write_states(Bytes states) const;

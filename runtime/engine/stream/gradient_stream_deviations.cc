@@ -68,7 +68,7 @@ void GradientStream::give_up(const Status& cause) {
     deps_.control.send(control::StreamAbort{id_, attempt_, step_, cause});
     return;
   }
-  // As in NamedOps::fail_later: the control plane may know the first cause.
+  // The control plane may know the first cause, so the report waits for it; see NamedOps::fail_later().
   deviations_.verdict = deps_.loop.after(kCauseGrace, [this, cause] {
     deviations_.verdict = {};
     deps_.control.send(control::StreamAbort{id_, attempt_, step_, deviations_.left.ok() ? cause : deviations_.left});

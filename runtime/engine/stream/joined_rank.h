@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 #include "runtime/base/loop.h"
 #include "runtime/base/task.h"

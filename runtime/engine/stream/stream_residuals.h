@@ -43,8 +43,8 @@ class StreamResiduals {
   void read(int index, std::span<float> out, Done done) const;
   // Sets the residual of a tensor. Returns kUnsupported if the tensor is encoded on a GPU without error feedback.
   Status load(int index, const scheduler::PlannedTensor& planned, std::span<const float> in, Rank job_rank);
-  // Writes the residuals of all tensors, one after the other, to `out` unless it is empty, and clears them. Returns
-  // kUnsupported for residuals on a GPU.
+  // Writes the residuals of all tensors, one after the other, to `out` unless it is empty, and clears them.
+  // Requires !on_device().
   Status drain(const scheduler::Plan& plan, std::span<float> out);
   bool on_device() const { return compressor_ != nullptr; }
   std::vector<std::byte> codec_state(int index) const { return store_.codec_state(index); }

@@ -43,7 +43,7 @@ TEST(LocalOptions, SayWhatCannotBe) {
   expect_refused([](LocalOptions& o) { o.codec = "int8:ef=off"; }, "ef");
   expect_refused([](LocalOptions& o) { o.interval.may_compress = true; }, "codec");
   expect_refused([](LocalOptions& o) { o.interval.most = 0; }, "max");
-  // By another name the training is the same: a checkpoint fits.
+  // A training with another name is the same, so its checkpoint fits.
   LocalOptions named = local_options("4");
   named.name = "other";
   EXPECT_EQ(digest(named), digest(local_options("4")));
