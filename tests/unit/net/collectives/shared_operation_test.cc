@@ -145,10 +145,9 @@ std::size_t pages_used(World& world) {
   return used;
 }
 
-// Returns true if no page is used. The first call of pages_used() runs a turn of every loop, which frees ended blocks.
+// Waits until no page is used: a rank learns by a message of another one that its block has been read.
 bool all_free(World& world) {
-  static_cast<void>(pages_used(world));
-  return pages_used(world) == 0;
+  return world.wait([&] { return pages_used(world) == 0; });
 }
 
 TEST(SharedOperation, WithoutRoomDataTakesTheOtherWay) {
