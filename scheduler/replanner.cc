@@ -1,6 +1,7 @@
 #include "scheduler/replanner.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -10,6 +11,8 @@ namespace sirtaki::scheduler {
 namespace {
 
 constexpr std::uint64_t kFirstProfiles[] = {3, 6};
+// With a controller; its first decision knows no step, and is replaced within five steps if it was wrong.
+constexpr std::uint64_t kFirstControlled[] = {2, 4};
 constexpr std::uint64_t kProfileEvery = 16;
 constexpr std::uint64_t kMaxProfileInterval = 32;
 constexpr std::int64_t kMaxProfileIntervalUs = 1'000'000;
@@ -121,8 +124,8 @@ bool Replanner::wants_profile(std::uint64_t step) const {
   if (frozen_ || open_) {
     return false;
   }
-  return std::ranges::find(kFirstProfiles, step) != std::end(kFirstProfiles) ||
-         (step != 0 && step % profile_interval_ == 0);
+  const std::span<const std::uint64_t> first = controller_ ? kFirstControlled : kFirstProfiles;
+  return std::ranges::find(first, step) != first.end() || (step != 0 && step % profile_interval_ == 0);
 }
 
 std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfile& profile) {

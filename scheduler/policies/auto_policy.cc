@@ -6,6 +6,7 @@
 
 #include "runtime/base/check.h"
 #include "scheduler/plan/arith.h"
+#include "scheduler/policies/loss_ladder.h"
 
 namespace sirtaki::scheduler {
 namespace {
@@ -16,6 +17,10 @@ using params::kOne;
 // step of a level are as good.
 constexpr std::int64_t kNearPermille = 30;
 constexpr std::int64_t kSamePermille = 5;
+// Without a profile of steps, gradients that take no longer than this are not compressed.
+constexpr std::int64_t kShortStepUs = 20'000;
+// On a faster link no first level is worth its codec: a dense step takes 5 ms for a million parameters.
+constexpr std::int64_t kFastLink = 800'000'000;  // bytes per second
 // The policy was wrong if measured steps exceed expected ones by this margin in so many consecutive profiles.
 constexpr std::int64_t kWrongPermille = 50;
 constexpr int kWrongProfiles = 2;
@@ -28,15 +33,6 @@ bool within(std::int64_t value, std::int64_t of, std::int64_t permille) {
 bool named_embedding(const std::string& name) {
   constexpr std::string_view kNames[] = {"embed", "Embed", "wte", "wpe"};
   return std::ranges::any_of(kNames, [&](std::string_view part) { return name.find(part) != std::string::npos; });
-}
-
-Method sparse(const Method& common, std::int64_t density) {
-  Method method = method_like(*find_method("threshold_sparse"), common);
-  method.set("density", density);
-  if (common.choice("wire") == "scatter") {
-    method.set("wire", 0);  // threshold_sparse has no such reduction
-  }
-  return method;
 }
 
 }  // namespace
@@ -61,20 +57,14 @@ AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& pl
   }
   const Method& common = controlled_method(tensors_);
   gain_ = common.value("gain");
-  levels_.push_back({"dense", method_of(*find_method("none")), true});
-  if (common.value("fp16") != 0) {
-    levels_.push_back({"fp16", method_of(*find_method("fp16")), true});
+  for (LossLevel& level : loss_ladder(common)) {
+    levels_.push_back({std::move(level.name), std::move(level.method), level.mild, level.cost_unats});
   }
-  levels_.push_back({"int8", method_like(*find_method("int8"), common), true});
-  if (common.value("sparse") == 0) {
-    return;
+  if (levels_.size() > 1 && !levels_.back().mild) {
+    levels_.push_back(levels_.back());
+    levels_.back().name += " everywhere";
+    levels_.back().mild = true;
   }
-  // twobit, onebit and group_topk cost a training more accuracy than the budget allows.
-  const std::int64_t rate = common.value("rate");
-  const std::int64_t twice = std::min(2 * rate, kOne);
-  levels_.push_back({"threshold_sparse " + part_text(twice), sparse(common, twice), false});
-  levels_.push_back({"threshold_sparse " + part_text(rate), sparse(common, rate), false});
-  levels_.push_back({levels_.back().name + " everywhere", levels_.back().method, true});
 }
 
 AutoPolicy::Outcome AutoPolicy::at_level(std::size_t level, const StepProfile& profile,
@@ -99,7 +89,7 @@ AutoPolicy::Outcome AutoPolicy::at_level(std::size_t level, const StepProfile& p
 }
 
 // It goes down only for a gain, to the mildest level that is nearly as good as the best, and back up only to a level
-// that costs hardly any time. The gap between both conditions keeps the level stable.
+// that costs less than half the gain. The gap between both conditions keeps the level stable.
 std::size_t AutoPolicy::choose(const std::vector<Outcome>& outcomes, std::int64_t now_us) const {
   const std::int64_t best = std::ranges::min_element(outcomes, {}, &Outcome::step_us)->step_us;
   const auto mildest = [&](std::int64_t permille) {
@@ -110,10 +100,13 @@ std::size_t AutoPolicy::choose(const std::vector<Outcome>& outcomes, std::int64_
     return level;
   };
   const std::size_t down = mildest(kNearPermille);
+  if (!judged_) {
+    return Wide{best} * kOne < Wide{outcomes.front().step_us} * (kOne - gain_) ? down : 0;
+  }
   if (down > level_ && Wide{outcomes[down].step_us} * kOne < Wide{now_us} * (kOne - gain_)) {
     return down;
   }
-  return std::min(mildest(kSamePermille), level_);
+  return std::min(mildest(std::max(kSamePermille, gain_ * 1000 / (2 * kOne))), level_);
 }
 
 // Keeps the tensors that save most, as few as make the step nearly as short.
@@ -170,6 +163,45 @@ bool AutoPolicy::proved_wrong(const StepProfile& profile, std::int64_t dense_us)
   return worse_ >= kWrongProfiles;
 }
 
+// Nothing is known of the steps yet, so the level is judged by the time of its gradients alone.
+std::optional<std::vector<PlannedTensor>> AutoPolicy::first(const StepProfile& link) {
+  if (!link.knows_link() || link.bytes_per_second >= kFastLink) {
+    return std::nullopt;
+  }
+  StepProfile profile = link;
+  profile.ready_us.assign(tensors_.size(), 0);
+  profile.need_us.assign(tensors_.size(), StepProfile::kUnknown);
+  std::vector<PlannedTensor> dense;
+  for (const Controlled& tensor : tensors_) {
+    auto planned = stay_dense(tensor.info, "auto: no rule of auto", *facts_);
+    SRT_CHECK(planned);
+    dense.push_back(std::move(*planned));
+  }
+  std::vector<Outcome> outcomes;
+  for (std::size_t level = 0; level < levels_.size(); ++level) {
+    outcomes.push_back(at_level(level, profile, dense));
+  }
+  const std::int64_t best = std::ranges::min_element(outcomes, {}, &Outcome::step_us)->step_us;
+  while (outcomes[first_level_].step_us > kShortStepUs &&
+         !within(outcomes[first_level_].step_us, best, kNearPermille)) {
+    ++first_level_;
+  }
+  level_ = first_level_;
+  Outcome& outcome = outcomes[level_];
+  decision_ = "auto: " + levels_[level_].name + " at first, gradients take " + ms_text(outcome.step_us) + " ms, " +
+              ms_text(outcomes.front().step_us) + " dense, link " + link_text(link);
+  explain(outcome, ms_text(outcomes.front().step_us) + " -> " + ms_text(outcome.step_us) + " ms on the measured link");
+  return std::move(outcome.tensors);
+}
+
+void AutoPolicy::explain(Outcome& outcome, const std::string& change) const {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].method && outcome.tensors[i].decision.format() != WireFormat{}) {
+      outcome.tensors[i].reason = "auto: " + outcome.tensors[i].reason + ", " + change;
+    }
+  }
+}
+
 std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*step*/, const StepProfile& profile,
                                                                const std::vector<PlannedTensor>& now) {
   std::vector<Outcome> outcomes;
@@ -197,7 +229,8 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
   }
   const std::size_t wanted = choose(outcomes, now_us);
   const int direction = wanted > level_ ? 1 : wanted < level_ ? -1 : 0;
-  if (!hysteresis_.wants(direction)) {
+  const bool judges = !std::exchange(judged_, true) && first_level_ > 0;
+  if (!hysteresis_.wants(direction, judges)) {
     at_rest_ = direction == 0 && worse_ == 0;
     decision_ += direction == 0 ? "stays" : levels_[wanted].name + " wanted, to be confirmed";
     return std::nullopt;
@@ -209,17 +242,14 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
   }
   level_ = wanted;
   const std::string change = ms_text(now_us) + " -> " + ms_text(outcome.step_us) + " ms predicted";
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (tensors_[i].method && outcome.tensors[i].decision.format() != WireFormat{}) {
-      outcome.tensors[i].reason = "auto: " + outcome.tensors[i].reason + ", " + change;
-    }
-  }
+  explain(outcome, change);
   decision_ += levels_[wanted].name + ", " + change;
   return std::move(outcome.tensors);
 }
 
 void AutoPolicy::restart() {
-  level_ = 0;
+  level_ = first_level_;
+  judged_ = false;
   hysteresis_ = {};
   dense_measured_us_ = dense_model_us_ = 0;
   worse_ = banned_ = 0;

@@ -1,10 +1,11 @@
 // The policy auto: compresses tensors only if the model predicts shorter steps.
 //
-// It has levels from dense to sparse, ordered by the accuracy that a training loses, and no level that loses more than
-// a point of accuracy. It takes the mildest level whose step is nearly as short as the best one, and within it the
-// fewest tensors that suffice. Sensitive tensors (embeddings, the first and the last that are large enough) go no
-// further than int8, except at the last level, which serves links on which even int8 makes steps longer. Used through
-// codec_controller.h. Pure.
+// It has levels from dense to sparse, ordered by the training loss that they cost (loss_ladder.h), and no level beyond
+// the loss budget. It takes the mildest level whose step is nearly as short as the best one, and within it the fewest
+// tensors that suffice. Sensitive tensors (embeddings, the first and the last that are large enough) go no further than
+// int8, except at the last level, which serves links on which even int8 makes steps longer.
+// The first level follows from the link alone: the mildest one whose gradients take less than a short step on it. The
+// first profile of steps replaces that level without confirmation. Used through codec_controller.h. Pure.
 #pragma once
 
 #include <memory>
@@ -20,6 +21,7 @@ class AutoPolicy final : public CodecController {
  public:
   AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& planner, std::shared_ptr<const CodecFacts> facts);
 
+  std::optional<std::vector<PlannedTensor>> first(const StepProfile& link) override;
   std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,
                                                      const std::vector<PlannedTensor>& now) override;
   bool at_rest() const override { return at_rest_; }
@@ -30,7 +32,8 @@ class AutoPolicy final : public CodecController {
   struct Level {
     std::string name;
     Method method;
-    bool mild = false;  // applies to sensitive tensors, too
+    bool mild = false;            // applies to sensitive tensors, too
+    std::int64_t cost_unats = 0;  // training loss that the level costs, in millionths of a nat
   };
   struct Outcome {
     std::vector<PlannedTensor> tensors;
@@ -39,6 +42,7 @@ class AutoPolicy final : public CodecController {
 
   Outcome at_level(std::size_t level, const StepProfile& profile, const std::vector<PlannedTensor>& now) const;
   std::size_t choose(const std::vector<Outcome>& outcomes, std::int64_t now_us) const;
+  void explain(Outcome& outcome, const std::string& change) const;
   void prune(Outcome& outcome, const Outcome& dense, const StepProfile& profile) const;
   bool proved_wrong(const StepProfile& profile, std::int64_t dense_us);
 
@@ -50,6 +54,8 @@ class AutoPolicy final : public CodecController {
   std::int64_t gain_ = 0;      // 1/65536 of a step
 
   std::size_t level_ = 0;
+  std::size_t first_level_ = 0;
+  bool judged_ = false;  // a profile of steps has confirmed or replaced the first level
   Hysteresis hysteresis_;
   // A dense step when it was last measured, and its prediction of that time.
   std::int64_t dense_measured_us_ = 0;

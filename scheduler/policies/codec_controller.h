@@ -26,6 +26,9 @@ class CodecController {
   CodecController& operator=(const CodecController&) = delete;
   virtual ~CodecController() = default;
 
+  // Returns the tensors for the first steps, in the same order, by a profile of the link and the costs of codecs alone,
+  // before any step; nullopt: the decisions without measurements. restart() returns to them. Call at most once, first.
+  virtual std::optional<std::vector<PlannedTensor>> first(const StepProfile& /*link*/) { return std::nullopt; }
   // Returns the tensors with the wanted decisions in the same order; nullopt: no change. Requires a profile that knows
   // its link. `now` holds the tensors of the plan in force.
   virtual std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,

@@ -98,11 +98,13 @@ std::vector<MethodInfo> policies() {
                                                      {"down", KeyKind::kPart, percent(9500), kOne / 2, kOne - 1},
                                                      {"up", KeyKind::kPart, percent(10), 1, kOne}})))},
       {MethodId::kAuto, "auto",
-       "dense until less is predicted to make steps shorter, then as little less as that needs",
-       with_warm_up(with_momentum(compressed(kGatherOrScatter, {toggle("fp16", false),
-                                                                toggle("sparse", true),
-                                                                {"gain", KeyKind::kPart, percent(200), 0, kOne / 2},
-                                                                {"rate", KeyKind::kPart, percent(200), 1, kOne}})))},
+       "as little compression as short steps on the measured link need, within a budget of training loss",
+       with_warm_up(with_momentum(
+           compressed(kGatherOrScatter, {toggle("fp16", false),
+                                         toggle("sparse", true),
+                                         {"gain", KeyKind::kPart, percent(500), 0, kOne / 2},
+                                         {"loss_budget", KeyKind::kDecimal, kDecimalOne / 50, 0, 10 * kDecimalOne},
+                                         {"rate", KeyKind::kPart, percent(200), 1, kOne}})))},
   };
 }
 

@@ -118,9 +118,57 @@ TEST_F(AutoPolicyTest, MaySpareOptimizersThatNeedAllElements) {
   profile(1'000'000);
   EXPECT_TRUE(profile(1'000'000));
   EXPECT_GT(compressed(), 0);
-  EXPECT_TRUE(std::ranges::all_of(now_, [](const PlannedTensor& t) {
-    return t.decision.codec == CodecId::kNone || t.decision.codec == CodecId::kInt8;
+  EXPECT_TRUE(std::ranges::none_of(now_, [](const PlannedTensor& t) {
+    return t.decision.codec == CodecId::kThresholdSparse;
   })) << controller_->last_decision();
+}
+
+TEST_F(AutoPolicyTest, HasNoLevelBeyondItsLossBudget) {
+  for (const char* text : {"auto:loss_budget=0", "auto:sparse=off,loss_budget=0.001"}) {
+    make(text);
+    profile(1'000'000);
+    EXPECT_TRUE(profile(1'000'000));
+    EXPECT_TRUE(std::ranges::none_of(now_,
+                                     [](const PlannedTensor& t) {
+                                       return t.decision.codec == CodecId::kPowerSgd ||
+                                              t.decision.codec == CodecId::kGroupTopk;
+                                     }))
+        << text << ": " << controller_->last_decision();
+  }
+}
+
+TEST_F(AutoPolicyTest, BeginsWithTheLevelThatTheLinkNeeds) {
+  StepProfile link;
+  link.latency_ns = 100'000;
+  for (const auto& [rate, dense] : {std::pair<std::int64_t, bool>{2'000'000'000, true}, {4'000'000, false}}) {
+    make("auto");
+    link.bytes_per_second = rate;
+    const auto first = controller_->first(link);
+    ASSERT_EQ(first.has_value(), !dense) << rate;
+    if (!first) {
+      continue;
+    }
+    now_ = *first;
+    EXPECT_GT(compressed(), 0);
+    EXPECT_NE(now_[6].reason.find("on the measured link"), std::string::npos) << now_[6].reason;
+    EXPECT_NE(controller_->last_decision().find("at first"), std::string::npos);
+  }
+}
+
+TEST_F(AutoPolicyTest, TheFirstProfileReplacesAWrongFirstLevelAtOnce) {
+  make("auto");
+  StepProfile link;
+  link.latency_ns = 100'000;
+  link.bytes_per_second = 4'000'000;
+  now_ = controller_->first(link).value();
+  EXPECT_TRUE(profile(10'000'000'000)) << "the link was measured wrongly";
+  EXPECT_TRUE(all_dense());
+  controller_->restart();
+  make("auto");
+  now_ = controller_->first(link).value();
+  const int compressed_first = compressed();
+  profile(4'000'000);
+  EXPECT_EQ(compressed(), compressed_first) << "and a right one stays";
 }
 
 TEST_F(AutoPolicyTest, HandsItsSettingsToTheSparseCodec) {

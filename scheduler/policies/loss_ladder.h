@@ -1,0 +1,27 @@
+// The ladder of the policy auto: levels of compression, and the training loss that each costs by kind of optimizer.
+//
+// Used by AutoPolicy. The costs are measurements of benchmarks.ladder: the final training loss above that of the same
+// training without compression, in the worst of its nets at the tuned learning rate. Pure: a table.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/base/config/compression_spec.h"
+
+namespace sirtaki::scheduler {
+
+struct LossLevel {
+  std::string name;
+  Method method;
+  bool mild = false;            // applies to sensitive tensors, too
+  std::int64_t cost_unats = 0;  // in millionths of a nat
+};
+
+// Returns the levels within the loss budget of a method of the policy auto, in the order of their cost; the first one
+// is dense. With `sparse` off the costs are those of optimizers that divide by the magnitude of gradients, such as
+// AdamW.
+std::vector<LossLevel> loss_ladder(const Method& policy);
+
+}  // namespace sirtaki::scheduler
