@@ -1,7 +1,6 @@
 #include "runtime/engine/engine.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "runtime/engine/stream/plan/stream_plan.h"
@@ -14,21 +13,6 @@ constexpr int kStillTicks = 2;    // a wait is reported after as many ticks with
 constexpr int kUnseenTicks = 20;  // the same for functions that wait to be called
 constexpr int kOldTicks = 40;     // a wait this long is reported although other work moves
 constexpr std::size_t kMaxReported = 256;
-
-control::StreamOpen opening_message(const StreamSpec& spec, const scheduler::Plan& plan) {
-  control::StreamOpen message;
-  message.name = spec.name;
-  message.plan_digest = plan.digest();
-  message.reduce_op = spec.reduce_op;
-  message.prescale = spec.prescale;
-  message.postscale = spec.postscale;
-  // Part of the agreement, so that ranks with different payload sizes get an error.
-  message.codec = spec.codec + (spec.first_step == 0 ? "" : " from step " + std::to_string(spec.first_step));
-  for (const StreamTensor& tensor : spec.tensors) {
-    message.tensors.push_back({tensor.name, tensor.dtype, tensor.device.type, tensor.dims, tensor.strides});
-  }
-  return message;
-}
 
 bool takes_part(const StreamSpec& spec, Rank rank) {
   return spec.ranks.empty() || std::ranges::binary_search(spec.ranks, rank);
@@ -67,86 +51,6 @@ void Engine::submit(OpSpec spec, OpDone done) {
 }
 
 // ---- streams ----
-
-Result<std::shared_ptr<const scheduler::Plan>> Engine::make_plan(StreamSpec& spec) {
-  if (spec.codec.empty()) {
-    spec.codec = options_.codec;
-  }
-  if (spec.order.empty()) {
-    spec.order.resize(spec.tensors.size());
-    std::iota(spec.order.rbegin(), spec.order.rend(), 0);  // gradients come last tensor first
-  }
-  SRT_TRY(read_compression(spec));
-  SRT_ASSIGN(net::Collectives* const net, ops_.collectives_of(spec.ranks, spec.name));
-  return first_plan(spec, options_.layout, CatalogFacts(*net));
-}
-
-void Engine::open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done) {
-  spec.name = agreed_name(spec.name, spec.ranks);
-  // After a failure the network is not used any more.
-  auto plan = failure_.ok() ? make_plan(spec) : Result<std::shared_ptr<const scheduler::Plan>>(failure_);
-  Status status = plan.status();
-  if (status.ok() && openings_.contains(spec.name)) {
-    status = invalid_argument("stream '" + spec.name + "' is being opened already");
-  }
-  if (!status.ok()) {
-    deps_.loop.post([done = std::move(done), status]() mutable { done(status); });
-    return;
-  }
-  deps_.control.send(opening_message(spec, **plan));
-  std::string name = spec.name;
-  net::Collectives* const net = *ops_.collectives_of(spec.ranks, name);
-  openings_.emplace(std::move(name), Opening{std::move(spec), *plan, net, std::move(done)});
-}
-
-void Engine::on(const control::StreamAgreed& m) {
-  auto node = openings_.extract(m.name);
-  if (node.empty()) {
-    return;
-  }
-  Opening& opening = node.mapped();
-  StreamDeps deps{deps_.loop,
-                  *opening.net,
-                  deps_.control,
-                  trace_,
-                  buffers_,
-                  deps_.stats,
-                  deps_.log,
-                  deps_.stats.counter("streams.steps"),
-                  deps_.stats.counter("streams.raw_bytes"),
-                  deps_.stats.counter("streams.lent_bytes"),
-                  deps_.stats.counter("streams.wire_bytes"),
-                  deps_.stats.histogram("streams.step_ns"),
-                  deps_.stats.histogram("streams.exposed_ns")};
-  const StreamOptions options{options_.layout, options_.credit_bytes, options_.replan, options_.finite_only};
-  closed_.erase(m.stream.value);  // the number of a stream that all ranks have closed
-  streams_[m.stream.value] =
-      std::make_unique<GradientStream>(m.stream, std::move(opening.spec), opening.plan, options, deps);
-  opening.done(m.stream);
-}
-
-void Engine::on(const control::StreamRefused& m) {
-  auto node = openings_.extract(m.name);
-  if (!node.empty()) {
-    node.mapped().done(m.status);
-  }
-}
-
-void Engine::on(const control::StreamAborted& m) {
-  if (GradientStream* s = stream(m.stream)) {
-    s->on_aborted(m);
-  } else if (const auto closed = closed_.find(m.stream.value); closed != closed_.end()) {
-    closed->second->on_aborted(m);
-  }
-}
-
-void Engine::on(const control::StreamFlags& m) {
-  if (GradientStream* s = stream(m.stream)) {
-    s->on_flags(m);
-  } else if (const auto closed = closed_.find(m.stream.value); closed != closed_.end()) {
-    closed->second->on_flags(m);
-  }
-}
 
 GradientStream* Engine::stream(StreamId id) {
   const auto it = streams_.find(id.value);

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "runtime/base/config/config.h"
@@ -21,6 +22,7 @@
 #include "runtime/engine/epoch/control_link.h"
 #include "runtime/engine/ops/named_ops.h"
 #include "runtime/engine/stream/gradient_stream.h"
+#include "runtime/engine/stream/plan/link_probe.h"
 #include "scheduler/plan/plan.h"
 
 namespace sirtaki::engine {
@@ -107,9 +109,14 @@ class Engine {
  private:
   struct Opening {
     StreamSpec spec;
-    std::shared_ptr<const scheduler::Plan> plan;
+    StreamStart start;
     net::Collectives* net = nullptr;  // collectives of the ranks that take part
     MoveFunction<void(Result<StreamId>)> done;
+    // Set while the link is measured, after all ranks have agreed to open the stream.
+    std::unique_ptr<LinkProbe> probe = {};
+    StreamId id = {};
+    // Messages about the stream from ranks that have it already.
+    std::vector<std::variant<control::StreamAborted, control::StreamFlags>> held = {};
   };
 
   void on(const control::Agreed& m) { ops_.on_agreed(m); }
@@ -135,7 +142,11 @@ class Engine {
   void on_stream_joined();
   void end_join(const Result<Rank>& answer);
 
-  Result<std::shared_ptr<const scheduler::Plan>> make_plan(StreamSpec& spec);
+  Result<StreamStart> make_start(StreamSpec& spec);
+  StreamOptions stream_options() const;
+  Opening* opening(StreamId id);
+  void on_probed(const std::string& name, const Result<scheduler::StepProfile>& profile);
+  void begin_stream(Opening opening);
   control::Waiting waiting_now() const;
   void forget_stream(StreamId id);
   void report(bool even_if_unchanged);

@@ -5,39 +5,10 @@
 
 #include "kernels/finite/finite.h"
 #include "runtime/base/check.h"
-#include "runtime/engine/stream/plan/codec_timing.h"
 #include "runtime/engine/stream/plan/stream_plan.h"
 
 namespace sirtaki::engine {
 namespace {
-
-scheduler::ReplannerOptions replanner_options(const StreamOptions& options, int ranks) {
-  scheduler::ReplannerOptions out;
-  out.frozen = !options.replan || ranks == 1;
-  out.planner.ranks = ranks;
-  out.planner.limits = options.layout;
-  out.planner.credit_limit_bytes = options.credit_bytes;
-  // A program that waits for all tensors at once needs all of them at once.
-  out.planner.forward = true;
-  return out;
-}
-
-// If hosts sum first, a rank encodes only its shares.
-void share_costs(const net::HostGroups* groups, scheduler::CodecCosts& costs) {
-  if (groups == nullptr) {
-    return;
-  }
-  const auto own = static_cast<std::int64_t>(groups->own.size());
-  for (scheduler::CodecCost& cost : costs) {
-    cost.encode_ps = cost.encode_ps * own / groups->hosts.shares();
-    cost.decode_ps = cost.decode_ps * own / groups->hosts.shares();
-  }
-}
-
-std::unique_ptr<scheduler::CodecController> policy_of(const StreamSpec& spec, const scheduler::PlannerOptions& planner,
-                                                      const StreamDeps& deps) {
-  return controller_for(spec, planner, std::make_shared<CatalogFacts>(deps.net));
-}
 
 // Returns whether the plan neither encodes elements nor rounds them to halves.
 bool all_unchanged(const scheduler::Plan& plan) {
@@ -46,56 +17,34 @@ bool all_unchanged(const scheduler::Plan& plan) {
   });
 }
 
-PlanAgreementOptions agreement_options(const StreamOptions& options, const StreamSpec& spec, const StreamDeps& deps) {
+PlanAgreementOptions agreement_options(const StreamOptions& options, StreamStart& start, const net::Collectives& net) {
   PlanAgreementOptions out;
-  const int exchanging = exchanging_ranks(deps.net);
-  out.replanner = replanner_options(options, exchanging);
+  const int exchanging = exchanging_ranks(net);
+  out.replanner.planner = planner_options(options, exchanging);
+  out.replanner.frozen = !options.replan || exchanging == 1;
   if (!out.replanner.frozen) {
-    out.controller = policy_of(spec, out.replanner.planner, deps);
+    out.controller = std::move(start.controller);
   }
-  if (out.controller) {
-    out.codec_costs = time_codecs(deps.loop, exchanging);
-    share_costs(deps.net.host_groups(), out.codec_costs);
-  }
-  out.rank = deps.net.rank();
-  out.ranks = deps.net.size();
+  out.codec_costs = start.codec_costs;
+  out.rank = net.rank();
+  out.ranks = net.size();
   return out;
 }
 
-}  // namespace
-
-GradientStream::GradientStream(StreamId id, StreamSpec spec, const std::shared_ptr<const scheduler::Plan>& plan,
-                               const StreamOptions& options, StreamDeps deps)
-    : id_(id),
-      spec_(std::move(spec)),
-      deps_(deps),
-      trace_(deps.trace, spec_.name),
-      traits_{options.finite_only,
-              policy_of(spec_, replanner_options(options, exchanging_ranks(deps.net)).planner, deps) != nullptr},
-      agreement_(spec_.name, plan, spec_.order, agreement_options(options, spec_, deps),
-                 {deps.loop, deps.trace, deps.stats, deps.log}),
-      dispatcher_(options.credit_bytes),
-      board_(std::make_shared<StreamBoard>(spec_.tensors.size())),
-      residuals_(spec_, deps.net),
-      paths_(deps, HostPath::Scales{spec_.prescale, spec_.postscale}),
-      trained_(spec_.first_step),
-      unused_(std::make_unique<UnusedParamSync>(id, spec_.tensors.size(), deps.net)),
-      joined_(deps.loop, zero_steps()) {
-  open_step();
-}
-
-GradientStream::OnDevice GradientStream::on_device() const {
-  if (spec_.prescale != 1.0 || spec_.postscale != 1.0 || spec_.reduce_op == ReduceOp::kAdasum || traits_.finite_only ||
-      (traits_.has_policy && !all_unchanged(*plan_))) {
+GradientStream::OnDevice on_device_with(const StreamSpec& spec, const StreamStart& start, bool finite_only,
+                                        const net::Collectives& net) {
+  using OnDevice = GradientStream::OnDevice;
+  const scheduler::Plan& plan = *start.unmeasured;
+  if (spec.prescale != 1.0 || spec.postscale != 1.0 || spec.reduce_op == ReduceOp::kAdasum || finite_only ||
+      (start.controller != nullptr && !all_unchanged(plan))) {
     return OnDevice::kNothing;
   }
   bool codes = false;
   bool halves = false;
-  for (const scheduler::PlannedTensor& tensor : plan_->tensors()) {
+  for (const scheduler::PlannedTensor& tensor : plan.tensors()) {
     const bool compressed = tensor.decision.format().compressed();
     const bool half = !compressed && tensor.decision.codec != CodecId::kNone;
-    if ((compressed && !DeviceCompressor::supports(tensor, deps_.net.size())) ||
-        (half && tensor.dtype != DType::kF32)) {
+    if ((compressed && !DeviceCompressor::supports(tensor, net.size())) || (half && tensor.dtype != DType::kF32)) {
       return OnDevice::kNothing;
     }
     codes = codes || compressed;
@@ -107,7 +56,39 @@ GradientStream::OnDevice GradientStream::on_device() const {
   if (halves) {
     return OnDevice::kNothing;  // halves would go through host memory with the payloads
   }
-  return deps_.net.host_groups() != nullptr ? OnDevice::kCodesByHost : OnDevice::kCodes;
+  return net.host_groups() != nullptr ? OnDevice::kCodesByHost : OnDevice::kCodes;
+}
+
+}  // namespace
+
+scheduler::PlannerOptions planner_options(const StreamOptions& options, int ranks) {
+  scheduler::PlannerOptions out;
+  out.ranks = ranks;
+  out.limits = options.layout;
+  out.credit_limit_bytes = options.credit_bytes;
+  // A program that waits for all tensors at once needs all of them at once.
+  out.forward = true;
+  return out;
+}
+
+GradientStream::GradientStream(StreamId id, StreamSpec spec, StreamStart start, const StreamOptions& options,
+                               StreamDeps deps)
+    : id_(id),
+      spec_(std::move(spec)),
+      deps_(deps),
+      trace_(deps.trace, spec_.name),
+      traits_{options.finite_only, start.controller != nullptr,
+              on_device_with(spec_, start, options.finite_only, deps.net)},
+      agreement_(spec_.name, start.plan, spec_.order, agreement_options(options, start, deps.net),
+                 {deps.loop, deps.trace, deps.stats, deps.log}),
+      dispatcher_(options.credit_bytes),
+      board_(std::make_shared<StreamBoard>(spec_.tensors.size())),
+      residuals_(spec_, deps.net),
+      paths_(deps, HostPath::Scales{spec_.prescale, spec_.postscale}),
+      trained_(spec_.first_step),
+      unused_(std::make_unique<UnusedParamSync>(id, spec_.tensors.size(), deps.net)),
+      joined_(deps.loop, zero_steps()) {
+  open_step();
 }
 
 GradientStream::~GradientStream() {

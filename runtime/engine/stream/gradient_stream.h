@@ -56,6 +56,18 @@ struct StreamOptions {
   bool finite_only = false;  // a gradient with NaN or infinity gives the step up, with kNonFinite
 };
 
+// The plans and the policy with which a stream begins.
+struct StreamStart {
+  std::shared_ptr<const scheduler::Plan> plan;  // of the first step
+  // The plan without measurements of the link; equal to `plan` without a policy.
+  std::shared_ptr<const scheduler::Plan> unmeasured;
+  std::unique_ptr<scheduler::CodecController> controller = {};  // nullptr: no policy changes wire formats
+  scheduler::CodecCosts codec_costs = {};                       // measured on this rank, if there is a policy
+};
+
+// Returns the options of the planner of a stream; `ranks` is the number of those that exchange data over the network.
+scheduler::PlannerOptions planner_options(const StreamOptions& options, int ranks);
+
 // Dependencies of a stream; all outlive it.
 struct StreamDeps {
   Loop& loop;
@@ -75,22 +87,21 @@ struct StreamDeps {
 
 class GradientStream {
  public:
-  GradientStream(StreamId id, StreamSpec spec, const std::shared_ptr<const scheduler::Plan>& plan,
-                 const StreamOptions& options, StreamDeps deps);
+  GradientStream(StreamId id, StreamSpec spec, StreamStart start, const StreamOptions& options, StreamDeps deps);
   ~GradientStream();
   GradientStream(const GradientStream&) = delete;
   GradientStream& operator=(const GradientStream&) = delete;
 
   // Part that a GPU can take in the reduction; the same on all ranks. It takes part in all steps, unless a policy may
   // change the wire format of tensors: then only in steps whose plan sends all elements unchanged, and only if the
-  // first plan does. kNothing if gradients are scaled or checked for NaN and infinity.
+  // plan without measurements does. kNothing if gradients are scaled or checked for NaN and infinity.
   enum class OnDevice : std::uint8_t {
     kNothing,
     kDense,        // dense partitions, in their own type or as halves, go through collectives on GPU memory
     kCodes,        // compressed tensors are encoded on the GPU
     kCodesByHost,  // the same, after the GPUs of a host have summed over NCCL
   };
-  OnDevice on_device() const;
+  OnDevice on_device() const { return traits_.on_device; }
   // Blocks the start of steps, those of a joined rank included, until set_path().
   void block_start() { joined_.block_start(); }
   // Sets the path of dense partitions on a GPU, and the compressor of the others; nullptr: host memory.
@@ -229,6 +240,7 @@ class GradientStream {
   struct Traits {
     bool finite_only = false;  // a gradient with NaN or infinity gives the step up
     bool has_policy = false;   // a policy may change the decisions of tensors
+    OnDevice on_device = OnDevice::kNothing;
   };
   // Paths of dense partitions.
   struct Paths {

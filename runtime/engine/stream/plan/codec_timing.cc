@@ -9,6 +9,7 @@
 
 #include "compression/codec_state.h"
 #include "compression/codecs/catalog.h"
+#include "compression/low_rank_factors.h"
 #include "runtime/engine/stream/plan/stream_plan.h"
 #include "scheduler/policies/policy.h"
 
@@ -77,9 +78,33 @@ scheduler::CodecCost time_codec(Loop& loop, const scheduler::PlannedTensor& plan
   return {encode * kPsPerNs / kElements, decode * kPsPerNs / kElements};
 }
 
+// Policies weigh the low-rank method at this rank; its cost at other ranks is nearly proportional.
+constexpr std::int64_t kTimedRank = 4;
+
+// Ranks reduce P before each computes Q, so everything but the product P Q' precedes the last byte.
+scheduler::CodecCost time_low_rank(Loop& loop) {
+  compression::LowRankFactors factors({kElements, kSide}, kTimedRank, true);
+  const std::vector<float> values = gradient();
+  std::vector<float> residual(values.size());
+  std::vector<float> product(values.size());
+  std::vector<std::byte> p(factors.p_bytes());
+  std::vector<std::byte> q(factors.q_bytes());
+  auto* const kept = std::as_writable_bytes(std::span(residual)).data();
+  const kernels::Feedback whole{std::as_bytes(std::span(values)).data(), kept, kept};
+  Stopwatch watch(loop);
+  const std::int64_t encode = watch.shortest([&] {
+    factors.project(whole, p.data());
+    factors.back(whole, p.data(), q.data());
+  });
+  const std::int64_t decode = watch.shortest(
+      [&] { factors.rebuild(whole, p.data(), q.data(), std::as_writable_bytes(std::span(product)).data()); });
+  return {encode * kPsPerNs / kElements, decode * kPsPerNs / kElements};
+}
+
 }  // namespace
 
-scheduler::CodecCosts time_codecs(Loop& loop, int ranks) {
+scheduler::CodecCosts time_codecs(Loop& loop, const net::Collectives& net) {
+  const int ranks = exchanging_ranks(net);
   const CatalogFacts facts(ranks);
   scheduler::CodecCosts costs{};
   for (std::size_t i = 0; i < costs.size(); ++i) {
@@ -87,7 +112,13 @@ scheduler::CodecCosts time_codecs(Loop& loop, int ranks) {
     const auto planned =
         scheduler::decide_tensor(method_of(*info), {"timing", {kSide, kSide}, DType::kF32}, {.ranks = ranks}, facts);
     if (planned && planned->decision.format().compressed()) {
-      costs[i] = time_codec(loop, *planned, ranks);
+      costs[i] = planned->decision.reduction == ReductionKind::kLowRank ? time_low_rank(loop)
+                                                                        : time_codec(loop, *planned, ranks);
+    }
+    if (const net::HostGroups* const groups = net.host_groups()) {
+      const auto own = static_cast<std::int64_t>(groups->own.size());
+      costs[i].encode_ps = costs[i].encode_ps * own / groups->hosts.shares();
+      costs[i].decode_ps = costs[i].decode_ps * own / groups->hosts.shares();
     }
   }
   return costs;

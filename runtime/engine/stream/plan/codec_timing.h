@@ -4,12 +4,14 @@
 #pragma once
 
 #include "runtime/base/loop.h"
+#include "runtime/net/collectives/collectives.h"
 #include "scheduler/plan/profile.h"
 
 namespace sirtaki::engine {
 
 // Returns the shortest of several runs of each codec, by the clock of the loop and with the parameters that policies
-// use. All costs are 0 in virtual time, which stands still meanwhile.
-scheduler::CodecCosts time_codecs(Loop& loop, int ranks);
+// use; a rank whose host sums first encodes only its shares. All costs are 0 in virtual time, which stands still
+// meanwhile.
+scheduler::CodecCosts time_codecs(Loop& loop, const net::Collectives& net);
 
 }  // namespace sirtaki::engine

@@ -111,7 +111,7 @@ class StreamAlone : public ::testing::Test {
     EXPECT_TRUE(read_compression(spec).ok());
     const auto plan = first_plan(spec, layout_, CatalogFacts(2));
     const StreamOptions options{.layout = layout_, .replan = false};
-    stream_ = std::make_unique<GradientStream>(kStream, spec, *plan, options, deps());
+    stream_ = std::make_unique<GradientStream>(kStream, spec, StreamStart{*plan, *plan}, options, deps());
   }
 
   StreamDeps deps() {

@@ -1,0 +1,163 @@
+// Engine: the opening of streams, with the measurement of the link where a policy follows it.
+
+#include <numeric>
+#include <utility>
+
+#include "runtime/engine/engine.h"
+#include "runtime/engine/stream/plan/codec_timing.h"
+#include "runtime/engine/stream/plan/stream_plan.h"
+
+namespace sirtaki::engine {
+namespace {
+
+control::StreamOpen opening_message(const StreamSpec& spec, const scheduler::Plan& plan) {
+  control::StreamOpen message;
+  message.name = spec.name;
+  message.plan_digest = plan.digest();
+  message.reduce_op = spec.reduce_op;
+  message.prescale = spec.prescale;
+  message.postscale = spec.postscale;
+  // Part of the agreement, so that ranks with different payload sizes get an error.
+  message.codec = spec.codec + (spec.first_step == 0 ? "" : " from step " + std::to_string(spec.first_step));
+  for (const StreamTensor& tensor : spec.tensors) {
+    message.tensors.push_back({tensor.name, tensor.dtype, tensor.device.type, tensor.dims, tensor.strides});
+  }
+  return message;
+}
+
+}  // namespace
+
+StreamOptions Engine::stream_options() const {
+  return {options_.layout, options_.credit_bytes, options_.replan, options_.finite_only};
+}
+
+Result<StreamStart> Engine::make_start(StreamSpec& spec) {
+  if (spec.codec.empty()) {
+    spec.codec = options_.codec;
+  }
+  if (spec.order.empty()) {
+    spec.order.resize(spec.tensors.size());
+    std::iota(spec.order.rbegin(), spec.order.rend(), 0);  // gradients come last tensor first
+  }
+  SRT_TRY(read_compression(spec));
+  SRT_ASSIGN(net::Collectives* const net, ops_.collectives_of(spec.ranks, spec.name));
+  const auto facts = std::make_shared<CatalogFacts>(*net);
+  StreamStart start;
+  SRT_ASSIGN(start.plan, first_plan(spec, options_.layout, *facts));
+  start.unmeasured = start.plan;
+  start.controller = controller_for(spec, planner_options(stream_options(), facts->exchanging()), facts);
+  return start;
+}
+
+void Engine::open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done) {
+  spec.name = agreed_name(spec.name, spec.ranks);
+  // After a failure the network is not used any more.
+  auto start = failure_.ok() ? make_start(spec) : Result<StreamStart>(failure_);
+  Status status = start.status();
+  if (status.ok() && openings_.contains(spec.name)) {
+    status = invalid_argument("stream '" + spec.name + "' is being opened already");
+  }
+  if (!status.ok()) {
+    deps_.loop.post([done = std::move(done), status]() mutable { done(status); });
+    return;
+  }
+  deps_.control.send(opening_message(spec, *start->plan));
+  std::string name = spec.name;
+  net::Collectives* const net = *ops_.collectives_of(spec.ranks, name);
+  openings_.emplace(std::move(name), Opening{std::move(spec), std::move(*start), net, std::move(done)});
+}
+
+void Engine::on(const control::StreamAgreed& m) {
+  const auto found = openings_.find(m.name);
+  if (found == openings_.end()) {
+    return;
+  }
+  Opening& opening = found->second;
+  opening.id = m.stream;
+  closed_.erase(m.stream.value);  // the number of a stream that all ranks have closed
+  if (opening.start.controller == nullptr || !options_.replan || exchanging_ranks(*opening.net) == 1) {
+    begin_stream(std::move(openings_.extract(found).mapped()));
+    return;
+  }
+  opening.start.codec_costs = time_codecs(deps_.loop, *opening.net);
+  opening.probe = std::make_unique<LinkProbe>(m.stream, deps_.loop, *opening.net, opening.start.codec_costs);
+  opening.probe->run(
+      [this, name = m.name](const Result<scheduler::StepProfile>& profile) { on_probed(name, profile); });
+}
+
+void Engine::on_probed(const std::string& name, const Result<scheduler::StepProfile>& profile) {
+  Opening opening = std::move(openings_.extract(name).mapped());
+  if (!profile) {
+    opening.done(profile.status());
+    return;
+  }
+  if (auto tensors = opening.start.controller->first(*profile)) {
+    auto plan = scheduler::Plan::build(std::move(*tensors), opening.spec.order, options_.layout, 1);
+    if (!plan) {
+      opening.done(plan.status());
+      return;
+    }
+    opening.start.plan = *plan;
+  }
+  begin_stream(std::move(opening));
+}
+
+void Engine::begin_stream(Opening opening) {
+  StreamDeps deps{deps_.loop,
+                  *opening.net,
+                  deps_.control,
+                  trace_,
+                  buffers_,
+                  deps_.stats,
+                  deps_.log,
+                  deps_.stats.counter("streams.steps"),
+                  deps_.stats.counter("streams.raw_bytes"),
+                  deps_.stats.counter("streams.lent_bytes"),
+                  deps_.stats.counter("streams.wire_bytes"),
+                  deps_.stats.histogram("streams.step_ns"),
+                  deps_.stats.histogram("streams.exposed_ns")};
+  streams_[opening.id.value] = std::make_unique<GradientStream>(opening.id, std::move(opening.spec),
+                                                                std::move(opening.start), stream_options(), deps);
+  for (const auto& message : opening.held) {
+    std::visit([this](const auto& m) { on(m); }, message);
+  }
+  opening.done(opening.id);
+}
+
+void Engine::on(const control::StreamRefused& m) {
+  auto node = openings_.extract(m.name);
+  if (!node.empty()) {
+    node.mapped().done(m.status);
+  }
+}
+
+Engine::Opening* Engine::opening(StreamId id) {
+  for (auto& [name, opening] : openings_) {
+    if (opening.probe != nullptr && opening.id == id) {
+      return &opening;
+    }
+  }
+  return nullptr;
+}
+
+void Engine::on(const control::StreamAborted& m) {
+  if (GradientStream* s = stream(m.stream)) {
+    s->on_aborted(m);
+  } else if (const auto closed = closed_.find(m.stream.value); closed != closed_.end()) {
+    closed->second->on_aborted(m);
+  } else if (Opening* const waiting = opening(m.stream)) {
+    waiting->held.emplace_back(m);
+  }
+}
+
+void Engine::on(const control::StreamFlags& m) {
+  if (GradientStream* s = stream(m.stream)) {
+    s->on_flags(m);
+  } else if (const auto closed = closed_.find(m.stream.value); closed != closed_.end()) {
+    closed->second->on_flags(m);
+  } else if (Opening* const waiting = opening(m.stream)) {
+    waiting->held.emplace_back(m);
+  }
+}
+
+}  // namespace sirtaki::engine

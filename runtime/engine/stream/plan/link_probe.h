@@ -1,0 +1,63 @@
+// LinkProbe: measures the link between the ranks of a stream before its first step, so that the first plan fits it.
+//
+// Used by Engine for streams whose policy follows the link. A few empty exchanges give the latency, then exchanges of
+// 32 KiB, and of 1 MiB on a fast link, give the bandwidth; only the last ones count, because the first ones may pass
+// through the burst that traffic shapers allow. All ranks decide by the largest time of any rank, which every exchange
+// carries, so they make the same exchanges. It takes about 100 ms on a slow link and less on a fast one.
+// Owned by Engine; loop thread. Not for: the link during training, which LinkMeter measures.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/base/loop.h"
+#include "runtime/base/status.h"
+#include "runtime/base/task.h"
+#include "runtime/base/types.h"
+#include "runtime/net/collectives/collectives.h"
+#include "scheduler/plan/profile.h"
+
+namespace sirtaki::engine {
+
+class LinkProbe {
+ public:
+  // `costs` are those of this rank; the profile holds those of the slowest rank.
+  LinkProbe(StreamId stream, Loop& loop, net::Collectives& net, const scheduler::CodecCosts& costs);
+  ~LinkProbe() { *self_ = nullptr; }
+  LinkProbe(const LinkProbe&) = delete;
+  LinkProbe& operator=(const LinkProbe&) = delete;
+
+  // Calls `done` once with a profile that holds the link and the costs of codecs, equal on all ranks, or with the error
+  // of the collectives. Call once.
+  void run(MoveFunction<void(Result<scheduler::StepProfile>)> done);
+
+ private:
+  enum class Part : std::uint8_t { kMeet, kLatency, kSmall, kLarge, kAgree };
+
+  void exchange();
+  void on_exchanged(const Status& status);
+  bool part_is_over(std::int64_t elapsed_us) const;
+  Part part_after(std::int64_t elapsed_us) const;
+  std::vector<std::int64_t> values_of_part() const;
+  scheduler::StepProfile reading() const;
+
+  const StreamId stream_;
+  Loop& loop_;
+  net::Collectives& net_;
+  const scheduler::CodecCosts costs_;
+  MoveFunction<void(Result<scheduler::StepProfile>)> done_;
+  // Both are shared with the exchange in flight, which may end after this object.
+  std::shared_ptr<LinkProbe*> self_ = std::make_shared<LinkProbe*>(this);
+  std::shared_ptr<std::vector<std::int64_t>> values_;
+  std::uint64_t exchanges_ = 0;
+  Part part_ = Part::kMeet;
+  TimePoint began_;                     // begin of the exchange in flight
+  TimePoint met_;                       // end of the first exchange
+  std::vector<Duration> times_;         // durations of the exchanges of this part
+  Duration latency_ = Duration::max();  // shortest exchange of the part kLatency
+  std::int64_t bytes_per_second_ = scheduler::StepProfile::kUnknown;
+};
+
+}  // namespace sirtaki::engine

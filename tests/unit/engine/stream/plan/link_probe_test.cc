@@ -1,0 +1,130 @@
+#include "runtime/engine/stream/plan/link_probe.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "tests/world/sim_loop.h"
+
+namespace sirtaki::engine {
+namespace {
+
+using std::chrono::microseconds;
+
+struct Link {
+  double bytes_per_second = 1e9;
+  Duration latency = microseconds(100);  // of one message
+  double burst_bytes = 0;                // pass without delay before the rate applies
+};
+
+// Rank 0 of four whose exchanges take the time of the link; ranks are equally fast, so a maximum is the own value.
+class ShapedLink final : public net::Collectives {
+ public:
+  ShapedLink(Loop& loop, const Link& link) : loop_(loop), link_(link), burst_(link.burst_bytes) {}
+  net::Caps caps() const override { return {}; }
+  Rank rank() const override { return 0; }
+  int size() const override { return 4; }
+  void start(net::CollectiveArgs args, Done done) override {
+    const double bytes = 1.5 * static_cast<double>(args.out.size());
+    const double shaped = std::max(bytes - burst_, 0.0);
+    burst_ = std::max(burst_ - bytes, 0.0);
+    sent_ += bytes;
+    ++exchanges_;
+    const auto time =
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(shaped / link_.bytes_per_second));
+    loop_.after(2 * link_.latency + time, [this, done = std::move(done)]() mutable { done(failure_); });
+  }
+  void abort(Status cause) override { failure_ = std::move(cause); }
+  void cancel(net::TagGroup /*tags*/, Status /*cause*/) override {}
+
+  double sent() const { return sent_; }
+  int exchanges() const { return exchanges_; }
+
+ private:
+  Loop& loop_;
+  const Link link_;
+  double burst_;
+  double sent_ = 0;
+  int exchanges_ = 0;
+  Status failure_;
+};
+
+class LinkProbeTest : public testing::Test {
+ protected:
+  // Returns the result, if the probe ended.
+  std::optional<Result<scheduler::StepProfile>> probe(const Link& link, const scheduler::CodecCosts& costs = {}) {
+    net_ = std::make_unique<ShapedLink>(*loop_, link);
+    probe_ = std::make_unique<LinkProbe>(StreamId(1), *loop_, *net_, costs);
+    began_ = clock_.now();
+    probe_->run([this](Result<scheduler::StepProfile> result) { result_ = std::move(result); });
+    while (!result_ && clock_.step()) {
+    }
+    return result_;
+  }
+  Duration took() const { return clock_.now() - began_; }
+
+  world::SimClock clock_{1};
+  std::unique_ptr<world::SimLoop> loop_ = clock_.make_loop();
+  std::unique_ptr<ShapedLink> net_;
+  std::unique_ptr<LinkProbe> probe_;
+  TimePoint began_;
+  std::optional<Result<scheduler::StepProfile>> result_;
+};
+
+TEST_F(LinkProbeTest, MeasuresSlowAndFastLinksInAShortTime) {
+  for (const double mbit : {1.0, 5.0, 20.0, 100.0, 1000.0, 25'000.0}) {
+    result_.reset();
+    const Link link{mbit * 125'000, microseconds(200), 0};
+    const auto result = probe(link);
+    ASSERT_TRUE(result && *result) << mbit;
+    EXPECT_NEAR(static_cast<double>((*result)->bytes_per_second), link.bytes_per_second, 0.05 * link.bytes_per_second);
+    EXPECT_NEAR(static_cast<double>((*result)->latency_ns), 200'000, 50'000) << "8 bytes take time, too";
+    EXPECT_LT(took(), std::chrono::milliseconds(mbit < 5 ? 900 : 250)) << mbit;
+  }
+}
+
+TEST_F(LinkProbeTest, TheBurstOfAShaperDoesNotCount) {
+  for (const double mbit : {5.0, 35.0, 100.0}) {
+    result_.reset();
+    const Link link{mbit * 125'000, microseconds(100), 131'072};
+    const auto result = probe(link);
+    ASSERT_TRUE(result && *result) << mbit;
+    EXPECT_NEAR(static_cast<double>((*result)->bytes_per_second), link.bytes_per_second, 0.1 * link.bytes_per_second);
+  }
+}
+
+TEST_F(LinkProbeTest, HandsOnTheCostsOfCodecs) {
+  scheduler::CodecCosts costs{};
+  costs.front() = {7, 9};
+  const auto result = probe({}, costs);
+  ASSERT_TRUE(result && *result);
+  EXPECT_EQ((*result)->codec_costs, costs);
+}
+
+TEST_F(LinkProbeTest, EndsWithTheErrorOfTheCollectives) {
+  net_ = std::make_unique<ShapedLink>(*loop_, Link{});
+  net_->abort({Code::kPeerLost, "rank 2 is lost"});
+  probe_ = std::make_unique<LinkProbe>(StreamId(1), *loop_, *net_, scheduler::CodecCosts{});
+  probe_->run([this](Result<scheduler::StepProfile> result) { result_ = std::move(result); });
+  while (clock_.step()) {
+  }
+  ASSERT_TRUE(result_);
+  EXPECT_EQ(result_->status().code(), Code::kPeerLost);
+  EXPECT_EQ(net_->exchanges(), 1);
+}
+
+TEST_F(LinkProbeTest, MayBeDestroyedDuringAnExchange) {
+  net_ = std::make_unique<ShapedLink>(*loop_, Link{});
+  probe_ = std::make_unique<LinkProbe>(StreamId(1), *loop_, *net_, scheduler::CodecCosts{});
+  probe_->run([this](Result<scheduler::StepProfile> result) { result_ = std::move(result); });
+  probe_.reset();
+  while (clock_.step()) {
+  }
+  EXPECT_FALSE(result_);
+}
+
+}  // namespace
+}  // namespace sirtaki::engine
