@@ -204,9 +204,11 @@ class SirtakiSystem(_HorovodLike):
     module = "sirtaki.torch"
 
     def train(self, model: Any, optimizer: Any, **how: Any) -> tuple[Any, Any]:
-        """Wraps the optimizer; `local_updates` may be a dictionary of the arguments of LocalUpdates."""
-        local = how.get("local_updates")
-        made = self._hvd.LocalUpdates(**local) if isinstance(local, dict) else local
+        """Wraps the optimizer; `local_updates` may be the arguments of LocalUpdates, with those of Outer as `outer`."""
+        made = local = how.get("local_updates")
+        if isinstance(local, dict):
+            outer = {"outer": self._hvd.Outer(**local["outer"])} if isinstance(local.get("outer"), dict) else {}
+            made = self._hvd.LocalUpdates(**{**local, **outer})
         return super().train(model, optimizer, **{**how, **({"local_updates": made} if made is not None else {})})
 
     def start_allreduce(self, tensor: Any, name: str, priority: int) -> Callable[[], Any]:

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.common.group import Group
 from benchmarks.netns import Net
@@ -51,6 +51,14 @@ class Watched:
         return cls(**{field.name: kept[field.name] for field in fields(cls)})
 
 
+class Curved(Protocol):
+    """A training with its loss curve, as in Watched."""
+
+    @property
+    def curve(self) -> list[list[float]]:
+        """Steps, and the loss after each."""
+
+
 def local(interval: str, steps: int, **more: Any) -> dict[str, Any]:
     """Arguments of DistributedOptimizer. `more`: further arguments of LocalUpdates."""
     return {"local_updates": {"interval": interval, "steps": steps, **more}}
@@ -72,10 +80,13 @@ def recipe_of(task: Task, seed: int, how: Mapping[str, Any], **more: Any) -> dic
     }
 
 
-def train(group: Group, recipe: dict[str, Any], steps: int) -> dict[str, Any]:
-    """Trains from the beginning, in the processes of `group`; returns the fields of Watched."""
+def train(group: Group, recipe: dict[str, Any], steps: int, system: str = SYSTEM) -> dict[str, Any]:
+    """Trains from the beginning, in the processes of `group`; returns the fields of Watched.
+
+    A recipe with an interface adds `sent`, the bytes of each step on the rank that sends most.
+    """
     name = "training"
-    group.call("learn_prepare", system=SYSTEM, name=name, recipe=recipe)
+    group.call("learn_prepare", system=system, name=name, recipe=recipe)
     begin = time.monotonic()
     group.call("learn_run", timeout=TRAINING_SECONDS, name=name, steps=steps)
     watched = group.call("learn_watched", name=name)
@@ -91,6 +102,7 @@ def train(group: Group, recipe: dict[str, Any], steps: int) -> dict[str, Any]:
         "paces": [{key: [row[i] for row in one["paces"]] for i, key in enumerate(keys)} for one in watched],
         "quality": sum(one["quality"] for one in outcome),
         "local": watched[0]["local"],
+        "sent": max((one["sent"] for one in watched), key=sum),
     }
 
 
@@ -105,7 +117,7 @@ def final_loss(one: Watched) -> float:
     return one.curve[-1][1]
 
 
-def step_at(one: Watched, target: float) -> float | None:
+def step_at(one: Curved, target: float) -> float | None:
     """Step, between two points of the curve, from which on the loss is at most the target; None if there is none."""
     reached = None
     for (step, loss), (before, higher) in zip(one.curve[:0:-1], one.curve[-2::-1], strict=True):
