@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -207,11 +207,18 @@ def horovod_python() -> str | None:
 
 
 def parse(
-    name: str, text: str, nets: Sequence[str], ranks: Sequence[int], systems: Sequence[str], **more: Sequence[str]
+    name: str,
+    text: str,
+    nets: Sequence[str],
+    ranks: Sequence[int],
+    systems: Sequence[str],
+    *,
+    defaults: Mapping[str, str] | None = None,
+    **more: Sequence[str],
 ) -> tuple[Options, Store]:
     """Reads the command line; prints the systems and networks that are left out, with the reason.
 
-    `more`: further lists of choices, each an argument.
+    `more`: further lists of choices, each an argument. `defaults`: those of lists that are not chosen whole.
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=text)
     parser.add_argument("--quick", action="store_true", help="a smoke run: few pairs, few sizes")
@@ -221,7 +228,8 @@ def parse(
     parser.add_argument("--systems", default=",".join(systems), help=f"of {','.join(systems)}")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for result files")
     for choice, values in more.items():
-        parser.add_argument(f"--{choice}", default=",".join(values), help=f"of {','.join(values)}")
+        default = (defaults or {}).get(choice, ",".join(values))
+        parser.add_argument(f"--{choice}", default=default, help=f"of {','.join(values)}")
     arguments = parser.parse_args()
     for choice, values in more.items():
         unknown = [value for value in getattr(arguments, choice).split(",") if value and value not in values]
@@ -268,10 +276,18 @@ def run(main: Callable[[], int]) -> int:
         return 130
 
 
-def finish(store: Store, rows: Sequence[Row], plot: Callable[[Path, Sequence[Row]], Path | None]) -> int:
-    """Writes the result file and its plot, and prints the table; returns 0, whatever the verdicts."""
+def finish(
+    store: Store,
+    rows: Sequence[Row],
+    plot: Callable[[Path, Sequence[Row]], Path | None],
+    unprinted: Collection[str] = (),
+) -> int:
+    """Writes the result file and its plot, and prints the table; returns 0, whatever the verdicts.
+
+    `unprinted`: metrics that are in the file only.
+    """
     path = store.finish(rows)
-    print(table(rows))
+    print(table([row for row in rows if row.metric not in unprinted]))
     missed = [row for row in rows if row.met is False]
     judged = [row for row in rows if row.met is not None]
     print(f"\n{len(judged) - len(missed)} of {len(judged)} targets met; {path}")
