@@ -243,11 +243,6 @@ class Bench:
         points: list[list[float]] = self._learners[name].curve()
         return points
 
-    def learn_travel(self, name: str) -> list[dict[str, Any]]:
-        """Codec, reduction algorithm, ratio and reason of each tensor of a training."""
-        rows: list[dict[str, Any]] = self._learners[name].travel()
-        return rows
-
     def learn_blocks(self, blocks: list[list[Any]]) -> list[float]:
         """Like allreduce_blocks, for steps of trainings by name."""
         out = []

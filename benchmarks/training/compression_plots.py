@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.common.plots import canvas, error_bar, panels, save
 from benchmarks.results import Row
 
 DENSE, OURS, CONTROL = "#c8553d", "#0b6e4f", "#b0b0b0"
-
-
-def _by(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
-    """Groups the rows by the parameter `name`, in the order in which its values first occur."""
-    found: dict[Any, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.params[name], []).append(row)
-    return found
 
 
 def compressed_allreduce(path: Path, rows: Sequence[Row]) -> Path | None:
@@ -77,46 +68,4 @@ def importance(path: Path, rows: Sequence[Row]) -> Path | None:
     axis.set_yticks(range(len(mine)), [row.params["method"] for row in mine])
     axis.invert_yaxis()
     axis.set(title="100, 20 and 100 Mbit/s", xlabel="seconds to the target loss")
-    return save(figure, path)
-
-
-def time_to_quality(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Plots seconds to the target loss of every system; a column for each link, a line for each task."""
-    times = [row for row in rows if row.metric == "seconds_to_target"]
-    nets, tasks = list(_by(times, "rate_mbit")), list(_by(times, "task"))
-    made = panels(max(1, len(nets)), max(1, len(tasks)))
-    if made is None:
-        return None
-    figure, axes = made
-    for line, task in enumerate(tasks):
-        for column, net in enumerate(nets):
-            axis = axes[line][column]
-            mine = [row for row in times if (row.params["rate_mbit"], row.params["task"]) == (net, task)]
-            for place, row in enumerate(mine):
-                theirs = row.params["system"].startswith(("ddp", "powersgd"))
-                axis.barh(place, row.value, xerr=error_bar(row), color=DENSE if theirs else OURS, capsize=2)
-            axis.set_yticks(range(len(mine)), [row.params["system"] for row in mine], fontsize=7)
-            axis.invert_yaxis()
-            axis.set(title=f"{task}, {net:g} Mbit/s", xlabel="seconds to the target loss")
-    return save(figure, path)
-
-
-def never_lose(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Plots step time of every setting over that of processes that send nothing; a column for each task."""
-    columns = _by([row for row in rows if row.metric == "step_seconds"], "task")
-    made = panels(max(1, len(columns)), 1)
-    if made is None:
-        return None
-    figure, axes = made
-    for axis, (task, mine) in zip(axes[0], columns.items(), strict=False):
-        links = list(_by(mine, "rate_mbit"))
-        settings = _by(mine, "setting")
-        for place, (setting, ours) in enumerate(settings.items()):
-            color = {"none": DENSE, "auto": OURS}.get(setting, CONTROL)
-            at = [links.index(row.params["rate_mbit"]) + 0.8 * place / len(settings) for row in ours]
-            axis.bar(at, [row.value / (row.bound or 1.0) for row in ours], 0.7 / len(settings), color=color)
-        names = ["loopback" if link is None else f"{link:g} Mbit/s" for link in links]
-        axis.set_xticks([index + 0.4 for index in range(len(links))], names, fontsize=7)
-        axis.set(title=f"{task}: {', '.join(settings)}", yscale="log", ylabel="step over one that sends nothing")
-        axis.title.set_fontsize(6)
     return save(figure, path)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import compressed_allreduce, methods, never_lose, time_to_quality
-from benchmarks.common.contest import NetCase, TaskCase
+from benchmarks import compressed_allreduce, methods
+from benchmarks.common.contest import NetCase
+from benchmarks.pareto import entrants
 from benchmarks.statistics import mean_estimate
 from benchmarks.training import trainings
 
@@ -104,7 +105,7 @@ def test_every_control_belongs_to_a_method() -> None:
 
 
 def test_losses_are_smoothed_before_they_are_compared() -> None:
-    window = time_to_quality.WINDOW
+    window = 50
     losses = [2.0] * window + [0.0] * window
     smooth = trainings.smooth(losses, window)
     assert len(smooth) == window + 1
@@ -113,58 +114,11 @@ def test_losses_are_smoothed_before_they_are_compared() -> None:
     assert trainings.steps_to(losses, -1.0, window) is None
 
 
-def test_no_step_to_the_target_is_shorter_than_one_that_sends_nothing() -> None:
-    window = time_to_quality.WINDOW
-    losses = {"ddp": [[2.0] * window + [0.0] * window] * 2, "int8": [[2.0] * window + [0.0] * (window + 10)] * 2}
-    seconds = {"ddp": [0.3] * 3, "int8": [0.1] * 3, "alone": [0.04] * 3}
-    rows = time_to_quality.rows_of(TaskCase("100", 4, "cnn"), losses, seconds)
-    found = {(row.metric, row.params["system"]): row for row in rows}
-    assert found["step_seconds", "int8"].bound == 0.04
-    to_target = found["seconds_to_target", "int8"]
-    assert to_target.bound == pytest.approx(to_target.value / 0.1 * 0.04)
-    assert found["speedup_over_ddp", "int8"].bound == pytest.approx(0.3 / 0.04)
-
-
-def test_auto_is_judged_against_the_best_setting_of_its_link() -> None:
-    case = TaskCase("200", 4, "cnn")
-    travel = [{"codec": "none"}, {"codec": "int8"}, {"codec": "int8"}]
-    for auto, met in ((0.0500, True), (0.0520, False)):
-        seconds = {"none": [0.09] * 4, "int8": [0.0495] * 4, "onebit": [0.046] * 4, "auto": [auto] * 4}
-        rows = never_lose.rows_of(case, {"seconds": seconds, "travel": travel}, [0.045] * 4)
-        found = {(row.metric, row.params["setting"]): row for row in rows}
-        best = found["rate_over_best", "auto"]
-        assert best.baseline == {"name": "int8", "value": 1.0}
-        assert best.value == pytest.approx(0.0495 / auto)
-        assert best.met is met
-        assert best.bound == pytest.approx(0.0495 / 0.045)
-        assert best.params["travel"] == "1 none, 2 int8"
-        assert found["rate_over_shortest", "auto"].value == pytest.approx(0.046 / auto)
-        assert found["rate_over_shortest", "auto"].target is None
-        assert found["rate_over_dense", "auto"].value == pytest.approx(0.09 / auto)
-        assert all(row.bound == 0.045 for row in rows if row.metric == "step_seconds")
-
-
-def test_the_best_setting_is_not_chosen_by_the_blocks_that_judge_it() -> None:
-    lucky_first, lucky_second = [0.8, 1.2] * 4, [1.2, 0.8] * 4
-    samples = {"none": lucky_first, "int8": lucky_second, "auto": [1.0] * 8}
-    contest = never_lose.cross_fitted(samples)
-    assert contest.names == "int8, none"
-    assert contest.fixed == [1.2] * 8
-    assert contest.auto == [1.0] * 8
-
-
-def test_a_figure_below_its_target_is_missed_although_its_interval_reaches_it() -> None:
-    case = TaskCase("200", 4, "cnn")
-    seconds = {"none": [0.09, 0.11, 0.09, 0.11], "int8": [0.2] * 4, "auto": [0.11, 0.11, 0.10, 0.11]}
-    rows = never_lose.rows_of(case, {"seconds": seconds, "travel": []}, [0.045] * 4)
-    best = next(row for row in rows if row.metric == "rate_over_best")
-    assert best.value < never_lose.TARGET <= best.spread["high"]
-    assert best.met is False
-
-
 def test_trainings_do_not_depend_on_the_link() -> None:
     texts = [method.text for method in methods.METHODS.values()]
-    texts += [str(entrant.how.get("compression", "none")) for entrant in time_to_quality.ENTRANTS.values()]
+    for training in entrants.trainings(entrants.TASKS, entrants.OPTIMIZERS, (300,)):
+        known = entrants.methods(training).values()
+        texts += [str(method.how.get("compression", "none")) for method in known if not method.live]
     for text in texts:
         assert text in ("none", "fp16") or text.startswith("powersgd") or "wire=" in text
         assert not text.startswith("algc") or "most=" in text

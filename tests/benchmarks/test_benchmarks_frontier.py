@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from benchmarks.pareto.figures import Contest, rows_of
 from benchmarks.pareto.plots import frontier as plot
 from benchmarks.pareto.runs import Pace, Run, between, composed, measured
 
+ROOT = Path(__file__).resolve().parents[2]
 (TRAINING,) = trainings(["convnet"], ["sgd"], [300])
 CURVE = [[10.0, 3.0], [20.0, 2.0], [30.0, 1.0]]
 
@@ -136,3 +139,14 @@ def test_muon_steps_hidden_matrices_and_adamw_the_rest() -> None:
     moments = ["exp_avg", "exp_avg_sq", "step"]
     assert kinds == [moments, ["momentum_buffer"], moments]
     assert len(optimizer.param_groups) == 2
+
+
+def test_a_quick_run_writes_rows_and_keeps_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sirtaki")
+    command = [sys.executable, "-m", "benchmarks.frontier", "--quick", "--nets", "loopback", "--results", str(tmp_path)]
+    command += ["--methods", "ddp,both_auto", "--tasks", "cnn", "--ranks", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "both_auto" in done.stdout
+    assert {path.suffix for path in tmp_path.iterdir()} <= {".json", ".svg"}

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from benchmarks_fakes import Fake
 
-from benchmarks import importance, methods, time_to_quality
+from benchmarks import importance, methods
 from benchmarks.common.systems import Place
 from benchmarks.common.workloads import Bench
+from benchmarks.pareto.entrants import Entry, recipe_of, trainings
 from benchmarks.training.trainings import time_alone
 
 pytest.importorskip("torch")
@@ -45,9 +46,9 @@ def test_waiting_takes_no_processor_time() -> None:
     [
         methods.recipe_of(methods.METHODS["hylo"], 1, 20),
         importance.recipe_of("10%", 1, 20),
-        time_to_quality.recipe_of(time_to_quality.ENTRANTS["ddp"], "cnn", 1),
+        recipe_of(trainings(["cnn"], ["sgd"], [300])[0], Entry("ddp", 1)),
     ],
-    ids=["methods", "importance", "time_to_quality"],
+    ids=["methods", "importance", "frontier"],
 )
 def test_steps_of_any_benchmark_can_be_timed_without_sending(recipe: dict[str, Any]) -> None:
     (seconds,) = time_alone(1, {**recipe, "net": "cnn", "batch": 2}, blocks=1, steps=1)
