@@ -100,6 +100,17 @@ class LocalUpdates:
     def _is_auto(self) -> bool:
         return isinstance(self.interval, str) and self.interval.strip().partition(":")[0] == "auto"
 
+    def gradient_compression(self, chosen: str | None, option: str) -> str | None:
+        """Returns the compression of averaged gradients, the warm-up and later synchronous steps among them.
+
+        "auto" of local updates chooses the cheapest step, and on a slow link that is no dense one.
+
+        Args:
+            chosen: the choice of the program; None: the options decide.
+            option: the text of the options.
+        """
+        return "auto" if chosen is None and option == "none" and self._is_auto() else chosen
+
     def core_arguments(self, gradients: str | None) -> tuple[int, int, int, float, float, str | None]:
         """Returns the arguments of _core.Local; `gradients` is the codec of gradients, None: that of the options."""
         outer, lr, momentum = _PRESET, 1.0, 0.0

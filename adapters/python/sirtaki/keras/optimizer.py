@@ -13,7 +13,7 @@ import keras
 
 from sirtaki import basics, errors
 from sirtaki._rank_local_variables import RankLocalVariables, trainable_weights_of
-from sirtaki.compression import Choice, NoneCompressor, option_text
+from sirtaki.compression import Choice, NoneCompressor, choice_of, option_text
 from sirtaki.errors import require
 from sirtaki.keras._backend import Reducer, backend
 from sirtaki.keras._local_sgd import LocalSgd, check_local
@@ -290,6 +290,9 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     passes = backward_passes_per_step
     whole = isinstance(passes, Integral) and not isinstance(passes, bool) and passes >= 1
     require(whole, f"backward_passes_per_step is {passes!r}; it must be an integer from 1 on")
+    config = local_choice(local_updates, basics.option("local.updates"))
+    if config is not None and choice_of(compression) == (None, None):
+        compression = config.gradient_compression(None, option_text()) or compression
     choices = backend.choose(
         compression=compression,
         op=op,
@@ -308,7 +311,6 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         optimizer, scaled = keras.optimizers.LossScaleOptimizer(optimizer), True
     if scaled and passes > 1 and not average_aggregated_gradients:
         raise errors.UnsupportedError(_SUMS)
-    config = local_choice(local_updates, basics.option("local.updates"))
     if config is not None:
         check_local(inner, scaled, choices)
     factor = 1 if average_aggregated_gradients else int(passes)

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -404,8 +405,10 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
         optimizer._parameter_names = every  # type: ignore[attr-defined]
         return optimizer
     options = make_options(op, compression, gradient_predivide_factor, sync, sparse_as_dense, process_set)
-    options, correction = fit_options(optimizer, options)
     local = local_choice(local_updates, basics.option("local.updates"))
+    if local is not None and options.compressor is None:
+        options = replace(options, codec=local.gradient_compression(options.codec, option_text()))
+    options, correction = fit_options(optimizer, options)
     if local is not None:
         check_local(optimizer, params, options.sync, options.mean)
         if process_set != global_process_set:
