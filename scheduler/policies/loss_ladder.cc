@@ -11,24 +11,23 @@ namespace {
 using params::kOne;
 
 constexpr std::int64_t kUnatsPerNat = 1'000'000;
-constexpr std::int64_t kBeyond = 1'000 * kUnatsPerNat;
 
-// Densities are multiples of the key `rate`, since a program may ask for another one.
+// The cost of a density is that of the default of the key `rate`.
 struct Row {
   std::string_view codec;
   std::string_view key = {};  // the key that `value` sets
-  std::int64_t value = 0;
+  std::int64_t value = 0;  // a multiple of the key `rate` for a density
   bool mild = false;
   std::int64_t sgd_unats = 0;
   std::int64_t adaptive_unats = 0;
 };
 
 constexpr Row kRows[] = {
-    {.codec = "int8", .mild = true, .sgd_unats = 0, .adaptive_unats = 0},
-    {.codec = "powersgd", .key = "rank", .value = 8, .sgd_unats = kBeyond, .adaptive_unats = 5'000},
-    {.codec = "powersgd", .key = "rank", .value = 4, .sgd_unats = kBeyond, .adaptive_unats = 10'000},
-    {.codec = "threshold_sparse", .key = "density", .value = 2, .sgd_unats = 0, .adaptive_unats = kBeyond},
-    {.codec = "threshold_sparse", .key = "density", .value = 1, .sgd_unats = 10'000, .adaptive_unats = kBeyond},
+    {.codec = "int8", .mild = true, .sgd_unats = 0, .adaptive_unats = 1'000},
+    {.codec = "powersgd", .key = "rank", .value = 8, .sgd_unats = 3'000, .adaptive_unats = 13'000},
+    {.codec = "powersgd", .key = "rank", .value = 4, .sgd_unats = 16'000, .adaptive_unats = 31'000},
+    {.codec = "powersgd", .key = "rank", .value = 2, .sgd_unats = 42'000, .adaptive_unats = 53'000},
+    {.codec = "threshold_sparse", .key = "density", .value = 1, .sgd_unats = 35'000, .adaptive_unats = 57'000},
 };
 
 LossLevel level_of(const Row& row, const Method& policy, std::int64_t cost) {
@@ -61,7 +60,7 @@ std::vector<LossLevel> loss_ladder(const Method& policy) {
   }
   for (const Row& row : kRows) {
     const std::int64_t cost = sparse ? row.sgd_unats : row.adaptive_unats;
-    if (cost <= budget) {
+    if (cost <= budget && (sparse || row.key != "density")) {
       levels.push_back(level_of(row, policy, cost));
     }
   }

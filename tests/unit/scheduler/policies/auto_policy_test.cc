@@ -85,36 +85,37 @@ TEST_F(AutoPolicyTest, CompressesNoMoreThanItNeeds) {
   }
 }
 
-// Codecs ordered by lost accuracy: a slower link never means a milder one, and none is beyond the budget.
+// Levels are ordered by the loss that they cost: a slower link never means a milder one, and none is beyond the budget.
 TEST_F(AutoPolicyTest, GoesFromLittleLossToMoreAndNoFurtherThanItsBudget) {
-  constexpr CodecId kOrder[] = {CodecId::kNone, CodecId::kInt8, CodecId::kThresholdSparse};
-  std::ptrdiff_t furthest = 0;
-  std::int64_t density = params::kOne;
-  bool seen[std::size(kOrder)] = {};
-  for (std::int64_t rate = 400'000'000; rate > 500'000; rate = rate * 3 / 4) {
-    make("auto");
-    profile(rate);
-    profile(rate);
-    std::ptrdiff_t at = 0;
-    for (const PlannedTensor& tensor : now_) {
-      const auto* const place = std::ranges::find(kOrder, tensor.decision.codec);
-      ASSERT_NE(place, std::end(kOrder)) << rate << ": " << tensor.name << ", " << tensor.reason;
-      at = std::max(at, place - kOrder);
-      seen[place - kOrder] = true;
-      if (tensor.decision.codec == CodecId::kThresholdSparse) {
-        EXPECT_LE(tensor.decision.params.at(params::kDensity), density) << rate;
-        density = tensor.decision.params.at(params::kDensity);
+  for (const auto& [text, least_rank] : {std::pair<const char*, std::int64_t>{"auto", 4},
+                                         {"auto:sparse=off", 8},
+                                         {"auto:sparse=off,loss_budget=0.04", 4},
+                                         {"auto:loss_budget=0.001", 0}}) {
+    SCOPED_TRACE(text);
+    std::int64_t strongest = 0;  // 0: dense, 1: int8, 10 - rank: low rank
+    for (std::int64_t rate = 400'000'000; rate > 500'000; rate = rate * 3 / 4) {
+      make(text);
+      profile(rate);
+      profile(rate);
+      std::int64_t level = 0;
+      for (const PlannedTensor& tensor : now_) {
+        if (tensor.decision.codec == CodecId::kPowerSgd) {
+          level = std::max(level, 10 - tensor.decision.params.at(params::kRank));
+        } else if (tensor.decision.codec == CodecId::kInt8) {
+          level = std::max<std::int64_t>(level, 1);
+        } else {
+          EXPECT_EQ(tensor.decision.codec, CodecId::kNone) << rate << ": " << tensor.reason;
+        }
       }
+      EXPECT_GE(level, strongest) << rate << ": " << controller_->last_decision();
+      strongest = level;
     }
-    EXPECT_GE(at, furthest) << rate << ": " << controller_->last_decision();
-    furthest = at;
+    EXPECT_EQ(strongest, least_rank == 0 ? 1 : 10 - least_rank);
   }
-  EXPECT_TRUE(std::ranges::all_of(seen, std::identity()));
-  EXPECT_NEAR(static_cast<double>(density), 0.02 * params::kOne, 1);
 }
 
 TEST_F(AutoPolicyTest, MaySpareOptimizersThatNeedAllElements) {
-  make("auto:sparse=off");
+  make("auto:sparse=off,loss_budget=1");
   profile(1'000'000);
   EXPECT_TRUE(profile(1'000'000));
   EXPECT_GT(compressed(), 0);
@@ -172,14 +173,14 @@ TEST_F(AutoPolicyTest, TheFirstProfileReplacesAWrongFirstLevelAtOnce) {
 }
 
 TEST_F(AutoPolicyTest, HandsItsSettingsToTheSparseCodec) {
-  make("auto:momentum=0.9,nesterov=on,rate=1%");
+  make("auto:loss_budget=0.035,momentum=0.9,nesterov=on,rate=0.1%");
   profile(1'000'000);
   ASSERT_TRUE(profile(1'000'000));
   const Decision& sparse = now_[6].decision;
   ASSERT_EQ(sparse.codec, CodecId::kThresholdSparse) << controller_->last_decision();
   EXPECT_NEAR(static_cast<double>(corrected_momentum(sparse.codec, sparse.params)), 0.9 * params::kOne, 1);
   EXPECT_EQ(sparse.params.at(params::kNesterov), 1);
-  EXPECT_NEAR(static_cast<double>(sparse.params.at(params::kDensity)), 0.01 * params::kOne, 1);
+  EXPECT_NEAR(static_cast<double>(sparse.params.at(params::kDensity)), 0.001 * params::kOne, 1);
 }
 
 TEST_F(AutoPolicyTest, FollowsTheLinkThereAndBack) {
