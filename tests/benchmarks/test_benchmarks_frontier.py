@@ -90,8 +90,11 @@ def test_both_auto_is_judged_where_a_training_that_sends_nothing_is_fast_enough(
 
 
 def test_a_method_that_misses_the_loss_has_no_seconds_and_says_so() -> None:
-    high = {BOTH_AUTO: [[10.0, 3.0], [30.0, 2.0]]}
-    found = rows_of(contest("20", {DDP: 1.0, BOTH_AUTO: 0.1, ALONE: 0.01}, high))
+    high = {BOTH_AUTO: [[10.0, 3.0], [30.0, 2.0]], "powersgd_4": [[10.0, 3.0], [20.0, 1.1], [30.0, 1.05]]}
+    found = rows_of(contest("20", {DDP: 1.0, "powersgd_4": 0.1, BOTH_AUTO: 0.1, ALONE: 0.01}, high))
+    near = {row.params["method"]: row.value for row in found if row.metric == "seconds_near_loss"}
+    assert sorted(near) == [ALONE, DDP, "powersgd_4"]
+    assert near["powersgd_4"] == pytest.approx(1.0 + 0.1 * 19)
     mine = {row.metric: row for row in found if row.params["method"] == BOTH_AUTO}
     assert "seconds_to_loss" not in mine
     assert mine["loss_above_target"].value == pytest.approx(0.98)
