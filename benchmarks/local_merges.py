@@ -1,6 +1,6 @@
-"""Merges of local models: cost of correction, delay and interval to a training, and faults that guards prevent.
+"""Merges of local models: cost of correction, delay and interval, gain of outer momentum, faults that guards prevent.
 
-    python -m benchmarks.local_merges [--quick] [--parts ablation,drills] [--resume]
+    python -m benchmarks.local_merges [--quick] [--parts ablation,outer,drills] [--resume]
 
 Four ranks on loopback. Intervals are fixed, so no measured time affects the results. See benchmarks/local/; results
 that depend on the link are in benchmarks/local_updates.py.
@@ -12,10 +12,10 @@ import sys
 
 from benchmarks import local_plots
 from benchmarks.common.rig import finish, parse, run
-from benchmarks.local import ablation, drills
+from benchmarks.local import ablation, drills, outer
 from benchmarks.results import Row
 
-PARTS = ("ablation", "drills")
+PARTS = ("ablation", "outer", "drills")
 SEEDS = (1, 2, 3)
 QUICK_STEPS = 60
 
@@ -28,6 +28,9 @@ def main() -> int:
     if "ablation" in options.more["parts"]:
         ablation.measure(store, seeds, QUICK_STEPS if options.quick else ablation.TASK.steps)
         rows += ablation.rows(store, seeds)
+    if "outer" in options.more["parts"]:
+        outer.measure(store, seeds, QUICK_STEPS if options.quick else None)
+        rows += outer.rows(store, seeds)
     if "drills" in options.more["parts"]:
         drills.measure(store, seeds, options.quick)
         rows += drills.rows(store, seeds, options.quick)

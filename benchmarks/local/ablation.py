@@ -40,7 +40,7 @@ class Setting:
         if self.steps == 1:
             return {}
         text = f"fixed:steps={self.steps},delay={self.delay},warmup=0,guard=off"
-        return local(text, TASK.steps, merge=self.merge)
+        return local(text, TASK.steps, merge=self.merge, outer="none")
 
     @property
     def params(self) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def entrants(task: Task) -> dict[str, Entrant]:
     fixed = f"fixed:steps={LOCAL_SGD_STEPS},delay=0,warmup=0,guard=off"
     return {
         DENSE: Entrant({"compression": "none"}, False),
-        LOCAL_SGD: Entrant({"compression": "none", **local(fixed, task.steps)}, False),
+        LOCAL_SGD: Entrant({"compression": "none", **local(fixed, task.steps, outer="none")}, False),
         COMPRESSED: Entrant({"compression": "auto"}, True),
         AUTO: Entrant(auto, True),
         BOTH: Entrant({"compression": "auto", **auto}, True),

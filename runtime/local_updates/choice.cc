@@ -11,6 +11,8 @@ namespace {
 
 constexpr double kMega = 1e6;
 constexpr double kTera = 1e12;
+// Moderate momentum gains at every interval; that of DiLoCo oversteps at short ones.
+constexpr OuterOptions kShortIntervals{.on = true, .lr = 0.7, .momentum = 0.5, .nesterov = true};
 
 // Unknown values are not a number, which JSON writes as null.
 double value_or_nan(std::int64_t value, double unit) {
@@ -40,13 +42,18 @@ std::string round_json(const RoundStats& stats, const Interval& now) {
 
 Result<LocalOptions> local_options(std::string_view text) {
   SRT_ASSIGN(IntervalOptions chosen, parse_interval(text));
-  LocalOptions options = chosen.policy == PolicyId::kDiLoCo ? diloco_options() : LocalOptions();
+  LocalOptions options;
+  options.outer = kShortIntervals;
+  if (chosen.policy == PolicyId::kDiLoCo) {
+    options = diloco_options();
+  }
   options.interval = std::move(chosen);
   return options;
 }
 
 LocalOptions local_options(StepsFunction steps) {
   LocalOptions options;
+  options.outer = kShortIntervals;
   options.interval.policy = PolicyId::kCallable;
   options.interval.warmup = 0;
   options.interval.hook = [steps = std::move(steps)](const RoundStats& stats, const Interval& now) {

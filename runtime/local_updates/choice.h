@@ -18,8 +18,9 @@ namespace sirtaki::local_updates {
 // stall_seconds, variance; null means unknown.
 using StepsFunction = std::function<std::int64_t(const std::string& round)>;
 
-// Returns the options of a number of steps, or of a policy with its keys (runtime/local_updates/controller/spec.h);
-// diloco includes its outer optimizer and codec. kInvalidArgument: see parse_interval().
+// Returns the options of a number of steps, or of a policy with its keys (runtime/local_updates/controller/spec.h):
+// diloco includes its outer optimizer and codec; all others, functions too, have an outer Nesterov momentum of 0.5 at a
+// rate of 0.7. kInvalidArgument: see parse_interval().
 Result<LocalOptions> local_options(std::string_view interval);
 LocalOptions local_options(StepsFunction steps);
 

@@ -179,7 +179,11 @@ Status FragmentMerge::finish(Anchor& anchor) {
       return known;
     }
   }
-  anchor.advance(payload_, spec_.compressed);
+  if (spec_.plain) {
+    anchor.assign(payload_);
+  } else {
+    anchor.advance(payload_, spec_.compressed, merge_.mean_norm2);
+  }
   if (assigns) {
     deps_.model.write(static_cast<std::size_t>(spec_.fragment), anchor.values());
   } else if (spec_.compressed) {

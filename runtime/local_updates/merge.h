@@ -32,6 +32,7 @@ struct MergeSpec {
   double lr_sum = -1;              // sum of the learning rates of these steps
   std::int64_t share = 1;          // weight of this rank
   bool compressed = false;
+  bool plain = false;  // the mean of the models becomes the anchor, whatever the outer optimizer
   MergeRule rule = MergeRule::kCorrected;
 };
 

@@ -79,6 +79,14 @@ std::uint64_t LocalUpdater::anchors_digest() const {
   return hash;
 }
 
+OuterRate LocalUpdater::effective_rate() const {
+  OuterTrace all;
+  for (const Anchor& anchor : anchors_) {
+    all.add(anchor.trace());
+  }
+  return outer_rate(options_.outer, all);
+}
+
 Status LocalUpdater::check_running() const {
   SRT_TRY(failure_);
   return started_ ? Status() : invalid_argument("local updates are used before start()");
@@ -137,7 +145,7 @@ Status LocalUpdater::local_step(LocalOutcome& outcome) {
   }
   for (std::size_t p = 0; p < in_flight_.size(); ++p) {
     if (progress_[p].snapshot == step_) {
-      SRT_TRY(snapshot(p, interval().delay, true, outcome));
+      SRT_TRY(snapshot(p, outcome));
     }
   }
   for (std::size_t p = 0; p < in_flight_.size(); ++p) {
@@ -158,7 +166,11 @@ Status LocalUpdater::poll() {
   return {};
 }
 
-Status LocalUpdater::snapshot(std::size_t fragment, std::int64_t delay, bool may_compress, LocalOutcome& outcome) {
+// In a drain, models themselves are sent, and the plain mean is taken: it covers a part of a round, which momentum
+// would count as a whole one, and a second drain must move nothing.
+Status LocalUpdater::snapshot(std::size_t fragment, LocalOutcome& outcome) {
+  const bool drains = interval().mode == Mode::kDrain;
+  const std::int64_t delay = drains ? 0 : interval().delay;
   Progress& progress = progress_[fragment];
   progress.older.add(std::exchange(progress.since, {}));
   MergeSpec spec;
@@ -168,7 +180,8 @@ Status LocalUpdater::snapshot(std::size_t fragment, std::int64_t delay, bool may
   spec.covered_steps = std::max<std::int64_t>(progress.older.steps, 1);
   spec.lr_sum = progress.older.lr_known ? progress.older.lr_sum : -1;
   spec.share = progress.reset ? 0 : share_;
-  spec.compressed = may_compress && !options_.codec.empty() && (!options_.interval.may_compress || interval().compress);
+  spec.plain = drains;
+  spec.compressed = !drains && !options_.codec.empty() && (!options_.interval.may_compress || interval().compress);
   spec.rule = options_.merge;
   progress.reset = false;
   auto merge =

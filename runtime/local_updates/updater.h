@@ -164,6 +164,7 @@ class LocalUpdater {
   Result<LocalOutcome> end_call(const Status& status, LocalOutcome outcome);
   Status check_running() const;
   std::int64_t now_us() const;  // since the start of the job
+  OuterRate effective_rate() const;
 
   static void save(const Merge& merge, WireWriter& out);
   static Merge load_merge(WireReader& in, std::size_t ranks);
@@ -173,7 +174,7 @@ class LocalUpdater {
   void count(const LocalStep& step);
   Status local_step(LocalOutcome& outcome);
   Status poll();
-  Status snapshot(std::size_t fragment, std::int64_t delay, bool may_compress, LocalOutcome& outcome);
+  Status snapshot(std::size_t fragment, LocalOutcome& outcome);
   Status conclude(std::size_t fragment, LocalOutcome& outcome);
   void on_merged(const FragmentMerge& merge);
   void note_late(const FragmentMerge& merge, Duration waited);

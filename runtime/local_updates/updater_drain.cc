@@ -73,7 +73,7 @@ Status LocalUpdater::merge_everything(LocalOutcome& outcome) {
   for (int attempt = 0; attempt < kDrainAttempts && left(); ++attempt) {
     for (std::size_t p = 0; p < progress_.size(); ++p) {
       if (!progress_[p].merged) {
-        SRT_TRY(snapshot(p, 0, false, outcome));
+        SRT_TRY(snapshot(p, outcome));
       }
     }
     for (std::size_t p = 0; p < progress_.size(); ++p) {
@@ -163,6 +163,9 @@ Status LocalUpdater::share_models(Rank donor, const std::vector<int>& takers, bo
     }
     const Status status =
         exchange_.broadcast(donor, std::as_writable_bytes(std::span<float>(values)), options_.timeout);
+    if (anchors) {
+      anchors_[p].clear_momentum();  // that of the takers led from a wrong anchor
+    }
     if (status.ok() && takes) {
       anchors ? anchors_[p].repair(values) : model_.write(p, values);
     }
@@ -176,7 +179,7 @@ Status LocalUpdater::share_models(Rank donor, const std::vector<int>& takers, bo
   return {};
 }
 
-// Merges in flight belong to models that are replaced, so they are dropped.
+// Merges in flight belong to models that are replaced, so they are dropped; the momentum led to the models that are.
 Status LocalUpdater::roll_back(LocalOutcome& outcome) {
   for (std::size_t p = 0; p < in_flight_.size(); ++p) {
     if (in_flight_[p]) {
@@ -184,6 +187,9 @@ Status LocalUpdater::roll_back(LocalOutcome& outcome) {
       in_flight_[p].reset();
       SRT_TRY(status);
     }
+  }
+  for (Anchor& anchor : anchors_) {
+    anchor.clear_momentum();
   }
   take_anchor(outcome);
   for (Progress& progress : progress_) {

@@ -191,10 +191,12 @@ void LocalUpdater::record(const Decision& decision) {
   if (log_ == nullptr) {
     return;
   }
+  const std::string outer = options_.outer.on ? ", " + to_string(effective_rate()) : "";
+  const std::string text = "local updates: " + to_string(decision) + outer;
   if (!decision.alarms.empty()) {
-    log_->warn("local updates: " + to_string(decision));
+    log_->warn(text);
   } else if (decision.changed) {
-    log_->info("local updates: " + to_string(decision));
+    log_->info(text);
   }
 }
 

@@ -1,5 +1,6 @@
 // The state of local updates in checkpoints, and statistics as JSON.
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -10,11 +11,20 @@
 namespace sirtaki::local_updates {
 namespace {
 
-constexpr std::uint32_t kFormat = 2;
+constexpr std::uint32_t kFormat = 3;
 constexpr std::size_t kLeastMergeBytes = 28;
 
 std::vector<float> list_of(std::span<const float> values) {
   return {values.begin(), values.end()};
+}
+
+void write_outer(const OuterOptions& outer, const OuterRate& rate, JsonWriter& json) {
+  json.key("outer").begin_object();
+  json.key("lr").value(outer.on ? outer.lr : 1.0);
+  json.key("momentum").value(outer.on ? outer.momentum : 0.0);
+  json.key("autocorrelation").value(rate.autocorrelation.value_or(std::nan("")));
+  json.key("effective_rate").value(rate.rate);
+  json.end_object();
 }
 
 }  // namespace
@@ -45,6 +55,7 @@ Result<std::vector<std::byte>> LocalUpdater::saved() const {
   for (std::size_t p = 0; p < anchors_.size(); ++p) {
     out.put_list(list_of(anchors_[p].values()));
     out.put_list(list_of(anchors_[p].momentum()));
+    anchors_[p].trace().save(out);
     out.put(anchors_[p].version());
     const Progress& progress = progress_[p];
     for (const Cover* cover : {&progress.since, &progress.older}) {
@@ -98,7 +109,8 @@ Status LocalUpdater::load_fragments(WireReader& in, std::vector<Anchor>& anchors
     anchors.emplace_back(model_.fragments[p].numel, options_.outer);
     const auto values = in.get_list<float>();
     const auto momentum = in.get_list<float>();
-    SRT_TRY(anchors[p].restore(values, momentum, in.get<std::uint64_t>()));
+    const auto trace = OuterTrace::load(in);
+    SRT_TRY(anchors[p].restore(values, momentum, in.get<std::uint64_t>(), trace));
     Progress progress;
     for (Cover* cover : {&progress.since, &progress.older}) {
       cover->steps = in.get<std::int64_t>();
@@ -195,6 +207,7 @@ std::string LocalUpdater::stats_json() const {
   json.key("exposed_ns").value(totals_.waited_ns);
   json.key("merged_bytes").value(totals_.sent_bytes);
   json.key("divergence").value(totals_.divergence);
+  write_outer(options_.outer, effective_rate(), json);
   json.key("decisions_digest").value(decisions_digest_);
   json.key("alarms").begin_object();
   for (std::size_t guard = 0; guard < totals_.alarms.size(); ++guard) {

@@ -129,6 +129,7 @@ TEST(LocalThreads, AnchorsAreTheSameAtEveryVersion) {
       job.size = 3;
       job.local = local_options(interval, 2);
       job.local.codec = codec;
+      job.local.outer = {.on = true, .lr = 0.7, .momentum = 0.5, .nesterov = true};
       FinalStates ends(3);
       ASSERT_EQ(train(job, ends), "") << codec << ", " << interval;
       ends.expect_equal_anchors();

@@ -20,8 +20,8 @@ from sirtaki.errors import require
 IntervalFunction = Callable[[dict[str, Any]], int]
 
 _MERGES = {"corrected": 0, "overwrite": 1}
-#: Kinds of an outer optimizer, as the runtime reads them; 0 is none.
-_MOMENTUM, _NESTEROV, _PRESET = 1, 2, 3
+#: Kinds of an outer optimizer, as the runtime reads them.
+_PLAIN, _MOMENTUM, _NESTEROV, _PRESET = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Outer:
 
     Attributes:
         lr: learning rate.
-        momentum: momentum factor, 0 to 1.
+        momentum: momentum factor, at least 0 and below 1.
         nesterov: uses Nesterov momentum.
     """
 
@@ -51,7 +51,8 @@ class LocalUpdates:
             its keys, as "auto:max=32"; or a function (IntervalFunction). 1 averages gradients in every step.
         fragments: pieces of the model that are merged one after another; 0: of 4 MiB, at most 8.
         merge: "corrected": keeps the steps made during a merge. "overwrite": loses them; for comparison.
-        outer: an Outer; None: the plain mean, or the choice of the policy "diloco".
+        outer: an Outer, or "none" for the plain mean; by default Outer(lr=0.7, momentum=0.9) with the policy "diloco"
+            and Outer(lr=0.7, momentum=0.5) with all others.
         compression: compression of differences between models, as in DistributedOptimizer. With None: as for gradients,
             or as the policy "diloco" chooses; with "auto" only if the link needs it, and then int8 if gradients are
             sent uncompressed or by "auto". The residual stays in the model of the rank. No momentum correction.
@@ -65,7 +66,7 @@ class LocalUpdates:
     interval: int | str | IntervalFunction = "auto"
     fragments: int = 0
     merge: str = "corrected"
-    outer: Outer | None = None
+    outer: Outer | str | None = None
     compression: Choice | None = None
     optimizer_state: int | None = None
     buffers: str = "average"
@@ -81,8 +82,8 @@ class LocalUpdates:
         known = self.buffers in ("average", "local")
         require(known, f'buffers of local updates is {self.buffers!r}, must be "average" or "local"')
         require(
-            self.outer is None or isinstance(self.outer, Outer),
-            f"outer of local updates is {self.outer!r}, must be an Outer, as Outer(lr=0.7, momentum=0.9), or None",
+            self.outer in (None, "none") or isinstance(self.outer, Outer),
+            f'outer of local updates is {self.outer!r}, must be an Outer, as Outer(lr=0.7, momentum=0.5), or "none"',
         )
         for name in ("fragments", "optimizer_state", "steps"):
             value = getattr(self, name)
@@ -114,10 +115,12 @@ class LocalUpdates:
     def core_arguments(self, gradients: str | None) -> tuple[int, int, int, float, float, str | None]:
         """Returns the arguments of _core.Local; `gradients` is the codec of gradients, None: that of the options."""
         outer, lr, momentum = _PRESET, 1.0, 0.0
-        if self.outer is not None:
+        if self.outer == "none":
+            outer = _PLAIN
+        elif isinstance(self.outer, Outer):
             require(isinstance(self.outer.lr, Real), f"lr of Outer is {self.outer.lr!r}, not a number")
             lr, momentum = float(self.outer.lr), float(self.outer.momentum)
-            outer = _NESTEROV if self.outer.nesterov else _MOMENTUM
+            outer = _NESTEROV if self.outer.nesterov and momentum > 0 else _MOMENTUM
         return (int(self.fragments), _MERGES[self.merge], outer, lr, momentum, self._codec(gradients))
 
     def _codec(self, gradients: str | None) -> str | None:

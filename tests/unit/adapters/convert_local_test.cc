@@ -70,7 +70,9 @@ TEST_F(ConvertLocalTest, TakesOptionsAndModel) {
   EXPECT_EQ(options->interval.policy, PolicyId::kFixed);
   EXPECT_EQ(options->interval.base, 4);
   EXPECT_EQ(options->merge, local_updates::MergeRule::kOverwrite);
-  EXPECT_FALSE(options->outer.on);
+  EXPECT_TRUE(options->outer.nesterov);
+  EXPECT_EQ(options->outer.lr, 0.7);
+  EXPECT_EQ(options->outer.momentum, 0.5);
   EXPECT_EQ(options->codec, "int8");
   const auto model = to_local_model(args_);
   ASSERT_TRUE(model) << model.status().to_string();
@@ -84,6 +86,7 @@ TEST_F(ConvertLocalTest, TakesOptionsAndModel) {
 TEST_F(ConvertLocalTest, PresetsBringTheirOuterOptimizerAndCodec) {
   args_.interval = "diloco";
   EXPECT_TRUE(to_local_options(args_)->outer.nesterov);
+  EXPECT_EQ(to_local_options(args_)->outer.momentum, 0.9);
   EXPECT_EQ(to_local_options(args_)->codec, "int8");
   args_.outer = SIRTAKI_OUTER_MOMENTUM;
   args_.outer_lr = 0.5;
@@ -109,6 +112,7 @@ TEST_F(ConvertLocalTest, FunctionGetsWhatRanksMeasured) {
   args_.context = &told;
   const auto options = to_local_options(args_);
   ASSERT_TRUE(options) << options.status().to_string();
+  EXPECT_EQ(options->outer.momentum, 0.5);
   local_updates::RoundStats stats;
   stats.step = 12;
   stats.lr_pico = 50'000'000'000;

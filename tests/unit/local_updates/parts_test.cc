@@ -1,6 +1,8 @@
 // The parts of local updates alone: options, anchors, layout, reports, buffers, measurements, memory.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -68,7 +70,12 @@ TEST(LocalAnchor, GoesToTheMeanOrAStepTowardsIt) {
       for (std::size_t i = 0; of_differences && i < given.size(); ++i) {
         given[i] -= before[i];
       }
-      anchor.advance(given, of_differences);
+      double norm2 = 0;
+      for (std::size_t i = 0; i < given.size(); ++i) {
+        const double d = mean[i] - before[i];
+        norm2 += d * d;
+      }
+      anchor.advance(given, of_differences, norm2);
       EXPECT_EQ(given, before) << "what the anchor was";
     }
     EXPECT_EQ(anchor.version(), 3U);
@@ -82,6 +89,54 @@ TEST(LocalAnchor, GoesToTheMeanOrAStepTowardsIt) {
     EXPECT_EQ(last({.on = true, .lr = 0.5, .momentum = 0.5, .nesterov = true}, of_differences),
               (std::vector<float>{3.75, -2.75, 2.125}));
   }
+}
+
+TEST(LocalAnchor, AssignsAMeanAndKeepsTheMomentum) {
+  const local_updates::OuterOptions outer{.on = true, .lr = 0.5, .momentum = 0.5, .nesterov = true};
+  local_updates::Anchor anchor(2, outer);
+  std::vector<float> mean = {4, -4};
+  anchor.advance(mean, true, 32);
+  const std::vector<float> momentum(anchor.momentum().begin(), anchor.momentum().end());
+  const std::vector<float> model = {1, 2};
+  mean = model;
+  anchor.assign(mean);
+  EXPECT_TRUE(std::ranges::equal(anchor.values(), model));
+  EXPECT_EQ(mean, (std::vector<float>{3, -3})) << "the previous values";
+  EXPECT_TRUE(std::ranges::equal(anchor.momentum(), momentum));
+  EXPECT_EQ(anchor.version(), 2U);
+  anchor.clear_momentum();
+  EXPECT_TRUE(std::ranges::equal(anchor.momentum(), std::vector<float>{0, 0}));
+}
+
+// Means with a correlation of 1, 0 and -1 to the mean before.
+TEST(LocalAnchor, MeasuresTheAutocorrelationOfMeans) {
+  const auto rate_of = [](const local_updates::OuterOptions& outer, const std::array<float, 4>& turn) {
+    local_updates::Anchor anchor(2, outer);
+    std::array<float, 2> mean = {3, 4};
+    for (int merge = 0; merge < 100; ++merge) {
+      std::vector<float> given(mean.begin(), mean.end());
+      anchor.advance(given, true, 25);
+      mean = {turn[0] * mean[0] + turn[1] * mean[1], turn[2] * mean[0] + turn[3] * mean[1]};
+    }
+    return local_updates::outer_rate(outer, anchor.trace());
+  };
+  constexpr std::array<float, 4> kSame = {1, 0, 0, 1};
+  constexpr std::array<float, 4> kBack = {-1, 0, 0, -1};
+  const local_updates::OuterOptions nesterov{.on = true, .lr = 0.7, .momentum = 0.5, .nesterov = true};
+  const local_updates::OuterOptions heavy{.on = true, .lr = 0.7, .momentum = 0.5};
+  // The momentum of equal means goes to twice the mean.
+  EXPECT_NEAR(rate_of(nesterov, kSame).autocorrelation.value(), 1, 1e-4);
+  EXPECT_NEAR(rate_of(nesterov, kSame).rate, 0.7 * (1 + 0.5 / (1 - 0.5)), 1e-4);
+  EXPECT_NEAR(rate_of(heavy, kSame).rate, 0.7 / (1 - 0.5), 1e-4);
+  EXPECT_NEAR(rate_of(nesterov, kBack).autocorrelation.value(), -1, 1e-4);
+  EXPECT_NEAR(rate_of(nesterov, kBack).rate, 0.7 * (1 + 0.5 / (1 + 0.5)), 1e-4);
+  // Before two merges, and without momentum, nothing is known.
+  EXPECT_FALSE(local_updates::outer_rate(nesterov, {}).autocorrelation.has_value());
+  EXPECT_DOUBLE_EQ(local_updates::outer_rate(nesterov, {}).rate, 0.7 * 1.5);
+  EXPECT_FALSE(rate_of({.on = true, .lr = 0.5}, kSame).autocorrelation.has_value());
+  EXPECT_DOUBLE_EQ(rate_of({.on = true, .lr = 0.5}, kSame).rate, 0.5);
+  EXPECT_DOUBLE_EQ(local_updates::outer_rate({}, {}).rate, 1);
+  EXPECT_EQ(to_string(rate_of(nesterov, kBack)), "outer rate 0.93 at autocorrelation -1.00");
 }
 
 LocalTensor tensor_of(const std::string& name, std::vector<float>& values) {

@@ -273,6 +273,73 @@ TEST(LocalUpdates, OuterMomentumGoesOn) {
   }
 }
 
+// The steps since the snapshot stay on top of an anchor that the outer optimizer has moved.
+TEST(LocalUpdates, StepsSinceASnapshotStayWithOuterMomentum) {
+  constexpr int kInterval = 4;
+  constexpr int kDelay = 2;
+  SimExchanges net({.seed = 13, .size = 2});
+  const std::string error = net.run([&](SimExchanges::RankExchange& exchange) {
+    TrainingOptions options;
+    options.sizes = {40};
+    options.integers = true;
+    LocalOptions local = local_options("4:delay=2,guard=off");
+    local.outer = {.on = true, .lr = 0.5, .momentum = 0.5, .nesterov = true};
+    Training training(options, exchange.rank());
+    Training alone(options, exchange.rank());
+    const auto updater = updater_of(local, training.model(1), exchange);
+    must(updater->start());
+    std::vector<float> snapshot;
+    for (int k = 1; k <= 3 * kInterval + kDelay; ++k) {
+      training.step();
+      alone.step();
+      must(updater->step({.lr = 0.05}));
+      if (k % kInterval == 0) {
+        snapshot = alone.tensors[0];
+      }
+      if (k % kInterval != kDelay || k < kInterval) {
+        continue;
+      }
+      for (std::size_t i = 0; i < snapshot.size(); ++i) {
+        const float since = alone.tensors[0][i] - snapshot[i];
+        const float on_top = training.tensors[0][i] - updater->anchors()[0].values()[i];
+        require(std::abs(on_top - since) < 1,
+                "step " + std::to_string(k) + ": " + std::to_string(on_top) + " and not " + std::to_string(since));
+      }
+    }
+  });
+  EXPECT_EQ(error, "");
+}
+
+// A drain takes the mean of the models, so that a second one moves nothing.
+TEST(LocalUpdates, DrainsTakeThePlainMean) {
+  SimExchanges net({.seed = 14, .size = 2});
+  std::vector<float> before(2);
+  std::vector<float> after(2);
+  const std::string error = net.run([&](SimExchanges::RankExchange& exchange) {
+    const auto me = static_cast<std::size_t>(exchange.rank());
+    TrainingOptions options;
+    options.sizes = {1};
+    LocalOptions local = local_options("4:delay=0");
+    local.outer = {.on = true, .lr = 0.5, .momentum = 0.5, .nesterov = true};
+    Training training(options, exchange.rank());
+    const auto updater = updater_of(local, training.model(1), exchange);
+    must(updater->start());
+    for (int k = 0; k < 10; ++k) {
+      training.step();
+      must(updater->step({.lr = 0.05}));
+    }
+    before[me] = training.tensors[0][0];
+    must(updater->drain());
+    after[me] = training.tensors[0][0];
+    must(updater->drain());
+    require(training.tensors[0][0] == after[me], "a second drain moves the model");
+  });
+  EXPECT_EQ(error, "");
+  EXPECT_NE(before[0], before[1]);
+  EXPECT_EQ(after[0], (before[0] + before[1]) / 2);
+  EXPECT_EQ(after[1], after[0]);
+}
+
 TEST(LocalUpdates, SharesAreWeights) {
   SimExchanges net({.seed = 3, .size = 2});
   std::vector<float> ends(2);

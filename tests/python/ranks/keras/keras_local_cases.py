@@ -72,7 +72,7 @@ def case_one_step_is_the_synchronous_path() -> None:
 
 def case_equal_data_is_one_process() -> None:
     """With 2^k ranks the mean of equal models is exact."""
-    how = hvd.LocalUpdates("fixed:steps=4,delay=1,guard=off", fragments=2)
+    how = hvd.LocalUpdates("fixed:steps=4,delay=1,guard=off", fragments=2, outer="none")
     several = {} if TORCH else {"steps_per_execution": 3}
     for make, more in ((adam, several), (sgd, {"run_eagerly": True})):
         reference, model = network(), network()
@@ -103,7 +103,8 @@ def case_weights_are_the_mean_of_models_trained_alone() -> None:
             for model in models:
                 model.set_weights(means)
     merged, drift = network(), Drift()
-    optimizer = hvd.DistributedOptimizer(sgd(), local_updates=f"fixed:steps={every},delay=0,guard=off")
+    how = hvd.LocalUpdates(f"fixed:steps={every},delay=0,guard=off", outer="none")
+    optimizer = hvd.DistributedOptimizer(sgd(), local_updates=how)
     fit(merged, optimizer, callbacks=[drift])
     assert optimizer.local_stats()["mode"] == "local", optimizer.local_stats()
     assert drift.seen == [step % every != 0 for step in range(2 * STEPS)], drift.seen

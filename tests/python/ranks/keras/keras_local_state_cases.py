@@ -81,7 +81,7 @@ def case_steps_stay_small_after_a_rollback() -> None:
     """The rollback comes late in a training, when Adam no longer corrects the bias of its moments."""
     rate, grad = 0.001, [1.0, -2.0, 0.01]
     for state in (0, 1):
-        how = hvd.LocalUpdates("fixed:steps=4,delay=0,warmup=0", optimizer_state=state)
+        how = hvd.LocalUpdates("fixed:steps=4,delay=0,warmup=0", optimizer_state=state, outer="none")
         optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(rate), local_updates=how)
         variable, moved = trained(optimizer, 1100, grad)
         assert max(moved[100:]) < 1.1 * rate, max(moved)

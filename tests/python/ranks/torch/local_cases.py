@@ -101,11 +101,30 @@ def case_equal_data_is_one_process() -> None:
     for make in (sgd, adamw):
         reference, model = net(), net()
         alone = make(reference)
-        optimizer = distributed(model, make, local_updates=hvd.LocalUpdates("fixed:steps=4,delay=0", fragments=2))
+        optimizer = distributed(
+            model, make, local_updates=hvd.LocalUpdates("fixed:steps=4,delay=0", fragments=2, outer="none")
+        )
         train(reference, alone, range(STEPS), shard=0)
         train(model, optimizer, range(STEPS), shard=0)
         optimizer.drain()
         close(model, reference, 0.0)
+
+
+def case_outer_momentum_is_the_default() -> None:
+    """Merges of equal models move by 0.7 times 1 + 0.5 / (1 - 0.5 rho) of the progress of a round."""
+    expected = ((None, 4, 0.7, 0.5), ("none", 4, 1.0, 0.0), (hvd.Outer(0.5, 0.0), 4, 0.5, 0.0))
+    for outer, interval, lr, momentum in (*expected, (None, "diloco:steps=4", 0.7, 0.9)):
+        model = net()
+        optimizer = distributed(model, local_updates=hvd.LocalUpdates(interval, outer=outer))
+        train(model, optimizer, range(STEPS))
+        found = optimizer.local_stats()["outer"]
+        assert (found["lr"], found["momentum"]) == (lr, momentum), found
+        rho = found["autocorrelation"]
+        assert (rho is None) == (momentum == 0), found
+        rate = lr * (1 + momentum / (1 - momentum * (rho or 0)))
+        assert abs(found["effective_rate"] - rate) < 1e-6, found
+        optimizer.drain()
+        assert not differ(everything(model))
 
 
 def case_models_drift_and_meet() -> None:
@@ -321,6 +340,7 @@ def case_what_cannot_be_is_refused() -> None:
     half = net().bfloat16()
     raises(lambda: distributed(half, local_updates=4), refused, "bfloat16")
     raises(lambda: hvd.LocalUpdates(4, merge="average"), errors.InvalidArgumentError, "merge")
+    raises(lambda: hvd.LocalUpdates(4, outer="momentum"), errors.InvalidArgumentError, "Outer")
     raises(lambda: hvd.LocalUpdates(2.5), errors.InvalidArgumentError, "number of steps")
     optimizer = distributed(model, local_updates=4)
     loss_of(model, 0, hvd.rank()).backward()
