@@ -97,7 +97,7 @@ Result<local_updates::LocalOptions> to_local_options(const sirtaki_local_args& g
                                                         : local_updates::MergeRule::kCorrected;
   SRT_ASSIGN(options.outer, to_outer(args, options.outer));
   if (args.codec != nullptr) {
-    options.codec = args.codec;
+    local_updates::set_codec(options, args.codec);
   }
   SRT_TRY(local_updates::check(options));
   return options;

@@ -354,7 +354,9 @@ typedef struct {
   int32_t merge;                   /* SIRTAKI_MERGE_* */
   int32_t outer;                   /* SIRTAKI_OUTER_* */
   double outer_lr, outer_momentum; /* for SIRTAKI_OUTER_MOMENTUM and _NESTEROV */
-  const char* codec; /* codec for differences of models (docs/compression.md); NULL: of the policy; "": uncompressed */
+  /* Codec for differences of models (docs/compression.md). NULL: of the policy; "": uncompressed; "auto" with an
+   * interval "auto:compress=on": float32, 8, 2 or 1 bits an element, as many as the link allows. */
+  const char* codec;
 } sirtaki_local_args;
 
 typedef struct {

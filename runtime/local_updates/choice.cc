@@ -48,6 +48,9 @@ Result<LocalOptions> local_options(std::string_view text) {
     options = diloco_options();
   }
   options.interval = std::move(chosen);
+  if (options.interval.may_compress) {
+    set_codec(options, kLadder);
+  }
   return options;
 }
 

@@ -44,15 +44,15 @@ class LocalExchange {
   virtual std::optional<Result<Reports>> received(Channel channel, Duration timeout) = 0;
 
   // Adds up the elements of the fragment over ranks, in place, with the same bits on all. `data` belongs to the
-  // exchange until sum() has answered or abandon() has returned. `compressed` selects the codec.
-  virtual Status send(int fragment, std::span<float> data, bool compressed) = 0;
+  // exchange until sum() has answered or abandon() has returned. `encoding` is that of Interval.
+  virtual Status send(int fragment, std::span<float> data, std::int64_t encoding) = 0;
   virtual std::optional<Status> sum(int fragment, Duration timeout) = 0;
   // Ends the exchange of a fragment without an answer, because local updates end here.
   virtual void abandon(int fragment) = 0;
   // Returns the time from the first send of a rank to the sum, as this rank saw it, for the last successful sum.
   virtual Duration transfer_time(int fragment) const = 0;
-  // Writes the compression error of the last compressed send of this rank, and drops it: it is never sent later. Call
-  // once after sum().
+  // Writes the compression error of the last send of this rank, whose encoding was not 0, and drops it: it is never
+  // sent later. Call once after sum().
   virtual Status take_residual(int fragment, std::span<float> out) = 0;
 
   // Adds a span of this rank to the trace, if tracing is on.

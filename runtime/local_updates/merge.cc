@@ -30,11 +30,11 @@ FragmentMerge::FragmentMerge(const MergeSpec& spec, const FragmentNorms& norms, 
   report_ = {anchor.distance2(payload_), spec.lr_sum, spec.share};
   broken_ = !is_finite(report_);
   assign_ = broken_;
-  if (spec.compressed || spec.merge_step > spec.snapshot_step) {
+  if (spec.sends_differences() || spec.merge_step > spec.snapshot_step) {
     snapshot_ = deps_.scratch.take(count_of(payload_));
     std::ranges::copy(payload_, snapshot_.begin());
   }
-  if (spec.compressed) {
+  if (spec.sends_differences()) {
     kernels::subtract(count_of(payload_), bytes_of(all_of(payload_)), bytes_of(anchor.values()),
                       bytes_of(all_of(payload_)));
   }
@@ -117,7 +117,7 @@ Status FragmentMerge::send(const Anchor& anchor) {
     kernels::scale(DType::kF32, bytes_of(all_of(payload_)), count_of(payload_), factor);
   }
   stage_ = Stage::kSending;
-  const Status sent = deps_.exchange.send(spec_.fragment, payload_, spec_.compressed);
+  const Status sent = deps_.exchange.send(spec_.fragment, payload_, spec_.encoding);
   return sent.ok() ? Status() : vote(sent, anchor);
 }
 
@@ -126,8 +126,9 @@ Status FragmentMerge::vote(const Status& sum, const Anchor& anchor) {
   Vote vote;
   if (sum.ok()) {
     divide();
-    vote.mean_norm2 = spec_.compressed ? kernels::square_sum(count_of(payload_), bytes_of(all_of(payload_)), nullptr)
-                                       : anchor.distance2(payload_);
+    vote.mean_norm2 = spec_.sends_differences()
+                          ? kernels::square_sum(count_of(payload_), bytes_of(all_of(payload_)), nullptr)
+                          : anchor.distance2(payload_);
     vote.good = std::isfinite(vote.mean_norm2);
     vote.transfer_us = micros(deps_.exchange.transfer_time(spec_.fragment));
   }
@@ -167,11 +168,11 @@ Status FragmentMerge::finish(Anchor& anchor) {
   if (total_weight(merge_) == 0) {
     return {};
   }
-  const bool in_place = spec_.merge_step == spec_.snapshot_step && !spec_.compressed;
+  const bool in_place = spec_.merge_step == spec_.snapshot_step && !spec_.sends_differences();
   const bool assigns = assign_ || in_place || spec_.rule == MergeRule::kOverwrite;
   // The last call that can fail comes before the first change.
   ScratchPool::Array residual;
-  if (spec_.compressed && !assigns && factor() > 0) {
+  if (spec_.sends_differences() && !assigns && factor() > 0) {
     residual = deps_.scratch.take(count_of(payload_));
     Status known = deps_.exchange.take_residual(spec_.fragment, residual);
     if (!known.ok()) {
@@ -182,11 +183,11 @@ Status FragmentMerge::finish(Anchor& anchor) {
   if (spec_.plain) {
     anchor.assign(payload_);
   } else {
-    anchor.advance(payload_, spec_.compressed, merge_.mean_norm2);
+    anchor.advance(payload_, spec_.sends_differences(), merge_.mean_norm2);
   }
   if (assigns) {
     deps_.model.write(static_cast<std::size_t>(spec_.fragment), anchor.values());
-  } else if (spec_.compressed) {
+  } else if (spec_.sends_differences()) {
     keep_residual(anchor, residual);
   } else {
     move_model(snapshot_, anchor.values());

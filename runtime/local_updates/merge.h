@@ -31,9 +31,11 @@ struct MergeSpec {
   std::int64_t covered_steps = 1;  // steps that the differences cover
   double lr_sum = -1;              // sum of the learning rates of these steps
   std::int64_t share = 1;          // weight of this rank
-  bool compressed = false;
-  bool plain = false;  // the mean of the models becomes the anchor, whatever the outer optimizer
+  std::int64_t encoding = 0;       // 0: models are sent; else differences, in that encoding
+  bool plain = false;              // the mean of the models becomes the anchor, whatever the outer optimizer
   MergeRule rule = MergeRule::kCorrected;
+
+  bool sends_differences() const { return encoding > 0; }
 };
 
 // Dependencies of a merge. All of them outlive it.

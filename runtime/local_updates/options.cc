@@ -44,6 +44,20 @@ Status check_outer(const OuterOptions& outer) {
 
 }  // namespace
 
+void set_codec(LocalOptions& options, std::string_view codec) {
+  options.codec = codec;
+  // The bits of other codecs depend on the gradients; a quarter is a guess until a transfer is measured.
+  const bool ladder = codec == kLadder;
+  options.interval.link.bits_permille = ladder ? LinkOptions().bits_permille : std::vector<std::int64_t>{32'000, 8'000};
+}
+
+std::vector<std::string> codecs_of(const LocalOptions& options) {
+  if (options.interval.may_compress && options.codec == kLadder) {
+    return {"int8", "twobit", "onebit"};
+  }
+  return options.codec.empty() ? std::vector<std::string>() : std::vector{options.codec};
+}
+
 LocalOptions diloco_options() {
   LocalOptions options;
   const auto interval = parse_interval("diloco");
@@ -75,10 +89,16 @@ Status check(const LocalOptions& options) {
   if (options.interval.may_compress && options.codec.empty()) {
     return invalid_argument("local updates may compress, but no codec is named");
   }
+  if (options.interval.may_compress && codecs_of(options).size() + 1 != options.interval.link.bits_permille.size()) {
+    return invalid_argument("the codec of local updates and the bits of its encodings do not fit together");
+  }
   if (options.outer.on) {
     SRT_TRY(check_outer(options.outer));
   }
-  return check_codec(options.codec);
+  for (const std::string& codec : codecs_of(options)) {
+    SRT_TRY(check_codec(codec));
+  }
+  return {};
 }
 
 std::uint64_t digest(const LocalOptions& options) {

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
@@ -33,8 +35,9 @@ struct LocalOptions {
   int fragments = 0;  // pieces of the model, merged one after another; 0: of 4 MiB, at most 8
   MergeRule merge = MergeRule::kCorrected;
   OuterOptions outer;
-  // Codec of differences, as compression.codec; empty: models travel uncompressed. With interval.may_compress it
-  // applies only to intervals that ask for it. Momentum correction is excluded, because differences are steps already.
+  // Codec of differences, as compression.codec; empty: models travel uncompressed. With interval.may_compress,
+  // intervals choose between float32 and the codec, or with kLadder between float32 and several codecs. Momentum
+  // correction is excluded, because differences are steps already. set_codec() sets it.
   std::string codec;
   // Steps between two decisions while gradients are averaged, and while the end of the warm-up is not known.
   std::int64_t sync_round_steps = 16;
@@ -45,6 +48,13 @@ struct LocalOptions {
   // for more delay.
   Duration late_after = std::chrono::seconds(10);
 };
+
+// Value of LocalOptions::codec for 8, 2 and 1 bits an element.
+inline constexpr std::string_view kLadder = "auto";
+// Sets the codec, and the bits from which the controller predicts transfers.
+void set_codec(LocalOptions& options, std::string_view codec);
+// Returns the codecs of encodings 1, 2, ... of differences.
+std::vector<std::string> codecs_of(const LocalOptions& options);
 
 // Returns the options of DiLoCo (Douillard et al., 2023): long intervals, Nesterov momentum between them, eight bits an
 // element.

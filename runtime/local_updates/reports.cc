@@ -41,7 +41,7 @@ RankRound get_round(WireReader& in) {
     *field = in.get<std::int64_t>();
   }
   round.lr = in.get<double>();
-  round.compressed = get_flag(in);
+  round.encoding = in.get<std::uint8_t>();
   round.loss_known = get_flag(in);
   round.loss_before = in.get<double>();
   round.loss_after = in.get<double>();
@@ -103,7 +103,7 @@ std::vector<std::byte> encode(const RoundReport& report) {
     out.put(field);
   }
   out.put(round.lr);
-  out.put(round.compressed);
+  out.put(static_cast<std::uint8_t>(round.encoding));
   out.put(round.loss_known);
   out.put(round.loss_before);
   out.put(round.loss_after);

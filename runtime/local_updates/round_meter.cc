@@ -45,10 +45,9 @@ void RoundMeter::step(const LocalStep& step, std::optional<Duration> took) {
   }
 }
 
-void RoundMeter::merged(int fragment, std::int64_t transfer_us, bool compressed) {
-  Time& time = times_[static_cast<std::size_t>(fragment)];
-  (compressed ? time.compressed_us : time.dense_us) = transfer_us;
-  compressed_ = compressed;
+void RoundMeter::merged(int fragment, std::int64_t transfer_us, std::int64_t encoding) {
+  times_[static_cast<std::size_t>(fragment)][static_cast<std::size_t>(encoding)] = transfer_us;
+  encoding_ = encoding;
 }
 
 void RoundMeter::waited(Duration wait) {
@@ -56,17 +55,16 @@ void RoundMeter::waited(Duration wait) {
 }
 
 Duration RoundMeter::expected(int fragment) const {
-  const Time& time = times_[static_cast<std::size_t>(fragment)];
-  return std::chrono::microseconds(std::max(time.dense_us, time.compressed_us));
+  return std::chrono::microseconds(std::ranges::max(times_[static_cast<std::size_t>(fragment)]));
 }
 
 void RoundMeter::report_transfers(RankRound& round) const {
-  round.compressed = compressed_;
-  for (const Time& time : times_) {
-    const std::int64_t sent = compressed_ ? time.compressed_us : time.dense_us;
+  round.encoding = encoding_;
+  for (const Times& times : times_) {
+    const std::int64_t sent = times[static_cast<std::size_t>(encoding_)];
     round.transfer_us += sent;
     round.longest_us = std::max(round.longest_us, sent);
-    round.dense_us += time.dense_us > 0 ? time.dense_us : sent;
+    round.dense_us += times[0] > 0 ? times[0] : sent;
   }
 }
 

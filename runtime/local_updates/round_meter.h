@@ -4,6 +4,7 @@
 // a running mean.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -32,7 +33,7 @@ class RoundMeter {
   // Adds a step. `took` is the time since the end of the previous call; nullopt: not known.
   void step(const LocalStep& step, std::optional<Duration> took);
   // Adds the transfer time of a fragment, which is equal on all ranks.
-  void merged(int fragment, std::int64_t transfer_us, bool compressed);
+  void merged(int fragment, std::int64_t transfer_us, std::int64_t encoding);
   // Adds a wait of this rank for a merge. It counts in the next report of local steps, whenever that is.
   void waited(Duration wait);
 
@@ -52,10 +53,8 @@ class RoundMeter {
   void restore_losses(double loss, std::int64_t count);
 
  private:
-  struct Time {
-    std::int64_t dense_us = 0;
-    std::int64_t compressed_us = 0;
-  };
+  // Transfer times of a fragment, indexed by encoding; 0: not known.
+  using Times = std::array<std::int64_t, RankRound::kMaxEncoding + 1>;
 
   void report_transfers(RankRound& round) const;
 
@@ -67,9 +66,9 @@ class RoundMeter {
   std::int64_t gradients_us_ = 0;
   std::int64_t merge_waits_us_ = 0;  // since the last report, like steps_since_report_
   std::int64_t steps_since_report_ = 0;
-  std::vector<Time> times_;  // indexed by fragment
-  bool compressed_ = false;  // the last merge was compressed
-  double loss_ = 0;          // running mean
+  std::vector<Times> times_;   // indexed by fragment
+  std::int64_t encoding_ = 0;  // that of the last merge
+  double loss_ = 0;            // running mean
   double loss_before_ = 0;
   std::int64_t losses_ = 0;
   bool loss_before_known_ = false;

@@ -62,12 +62,15 @@ Status SessionExchange::open_fragment(const LocalModel& model, const FragmentLay
   }
   fragment.offsets = layout.offsets;
   fragment.offsets.push_back(layout.numel);
-  spec.codec = "none";
-  SRT_ASSIGN(fragment.dense, session_.open_stream(spec, options.timeout));
-  if (!options.codec.empty()) {
-    spec.name += ".compressed";
-    spec.codec = options.codec;
-    SRT_ASSIGN(fragment.compressed, session_.open_stream(spec, options.timeout));
+  std::vector<std::string> codecs = codecs_of(options);
+  codecs.insert(codecs.begin(), "none");
+  const std::string name = spec.name;
+  for (const std::string& codec : codecs) {
+    const std::string number = fragment.streams.size() > 1 ? std::to_string(fragment.streams.size()) : "";
+    spec.name = fragment.streams.empty() ? name : name + ".compressed" + number;
+    spec.codec = codec;
+    SRT_ASSIGN(const StreamId stream, session_.open_stream(spec, options.timeout));
+    fragment.streams.push_back(stream);
   }
   fragments_.push_back(std::move(fragment));
   return {};
@@ -80,9 +83,8 @@ SessionExchange::~SessionExchange() {
     session_.forget(posted.request, posted.mine);
   }
   for (const Fragment& fragment : fragments_) {
-    static_cast<void>(session_.stream(fragment.dense).close());
-    if (fragment.compressed) {
-      static_cast<void>(session_.stream(*fragment.compressed).close());
+    for (const StreamId stream : fragment.streams) {
+      static_cast<void>(session_.stream(stream).close());
     }
   }
 }
@@ -148,17 +150,17 @@ std::optional<Result<Reports>> SessionExchange::received(Channel channel, Durati
 
 // ---- sums ----
 
-Status SessionExchange::send(int fragment, std::span<float> data, bool compressed) {
+Status SessionExchange::send(int fragment, std::span<float> data, std::int64_t encoding) {
   Fragment& f = of(fragment);
-  if (compressed && !f.compressed) {
-    return bug("a fragment is sent compressed without a codec");
+  if (encoding < 0 || static_cast<std::size_t>(encoding) >= f.streams.size()) {
+    return bug("a fragment is sent in encoding " + std::to_string(encoding) + ", which has no codec");
   }
   // A residual of a sum that was given up must not be sent, so it is dropped.
   if (std::exchange(f.has_residual, false)) {
-    SRT_TRY(session_.stream(*f.compressed).drain_residuals({}));
+    SRT_TRY(session_.stream(stream_of(f)).drain_residuals({}));
   }
-  f.last_compressed = compressed;
-  f.has_residual = compressed;
+  f.encoding = encoding;
+  f.has_residual = encoding > 0;
   const StreamId stream = stream_of(f);
   for (std::size_t i = 0; i < f.tensors.size(); ++i) {
     const auto part =
@@ -194,9 +196,9 @@ Duration SessionExchange::transfer_time(int fragment) const {
 
 Status SessionExchange::take_residual(int fragment, std::span<float> out) {
   Fragment& f = of(fragment);
-  SRT_CHECK(f.last_compressed);
+  SRT_CHECK(f.encoding > 0);
   f.has_residual = false;
-  return session_.stream(*f.compressed).drain_residuals(out);
+  return session_.stream(stream_of(f)).drain_residuals(out);
 }
 
 void SessionExchange::mark(const std::string& name, TimePoint begin, TimePoint end) {

@@ -2,7 +2,7 @@
 // fragment.
 //
 // The sum of a fragment is a step of its stream, which provides partitions, priorities, codecs, aborts and liveness.
-// Fragments that may be compressed have a second stream, because a drain sends them uncompressed. The owner of the
+// A fragment has a stream for each encoding; a drain sends it uncompressed. The owner of the
 // LocalUpdater owns it, and the session outlives it. Used on the thread of the training. The destructor waits for
 // exchanges in flight: if other ranks may never arrive, close the session first.
 #pragma once
@@ -33,7 +33,7 @@ class SessionExchange final : public LocalExchange {
   TimePoint now() const override;
   Status post(Channel channel, ConstBytes mine) override;
   std::optional<Result<Reports>> received(Channel channel, Duration timeout) override;
-  Status send(int fragment, std::span<float> data, bool compressed) override;
+  Status send(int fragment, std::span<float> data, std::int64_t encoding) override;
   std::optional<Status> sum(int fragment, Duration timeout) override;
   void abandon(int fragment) override;
   Duration transfer_time(int fragment) const override;
@@ -47,18 +47,17 @@ class SessionExchange final : public LocalExchange {
     std::shared_ptr<std::vector<std::byte>> mine;
   };
   struct Fragment {
-    StreamId dense;
-    std::optional<StreamId> compressed;
+    std::vector<StreamId> streams;      // indexed by encoding
     std::vector<int> tensors;           // indices in the stream: 0, 1, ...
     std::vector<std::int64_t> offsets;  // with the end as last entry
-    bool last_compressed = false;       // the last send was compressed
-    bool has_residual = false;          // the codec has a compression error
+    std::int64_t encoding = 0;          // that of the last send
+    bool has_residual = false;          // its codec has a compression error
   };
 
   SessionExchange(engine::Session& session, std::string name);
   Status open_fragment(const LocalModel& model, const FragmentLayout& layout, const LocalOptions& options);
   StreamId stream_of(const Fragment& fragment) const {
-    return fragment.last_compressed ? *fragment.compressed : fragment.dense;
+    return fragment.streams[static_cast<std::size_t>(fragment.encoding)];
   }
   Fragment& of(int fragment) { return fragments_[static_cast<std::size_t>(fragment)]; }
 

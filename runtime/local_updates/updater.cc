@@ -181,7 +181,9 @@ Status LocalUpdater::snapshot(std::size_t fragment, LocalOutcome& outcome) {
   spec.lr_sum = progress.older.lr_known ? progress.older.lr_sum : -1;
   spec.share = progress.reset ? 0 : share_;
   spec.plain = drains;
-  spec.compressed = !drains && !options_.codec.empty() && (!options_.interval.may_compress || interval().compress);
+  if (!drains && !options_.codec.empty()) {
+    spec.encoding = options_.interval.may_compress ? interval().encoding : 1;
+  }
   spec.rule = options_.merge;
   progress.reset = false;
   auto merge =
@@ -239,9 +241,9 @@ void LocalUpdater::on_merged(const FragmentMerge& merge) {
   progress.older = {};
   ++totals_.merges;
   // Holds even if no rank counted, because a drain then takes the anchor.
-  progress.merged = merge.spec().merge_step == merge.spec().snapshot_step && !merge.spec().compressed;
+  progress.merged = merge.spec().merge_step == merge.spec().snapshot_step && !merge.spec().sends_differences();
   if (total_weight(done) > 0) {
-    meter_.merged(merge.spec().fragment, merge.transfer_us(), merge.spec().compressed);
+    meter_.merged(merge.spec().fragment, merge.transfer_us(), merge.spec().encoding);
     totals_.sent_bytes += static_cast<std::uint64_t>(merge.sent_bytes());
   }
   totals_.excluded += done.weights[static_cast<std::size_t>(exchange_.rank())] == 0 ? 1 : 0;

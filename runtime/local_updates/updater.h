@@ -165,6 +165,7 @@ class LocalUpdater {
   Status check_running() const;
   std::int64_t now_us() const;  // since the start of the job
   OuterRate effective_rate() const;
+  std::string codec_in_force() const;
 
   static void save(const Merge& merge, WireWriter& out);
   static Merge load_merge(WireReader& in, std::size_t ranks);

@@ -191,8 +191,9 @@ void LocalUpdater::record(const Decision& decision) {
   if (log_ == nullptr) {
     return;
   }
+  const std::string sent = interval().encoding > 0 ? ", differences as " + codec_in_force() : "";
   const std::string outer = options_.outer.on ? ", " + to_string(effective_rate()) : "";
-  const std::string text = "local updates: " + to_string(decision) + outer;
+  const std::string text = "local updates: " + to_string(decision) + sent + outer;
   if (!decision.alarms.empty()) {
     log_->warn(text);
   } else if (decision.changed) {

@@ -11,7 +11,7 @@
 namespace sirtaki::local_updates {
 namespace {
 
-constexpr std::uint32_t kFormat = 3;
+constexpr std::uint32_t kFormat = 4;
 constexpr std::size_t kLeastMergeBytes = 28;
 
 std::vector<float> list_of(std::span<const float> values) {
@@ -182,6 +182,13 @@ Status LocalUpdater::restore(ConstBytes saved) {
   return {};
 }
 
+std::string LocalUpdater::codec_in_force() const {
+  const std::vector<std::string> codecs = codecs_of(options_);
+  const std::int64_t encoding = options_.interval.may_compress ? interval().encoding : 1;
+  const bool sends_differences = encoding > 0 && !codecs.empty();
+  return sends_differences ? codecs[static_cast<std::size_t>(encoding) - 1] : "none";
+}
+
 std::string LocalUpdater::stats_json() const {
   const Interval& now = interval();
   JsonWriter json;
@@ -192,7 +199,8 @@ std::string LocalUpdater::stats_json() const {
   json.key("delay").value(now.delay);
   json.key("reason").value(reason_name(now.reason));
   json.key("escalation").value(escalation_name(now.escalation));
-  json.key("compress").value(now.compress);
+  json.key("compress").value(now.encoding > 0);
+  json.key("codec").value(codec_in_force());
   json.key("statistics_steps").value(totals_.statistics_steps);
   json.key("link_steps").value(totals_.link_steps);
   json.key("synchronous_cost").value(static_cast<double>(totals_.cost_permille) / 1000);

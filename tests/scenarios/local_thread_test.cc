@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <future>
+#include <mutex>
 #include <utility>
 
 #include "runtime/local_updates/session_exchange.h"
@@ -185,6 +186,52 @@ TEST(LocalThreads, CodecsKeepTheMean) {
   }
 }
 
+// Each encoding of a fragment sends a part of the difference, and keeps the rest as its residual.
+TEST(LocalThreads, EncodingsOfAFragmentSendWhatIsNotInTheirResidual) {
+  constexpr std::int64_t kNumel = 12'800;
+  const std::vector<std::int64_t> encodings = {0, 1, 3, 2, 1, 0, 3};
+  std::vector<std::vector<double>> kept(encodings.size(), std::vector<double>(kNumel));
+  std::vector<std::vector<float>> sums(encodings.size());
+  std::mutex mutex;
+  ThreadOptions options;
+  options.size = 3;
+  options.options_toml = kSmall;
+  const std::string error = run_sessions(options, [&](engine::Session& session) {
+    LocalOptions local = local_options("auto:compress=on", 1);
+    set_codec(local, local_updates::kLadder);
+    Training training({.sizes = {kNumel}}, session.rank());
+    local_updates::LocalModel model = training.model(1);
+    model.tensors[0].dims = {100, kNumel / 100};
+    const auto exchange = must(SessionExchange::open(session, model, local));
+    for (std::size_t k = 0; k < encodings.size(); ++k) {
+      training.step();
+      std::vector<float> data = training.tensors[0];
+      std::vector<float> residual(data.size());
+      const std::vector<float> given = data;
+      must(exchange->send(0, data, encodings[k]));
+      must(exchange->sum(0, kPatience).value());
+      if (encodings[k] > 0) {
+        must(exchange->take_residual(0, residual));
+        require(std::ranges::any_of(residual, [](float value) { return value != 0; }), "nothing was compressed");
+      }
+      const std::lock_guard lock(mutex);
+      for (std::size_t i = 0; i < data.size(); ++i) {
+        kept[k][i] += static_cast<double>(given[i]) - static_cast<double>(residual[i]);
+      }
+      require(sums[k].empty() || sums[k] == data, "ranks have different sums");
+      sums[k] = data;
+    }
+    require(!exchange->send(0, training.tensors[0], 4).ok(), "an unknown encoding");
+  });
+  ASSERT_EQ(error, "");
+  for (std::size_t k = 0; k < encodings.size(); ++k) {
+    for (std::size_t i = 0; i < kNumel; ++i) {
+      ASSERT_NEAR(static_cast<double>(sums[k][i]), kept[k][i], 1e-4)
+          << "encoding " << encodings[k] << ", element " << i;
+    }
+  }
+}
+
 // Signals that rank 0 waits for a sum; until then rank 1 withholds its part of it.
 class HeldBackExchange final : public local_updates::LocalExchange {
  public:
@@ -196,12 +243,12 @@ class HeldBackExchange final : public local_updates::LocalExchange {
   std::optional<Result<local_updates::Reports>> received(local_updates::Channel channel, Duration timeout) override {
     return real_.received(channel, timeout);
   }
-  Status send(int fragment, std::span<float> data, bool compressed) override {
+  Status send(int fragment, std::span<float> data, std::int64_t encoding) override {
     if (rank() == 1 && waits_ != nullptr &&
         std::exchange(waits_, nullptr)->get_future().wait_for(kPatience) != std::future_status::ready) {
       return Status(Code::kTimeout, "rank 0 has not waited for a sum");
     }
-    return real_.send(fragment, data, compressed);
+    return real_.send(fragment, data, encoding);
   }
   std::optional<Status> sum(int fragment, Duration timeout) override {
     if (rank() == 0 && timeout > Duration(0) && waits_ != nullptr) {

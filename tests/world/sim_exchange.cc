@@ -48,7 +48,7 @@ class SimRank final : public SimExchanges::RankExchange {
     return Result<local_updates::Reports>(meeting.parts);
   }
 
-  Status send(int fragment, std::span<float> data, bool /*compressed*/) override {
+  Status send(int fragment, std::span<float> data, std::int64_t /*encoding*/) override {
     net_.call(rank_);
     ++sends_;
     sums_[fragment] = {{kSum, fragment, uses_[{kSum, fragment}]++}, data, net_.now_};

@@ -54,8 +54,9 @@ class LocalUpdates:
         outer: an Outer, or "none" for the plain mean; by default Outer(lr=0.7, momentum=0.9) with the policy "diloco"
             and Outer(lr=0.7, momentum=0.5) with all others.
         compression: compression of differences between models, as in DistributedOptimizer. With None: as for gradients,
-            or as the policy "diloco" chooses; with "auto" only if the link needs it, and then int8 if gradients are
-            sent uncompressed or by "auto". The residual stays in the model of the rank. No momentum correction.
+            or as the policy "diloco" chooses; with the interval "auto" only if the link needs it, and then int8, twobit
+            or onebit, as many bits as the link allows, unless gradients have a codec other than "none" and "auto". The
+            residual stays in the model of the rank. No momentum correction.
         optimizer_state: rounds between two averages of the state of the optimizer; 0: never; None: 0 for SGD, else 3
             (after DES-LOC, Iacob et al., 2025).
         buffers: "average": buffers such as those of BatchNorm are merged with the model. "local": they stay local.
@@ -93,7 +94,7 @@ class LocalUpdates:
     def interval_text(self) -> str:
         """Returns the interval as the runtime reads it."""
         text = "callable" if callable(self.interval) else str(self.interval).strip()
-        if self.compression is not None or not self._is_auto() or "compress=" in text:
+        if not self._chooses_bits() or "compress=" in text:
             return text
         # Such a policy compresses only if the link needs it.
         return f"{text}{',' if ':' in text else ':'}compress=on"
@@ -112,6 +113,9 @@ class LocalUpdates:
         """
         return "auto" if chosen is None and option == "none" and self._is_auto() else chosen
 
+    def _chooses_bits(self) -> bool:
+        return self._is_auto() and (self.compression is None or choice_of(self.compression)[0] == "auto")
+
     def core_arguments(self, gradients: str | None) -> tuple[int, int, int, float, float, str | None]:
         """Returns the arguments of _core.Local; `gradients` is the codec of gradients, None: that of the options."""
         outer, lr, momentum = _PRESET, 1.0, 0.0
@@ -124,7 +128,7 @@ class LocalUpdates:
         return (int(self.fragments), _MERGES[self.merge], outer, lr, momentum, self._codec(gradients))
 
     def _codec(self, gradients: str | None) -> str | None:
-        if self.compression is not None:
+        if self.compression is not None and not self._chooses_bits():
             codec, compressor = choice_of(self.compression)
             require(compressor is None, "compression of local updates cannot be a compressor of your own")
             return "" if codec in (None, "none") else codec
@@ -133,8 +137,9 @@ class LocalUpdates:
         if self._is_auto() and "compress=on" not in self.interval_text():
             return ""
         if self._is_auto() and (gradients in (None, "", "none") or gradients.partition(":")[0] == "auto"):
-            # Several steps share a transfer, so eight bits are small enough, and cost less accuracy than sparse codecs.
-            return "int8"
+            # The runtime takes 8, 2 or 1 bits, as the link needs: several steps share a transfer, so even one bit costs
+            # less than longer intervals or sparse codecs.
+            return "auto"
         return "" if gradients in (None, "none") else gradients
 
 

@@ -49,7 +49,7 @@ std::string_view reason_name(Reason reason);
 enum class Escalation : std::uint8_t {
   kNone,      // merges block, or nothing is sent
   kOverlap,   // merges come later and overlap with the next steps
-  kCompress,  // differences are compressed
+  kCompress,  // differences have fewer bits
   kLonger,    // intervals exceed the bound of the statistics
   kStall,     // all of these, and steps still wait
 };
@@ -61,7 +61,8 @@ struct Interval {
   Mode mode = Mode::kJoining;
   Reason reason = Reason::kStart;
   Escalation escalation = Escalation::kNone;
-  bool compress = false;  // compress differences
+  // Encoding of differences: 0 is float32, and higher ones have fewer bits (LinkOptions::bits_permille).
+  std::int64_t encoding = 0;
 
   friend bool operator==(const Interval&, const Interval&) = default;
 };

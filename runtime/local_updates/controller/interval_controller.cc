@@ -17,8 +17,6 @@ constexpr std::int64_t kWarmupUnplanned = 200;
 constexpr std::int64_t kWarmupParts = 5;  // one such part is made, whatever the waits
 // Steps without a rise of the learning rate, after which the warm-up of its schedule is over.
 constexpr std::int64_t kRestOfRate = 16;
-// Compression ends if intervals without it would be shorter than allowed by this factor.
-constexpr std::int64_t kDensePermille = 1250;
 constexpr std::int64_t kMostExtraDelay = kLongestInterval;
 
 std::int64_t warmup_of(const RoundStats& stats) {
@@ -111,19 +109,17 @@ void IntervalController::apply_alarms(const std::vector<Alarm>& alarms, std::int
   }
 }
 
-// The order of measures is overlap, which needs no decision; then compression; then longer intervals, once the transfer
-// of compressed differences is measured; then waits. Compression is preferred to merges more than a step late, too,
-// because it costs a training less than the delay does.
+// The order of measures is overlap, which needs no decision; then fewer bits; then longer intervals; then waits. Fewer
+// bits are preferred to merges more than a step late, too, because they cost a training less than the delay does.
 void IntervalController::raise_for_link(std::int64_t allowed, Wish& wish) const {
-  const bool late = link_.dense_delay() > 1;
-  const bool dense_fits = link_.dense_steps() <= std::max<std::int64_t>(allowed * 1000 / kDensePermille, 1) && !late;
-  wish.compress = options_.may_compress && (link_.steps() > allowed || late || (local_.compress && !dense_fits));
-  wish.escalation = wish.compress ? Escalation::kCompress : Escalation::kNone;
-  if (link_.steps() <= allowed || (wish.compress && !link_.knows_compressed())) {
+  wish.encoding = options_.may_compress ? link_.encoding_for(allowed) : 0;
+  wish.escalation = wish.encoding > 0 ? Escalation::kCompress : Escalation::kNone;
+  const std::int64_t needed = options_.may_compress ? link_.steps_with(wish.encoding) : link_.steps();
+  if (needed <= allowed) {
     return;
   }
-  const bool stalls = link_.steps() > options_.most;
-  wish.steps = std::min(link_.steps(), options_.most);
+  const bool stalls = needed > options_.most;
+  wish.steps = std::min(needed, options_.most);
   wish.reason = stalls ? Reason::kLinkAtMost : Reason::kLink;
   wish.escalation = stalls ? Escalation::kStall : Escalation::kLonger;
 }
@@ -182,9 +178,10 @@ Result<IntervalController::Wish> IntervalController::wish(const RoundStats& stat
   return wish;
 }
 
-std::int64_t IntervalController::delay_for(std::int64_t steps) const {
-  const std::int64_t wanted = options_.delay >= 0 ? options_.delay : link_.delay();
-  return std::clamp<std::int64_t>(wanted + extra_delay_, 0, steps - 1);
+std::int64_t IntervalController::delay_for(const Wish& wish) const {
+  const std::int64_t hides = options_.may_compress ? link_.delay_with(wish.encoding) : link_.delay();
+  const std::int64_t wanted = options_.delay >= 0 ? options_.delay : hides;
+  return std::clamp<std::int64_t>(wanted + extra_delay_, 0, wish.steps - 1);
 }
 
 // One step means the synchronous path, except in a last round, after which all is drained anyway.
@@ -198,8 +195,8 @@ Status IntervalController::apply(const Wish& wish) {
     return {};
   }
   now_.steps = wish.steps;
-  now_.delay = delay_for(wish.steps);
-  now_.compress = wish.compress;
+  now_.delay = delay_for(wish);
+  now_.encoding = wish.encoding;
   now_.escalation = wish.escalation;
   if (wish.escalation == Escalation::kNone && now_.delay > 0) {
     now_.escalation = Escalation::kOverlap;
@@ -258,7 +255,7 @@ Result<Decision> IntervalController::decide(const RoundStats& stats) {
   decision.cost_permille = link_.cost_permille();
   decision.interval = now_;
   decision.changed = before.steps != now_.steps || before.delay != now_.delay || before.mode != now_.mode ||
-                     before.compress != now_.compress;
+                     before.encoding != now_.encoding;
   decision.digest = digest_of(decision);
   return decision;
 }

@@ -89,7 +89,7 @@ class IntervalController {
   struct Wish {
     std::int64_t steps = 1;  // 1: synchronous
     Reason reason = Reason::kStart;
-    bool compress = false;
+    std::int64_t encoding = 0;
     Escalation escalation = Escalation::kNone;
   };
 
@@ -100,7 +100,7 @@ class IntervalController {
   Result<Wish> wish(const RoundStats& stats, Decision& decision);
   void raise_for_link(std::int64_t allowed, Wish& wish) const;
   void limit(const RoundStats& stats, Wish& wish) const;
-  std::int64_t delay_for(std::int64_t steps) const;
+  std::int64_t delay_for(const Wish& wish) const;
   Status apply(const Wish& wish);
   Status end_drain();
   void fail(Reason reason);

@@ -6,7 +6,7 @@
 namespace sirtaki::local_updates {
 namespace {
 
-constexpr std::int64_t kVersion = 3;
+constexpr std::int64_t kVersion = 4;
 constexpr std::int64_t kMostRounds = RoundStats::kMaxStep;
 constexpr Interval kNoLocal;
 
@@ -16,7 +16,7 @@ void visit(StateIo& io, Interval& interval) {
   io.field(interval.mode, Mode::kFailed);
   io.field(interval.reason, Reason::kFailed);
   io.field(interval.escalation, Escalation::kStall);
-  io.field(interval.compress);
+  io.field(interval.encoding, 0, RoundStats::kMaxEncoding);
 }
 
 bool is_local_or_none(const Interval& interval) {
@@ -48,7 +48,9 @@ Result<std::unique_ptr<IntervalController>> IntervalController::restore(const In
 bool IntervalController::is_consistent() const {
   const bool intervals = now_.mode == mode_.mode && (now_.steps == 1 || now_.mode == Mode::kLocal);
   const bool pause = pause_until_ - step_ <= options_.guard.pause_steps;
-  return is_possible(mode_) && is_local_or_none(local_) && intervals && pause;
+  const auto encodings = options_.may_compress ? static_cast<std::int64_t>(options_.link.bits_permille.size()) : 1;
+  const bool encoded = now_.encoding < encodings && local_.encoding < encodings;
+  return encoded && is_possible(mode_) && is_local_or_none(local_) && intervals && pause;
 }
 
 void IntervalController::state(StateIo& io) {

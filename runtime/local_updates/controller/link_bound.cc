@@ -26,6 +26,8 @@ constexpr std::int64_t kForgetRounds = 64;
 constexpr std::int64_t kMostHidden = 4 * kOneQ16;
 // Threshold of a clearly faster link; smaller changes are noise of a busy machine.
 constexpr std::int64_t kFasterPermille = 500;
+// Margin that more bits than at present need, so that a load near a bound changes nothing.
+constexpr std::int64_t kSparePermille = 1250;
 
 std::int64_t over_step(std::int64_t time_us, std::int64_t step_us) {
   return static_cast<std::int64_t>(std::min<Wide>(Wide{time_us} * kOneQ16 / step_us, kMostLoad));
@@ -88,11 +90,11 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
   }
   // Synchronous rounds do not measure compressed differences, so their values survive a trial.
   const bool local = mode == Mode::kLocal;
-  if (local && stats.compressed != compressed_) {
+  if (local && stats.encoding != encoding_) {
     sent_ = longest_ = {};
     hidden_ = reference_ = 0;
-    compressed_ = stats.compressed;
-  } else if (changed && !compressed_) {
+    encoding_ = stats.encoding;
+  } else if (changed && encoding_ == 0) {
     sent_ = longest_ = {};
   }
   // Zero means unknown: nothing was merged in the round, or the time of gradients was not reported.
@@ -102,7 +104,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
     }
   };
   add_known(dense_, stats.dense_us);
-  if (local || !compressed_) {
+  if (local || encoding_ == 0) {
     add_known(sent_, stats.transfer_us);
     add_known(longest_, stats.longest_us);
   }
@@ -124,10 +126,50 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
       follow(bound, mean.value + more, options_.margin_permille, needs);
     }
   };
-  follow_known(dense_steps_, dense_, 0, interval_for);
   follow_known(steps_, sent_, 0, interval_for);
   follow_known(delay_, longest_, hidden_, delay_for);
-  follow_known(dense_delay_, dense_longest_, 0, delay_for);
+  follow_known(link_delay_, longest_, 0, delay_for);
+}
+
+std::int64_t LinkBound::load_with(std::int64_t encoding, const Mean& sent, const Mean& dense) const {
+  if (encoding == 0 && dense.count > 0) {
+    return dense.value;
+  }
+  const auto bits = [this](std::int64_t index) {
+    const auto last = static_cast<std::int64_t>(options_.bits_permille.size()) - 1;
+    return Wide{options_.bits_permille[static_cast<std::size_t>(std::min(index, last))]};
+  };
+  const bool known = sent.count > 0;
+  const Wide load = Wide{(known ? sent : dense).value} * bits(encoding) / bits(known ? encoding_ : 0);
+  return static_cast<std::int64_t>(std::min<Wide>(load, kMostLoad));
+}
+
+std::int64_t LinkBound::steps_with(std::int64_t encoding) const {
+  return is_measured(encoding) ? steps_ : interval_for(load_with(encoding, sent_, dense_), options_.margin_permille);
+}
+
+std::int64_t LinkBound::delay_with(std::int64_t encoding) const {
+  return is_measured(encoding) ? delay_
+                               : delay_for(load_with(encoding, longest_, dense_longest_), options_.margin_permille);
+}
+
+bool LinkBound::fits(std::int64_t encoding, std::int64_t steps) const {
+  if (is_measured(encoding)) {
+    return steps_ <= steps && link_delay_ <= 1;
+  }
+  const std::int64_t spare = encoding < encoding_ ? kSparePermille : 1000;
+  const auto spared = [spare](std::int64_t load) { return static_cast<std::int64_t>(Wide{load} * spare / 1000); };
+  return interval_for(spared(load_with(encoding, sent_, dense_)), options_.margin_permille) <= steps &&
+         delay_for(spared(load_with(encoding, longest_, dense_longest_)), options_.margin_permille) <= 1;
+}
+
+std::int64_t LinkBound::encoding_for(std::int64_t steps) const {
+  const auto last = static_cast<std::int64_t>(options_.bits_permille.size()) - 1;
+  std::int64_t encoding = 0;
+  while (encoding < last && !fits(encoding, steps)) {
+    ++encoding;
+  }
+  return encoding;
 }
 
 // The value grows while steps wait, so it converges at the point where they do not.
@@ -177,7 +219,7 @@ void LinkBound::state(StateIo& io) {
   }
   io.field(hidden_, 0, kMostHidden);
   io.field(mode_, Mode::kLocal);
-  io.field(compressed_);
+  io.field(encoding_, 0, RoundStats::kMaxEncoding);
   io.field(reference_, 0, kMostLoad);
   io.field(waited_, 0, kMostLoad);
   io.field(sync_steps_, 0, RoundStats::kMaxStep);
@@ -186,9 +228,8 @@ void LinkBound::state(StateIo& io) {
   io.field(vain_, 0, kMostVain);
   io.field(costly_);
   io.field(steps_, 1, kMostScaled);
-  io.field(dense_steps_, 1, kMostScaled);
   io.field(delay_, 0, kMostScaled);
-  io.field(dense_delay_, 0, kMostScaled);
+  io.field(link_delay_, 0, kMostScaled);
 }
 
 }  // namespace sirtaki::local_updates

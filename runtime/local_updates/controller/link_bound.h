@@ -11,6 +11,8 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "runtime/local_updates/controller/mode.h"
 #include "runtime/local_updates/controller/round_stats.h"
@@ -23,13 +25,16 @@ struct LinkOptions {
   std::int64_t band_permille = 50;   // margin below it, at most half, before synchronous steps are worth it again
   std::int64_t margin_permille = 1250;
   std::int64_t trial_steps = 16;  // synchronous steps in a trial
+  // Bits an element of the encodings of differences, in thousandths, float32 first, falling. A transfer is predicted by
+  // their ratio until it is measured.
+  std::vector<std::int64_t> bits_permille = {32'000, 8'000, 2'000, 1'000};
 };
 
 class LinkBound {
  public:
   enum class Path : std::uint8_t { kSync, kLocal, kTrial };
 
-  explicit LinkBound(const LinkOptions& options) : options_(options) {}
+  explicit LinkBound(LinkOptions options) : options_(std::move(options)) {}
 
   // Adds a round of `steps` steps in Mode kSync or kLocal. A round without a measured step is ignored.
   void observe(const RoundStats& stats, Mode mode, std::int64_t steps);
@@ -38,14 +43,15 @@ class LinkBound {
   // reason fixes the mode.
   Path path(Mode mode);
 
-  // Returns true if the transfer of compressed differences was measured.
-  bool knows_compressed() const { return compressed_ && sent_.count > 0; }
-  // Return H with the present encoding and without compression; 1 if unknown. Not limited.
+  // Return H and D with the present encoding; 1 and 0 if unknown. Not limited.
   std::int64_t steps() const { return steps_; }
-  std::int64_t dense_steps() const { return dense_steps_; }
-  // Return D with the present encoding and without compression. Not limited.
   std::int64_t delay() const { return delay_; }
-  std::int64_t dense_delay() const { return dense_delay_; }
+  // Return H and D with an encoding, from measurements if it is the present one, else predicted. Not limited.
+  std::int64_t steps_with(std::int64_t encoding) const;
+  std::int64_t delay_with(std::int64_t encoding) const;
+  // Returns the encoding with the most bits that hides transfers behind so many steps, with merges at most a step late;
+  // the last one if none does. More bits than at present have to fit with a margin.
+  std::int64_t encoding_for(std::int64_t steps) const;
   // Returns the wait of the last synchronous steps in permille of T.
   std::int64_t cost_permille() const;
   // Returns the total wait of synchronous steps in units of T: the number of steps that would have fitted.
@@ -65,6 +71,10 @@ class LinkBound {
     void state(StateIo& io);
   };
 
+  bool fits(std::int64_t encoding, std::int64_t steps) const;
+  bool is_measured(std::int64_t encoding) const { return encoding == encoding_ && sent_.count > 0; }
+  // Returns the load of an encoding, given that of the present one and that of float32.
+  std::int64_t load_with(std::int64_t encoding, const Mean& sent, const Mean& dense) const;
   bool trial_is_due() const;
   void learn_waits(const RoundStats& stats, std::int64_t steps);
 
@@ -77,7 +87,7 @@ class LinkBound {
   Mean dense_longest_;
   std::int64_t hidden_ = 0;       // part of a transfer that M does not contain: encoding, busy processors
   Mode mode_ = Mode::kSync;       // mode of the rounds in dense_
-  bool compressed_ = false;       // encoding of the local rounds in sent_, longest_ and hidden_
+  std::int64_t encoding_ = 0;     // that of the local rounds in sent_, longest_ and hidden_
   std::int64_t reference_ = 0;    // sent_ of the first local rounds with this encoding; 0: too few rounds
   std::int64_t waited_ = 0;       // total wait of synchronous steps
   std::int64_t sync_steps_ = 0;   // steps of the last synchronous round
@@ -86,9 +96,8 @@ class LinkBound {
   std::int64_t vain_ = 0;         // consecutive trials without gain
   bool costly_ = false;           // the previous synchronous round waited too long
   std::int64_t steps_ = 1;
-  std::int64_t dense_steps_ = 1;
   std::int64_t delay_ = 0;
-  std::int64_t dense_delay_ = 0;
+  std::int64_t link_delay_ = 0;  // D for the link alone, without the hidden part
 };
 
 }  // namespace sirtaki::local_updates

@@ -164,15 +164,19 @@ Result<RoundStats> agree(const std::vector<RankRound>& ranks) {
   RoundStats stats;
   const RankRound& first = ranks[0];
   stats.step = first.step;
-  stats.compressed = first.compressed;
+  stats.encoding = first.encoding;
   std::optional<std::int64_t> stall;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const RankRound& rank = ranks[r];
     if (rank.step != first.step) {
       return mismatch(r, "is at step " + std::to_string(rank.step) + ", rank 0 at step " + std::to_string(first.step));
     }
-    if (rank.compressed != first.compressed || rank.digest.has_value() != first.digest.has_value()) {
-      return mismatch(r, "acts differently from rank 0: only one of them compresses or compares digests");
+    if (rank.encoding < 0 || rank.encoding > RankRound::kMaxEncoding) {
+      return mismatch(r, "reports an unknown encoding of differences, " + std::to_string(rank.encoding) + ",");
+    }
+    if (rank.encoding != first.encoding || rank.digest.has_value() != first.digest.has_value()) {
+      return mismatch(
+          r, "acts differently from rank 0: they encode differences differently, or only one of them compares digests");
     }
     if (rank.steps_left >= 0) {
       stats.steps_left = stats.steps_left < 0 ? rank.steps_left : std::min(stats.steps_left, rank.steps_left);
@@ -207,6 +211,7 @@ Status check(const RoundStats& stats, std::size_t ranks, std::size_t fragments) 
       {"transfer_us", stats.transfer_us, 0, kTime},
       {"dense_us", stats.dense_us, 0, kTime},
       {"longest_us", stats.longest_us, 0, kTime},
+      {"encoding", stats.encoding, 0, RoundStats::kMaxEncoding},
       {"stall_us", stats.stall_us, 0, kTime},
       {"loss_before_e6", stats.loss_before_e6, -RoundStats::kMaxLoss, RoundStats::kMaxLoss},
       {"loss_after_e6", stats.loss_after_e6, -RoundStats::kMaxLoss, RoundStats::kMaxLoss},

@@ -57,6 +57,7 @@ Status check(const std::vector<RankReport>& ranks);
 // ranks; in Mode::kSync they describe a merge of dense differences.
 struct RankRound {
   static constexpr std::int64_t kUnknown = -1;
+  static constexpr std::int64_t kMaxEncoding = 7;
 
   std::int64_t step = 0;               // completed steps of the training
   std::int64_t steps_left = kUnknown;  // remaining steps of the training
@@ -65,7 +66,7 @@ struct RankRound {
   std::int64_t transfer_us = 0;  // C: a merge of all fragments with the present encoding; 0: not measured, also below
   std::int64_t dense_us = 0;     // C without compression
   std::int64_t longest_us = 0;   // M: the longest fragment with the present encoding
-  bool compressed = false;       // transfer_us and longest_us belong to compressed differences
+  std::int64_t encoding = 0;     // that of the differences of transfer_us and longest_us, as in Interval
   // Wait of a step: the median wait for the stream in Mode::kSync, the mean wait for merges in kLocal.
   std::int64_t stall_us = 0;
   bool loss_known = false;
@@ -81,8 +82,9 @@ struct RoundStats {
   static constexpr std::int64_t kMaxStep = std::int64_t{1} << 48;
   static constexpr std::int64_t kMaxTimeUs = std::int64_t{1} << 40;
   static constexpr std::int64_t kMaxNowUs = std::int64_t{1} << 60;
-  static constexpr std::int64_t kMaxLoss = std::int64_t{1} << 45;   // millionths
-  static constexpr std::int64_t kMaxRate = std::int64_t{1} << 57;   // picos: a learning rate of 144,115
+  static constexpr std::int64_t kMaxLoss = std::int64_t{1} << 45;  // millionths
+  static constexpr std::int64_t kMaxRate = std::int64_t{1} << 57;  // picos: a learning rate of 144,115
+  static constexpr std::int64_t kMaxEncoding = RankRound::kMaxEncoding;
   static constexpr std::int64_t kMaxShare = std::int64_t{1} << 32;  // samples
 
   std::int64_t step = 0;
@@ -93,7 +95,7 @@ struct RoundStats {
   std::int64_t transfer_us = 0;
   std::int64_t dense_us = 0;
   std::int64_t longest_us = 0;
-  bool compressed = false;
+  std::int64_t encoding = 0;
   // The smallest of all ranks: early ranks wait for the others, and the last one waits for the link alone.
   std::int64_t stall_us = 0;
   // Losses of the ranks that know one, in millionths: the median before the round, and the same plus the median rise,

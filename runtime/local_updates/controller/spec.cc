@@ -1,7 +1,7 @@
 #include "runtime/local_updates/controller/spec.h"
 
 #include <algorithm>
-#include <array>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -173,6 +173,12 @@ Status check(const IntervalOptions& options) {
   if (!error.empty()) {
     return invalid_argument(error);
   }
+  const std::vector<std::int64_t>& bits = options.link.bits_permille;
+  const auto count = static_cast<std::int64_t>(bits.size());
+  if (count < 2 || count > RoundStats::kMaxEncoding + 1 || !std::ranges::is_sorted(bits, std::greater_equal<>()) ||
+      bits.back() <= 0) {
+    return invalid_argument("the bits of the encodings of differences have to fall from those of float32, above 0");
+  }
   // The base of adacomm is a value under a root, not an interval.
   const std::int64_t most_base = options.policy == PolicyId::kAdaComm ? kLongestInterval : options.most;
   if (options.base < least || options.base > most_base) {
@@ -187,7 +193,7 @@ Status check(const IntervalOptions& options) {
 
 std::uint64_t digest(const IntervalOptions& options) {
   const GuardOptions& guard = options.guard;
-  const std::array values = {
+  std::vector<std::int64_t> values = {
       static_cast<std::int64_t>(options.policy),
       options.warmup,
       options.lr_warmup,
@@ -223,6 +229,7 @@ std::uint64_t digest(const IntervalOptions& options) {
       guard.calm_rounds,
       std::int64_t{options.hook != nullptr},
   };
+  values.insert(values.end(), options.link.bits_permille.begin(), options.link.bits_permille.end());
   return digest_of(std::as_bytes(std::span(values)));
 }
 

@@ -57,7 +57,7 @@ struct IntervalOptions {
   std::int64_t alpha_pico = 0;     // kQsr: (alpha / lr)^2 steps; 0: highest learning rate * sqrt(base)
   std::int64_t theta_pico = 0;     // kDivergence: limit of the variance; 0: that of `base` steps in the first rounds
   std::int64_t delay = kByItself;  // kByItself: the delay that hides a transfer
-  bool may_compress = false;       // kAuto: differences may be compressed if the link needs it
+  bool may_compress = false;       // kAuto: differences may have fewer bits if the link needs it
   LinkOptions link;
   GuardOptions guard;
   Hook hook;  // kCallable only

@@ -101,6 +101,18 @@ TEST_F(ConvertLocalTest, PresetsBringTheirOuterOptimizerAndCodec) {
   EXPECT_FALSE(to_local_options(args_)->outer.on);
 }
 
+TEST_F(ConvertLocalTest, BitsAreChosenByTheIntervalOrByOneCodec) {
+  args_.interval = "auto:compress=on";
+  EXPECT_EQ(codecs_of(*to_local_options(args_)).size(), 3U);
+  args_.codec = "auto";
+  EXPECT_EQ(codecs_of(*to_local_options(args_)).size(), 3U);
+  args_.codec = "fp16";
+  EXPECT_EQ(codecs_of(*to_local_options(args_)).size(), 1U);
+  args_.interval = "auto";
+  args_.codec = nullptr;
+  EXPECT_EQ(codecs_of(*to_local_options(args_)).size(), 0U);
+}
+
 TEST_F(ConvertLocalTest, FunctionGetsWhatRanksMeasured) {
   std::string told;
   args_.interval = "callable";

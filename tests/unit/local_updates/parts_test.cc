@@ -45,6 +45,12 @@ TEST(LocalOptions, SayWhatCannotBe) {
   expect_refused([](LocalOptions& o) { o.codec = "int8:ef=off"; }, "ef");
   expect_refused([](LocalOptions& o) { o.interval.may_compress = true; }, "codec");
   expect_refused([](LocalOptions& o) { o.interval.most = 0; }, "max");
+  expect_refused(
+      [](LocalOptions& o) {
+        o.interval.may_compress = true;
+        o.codec = "int8";
+      },
+      "bits");
   // A training with another name is the same, so its checkpoint fits.
   LocalOptions named = local_options("4");
   named.name = "other";
@@ -55,6 +61,21 @@ TEST(LocalOptions, SayWhatCannotBe) {
   late.late_after = Duration(0);
   EXPECT_FALSE(check(late).ok());
   EXPECT_TRUE(check(local_updates::diloco_options()).ok());
+}
+
+TEST(LocalOptions, NameTheCodecsOfAllEncodings) {
+  LocalOptions options = local_options("auto:compress=on");
+  set_codec(options, local_updates::kLadder);
+  EXPECT_TRUE(check(options).ok());
+  EXPECT_EQ(codecs_of(options), (std::vector<std::string>{"int8", "twobit", "onebit"}));
+  set_codec(options, "fp16");
+  EXPECT_TRUE(check(options).ok());
+  EXPECT_EQ(codecs_of(options), (std::vector<std::string>{"fp16"}));
+  // Without a choice, `auto` is the policy for gradients.
+  options = local_options("4");
+  set_codec(options, local_updates::kLadder);
+  EXPECT_EQ(codecs_of(options), (std::vector<std::string>{"auto"}));
+  EXPECT_TRUE(codecs_of(local_options("4")).empty());
 }
 
 // The numbers have exact sums and products.
@@ -273,18 +294,18 @@ TEST(LocalRounds, AreMeasuredWithoutOutliers) {
   EXPECT_EQ(sync.loss_after, 2.0);
   meter.next_round();
   meter.step({.lr = 0.1, .loss = 1.0}, std::nullopt);
-  meter.merged(0, 300, false);
-  meter.merged(1, 700, false);
+  meter.merged(0, 300, 0);
+  meter.merged(1, 700, 0);
   const auto local = meter.report(false);
   EXPECT_EQ(local.loss_before, 2.0);
   EXPECT_LT(local.loss_after, 2.0);
   EXPECT_EQ(local.transfer_us, 1000);
   EXPECT_EQ(local.longest_us, 700);
-  EXPECT_FALSE(local.compressed);
-  meter.merged(0, 30, true);
-  meter.merged(1, 70, true);
+  EXPECT_EQ(local.encoding, 0);
+  meter.merged(0, 30, 2);
+  meter.merged(1, 70, 2);
   const auto compressed = meter.report(false);
-  EXPECT_TRUE(compressed.compressed);
+  EXPECT_EQ(compressed.encoding, 2);
   EXPECT_EQ(compressed.transfer_us, 100);
   EXPECT_EQ(compressed.dense_us, 1000);
 }

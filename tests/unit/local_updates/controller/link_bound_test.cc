@@ -62,7 +62,7 @@ TEST(LinkBound, StepsAndDelayFollowFromTimes) {
     LinkBound link({});
     link.observe(measured(c.step_us, c.link_us, c.longest_us), Mode::kSync, kRound);
     EXPECT_EQ(link.steps(), c.steps) << c.link_us;
-    EXPECT_EQ(link.dense_steps(), c.steps) << c.link_us;
+    EXPECT_EQ(link.steps_with(0), c.steps) << c.link_us;
     EXPECT_EQ(link.delay(), c.delay) << c.longest_us;
   }
 }
@@ -85,12 +85,52 @@ TEST(LinkBound, CompressedDifferencesAreMeasuredAnew) {
   }
   RoundStats stats = measured(10'000, 160'000, 10'000);
   stats.transfer_us = 40'000;
-  stats.compressed = true;
+  stats.encoding = 1;
   link.observe(stats, Mode::kLocal, kRound);
   EXPECT_EQ(link.steps(), 5);
-  EXPECT_EQ(link.dense_steps(), 20);
+  EXPECT_EQ(link.steps_with(0), 20);
   EXPECT_EQ(link.delay(), 1);
-  EXPECT_EQ(link.dense_delay(), 5);
+  EXPECT_EQ(link.delay_with(0), 5);
+}
+
+TEST(LinkBound, EncodingsThatWereNotMeasuredArePredictedByTheirBits) {
+  LinkBound link({});
+  for (int i = 0; i < 20; ++i) {
+    link.observe(measured(10'000, 640'000, 160'000), Mode::kSync, kRound);
+  }
+  const std::vector<std::int64_t> steps = {80, 20, 5, 3};
+  const std::vector<std::int64_t> delays = {20, 5, 1, 1};
+  for (std::size_t k = 0; k < steps.size(); ++k) {
+    EXPECT_EQ(link.steps_with(static_cast<std::int64_t>(k)), steps[k]);
+    EXPECT_EQ(link.delay_with(static_cast<std::int64_t>(k)), delays[k]);
+  }
+  EXPECT_EQ(link.encoding_for(80), 2) << "with more bits, merges would be late";
+  EXPECT_EQ(link.encoding_for(4), 3);
+  EXPECT_EQ(link.encoding_for(1), 3) << "the last one if none fits";
+  // In truth, two bits take twice the time of their part.
+  RoundStats stats = measured(10'000, 640'000, 20'000);
+  stats.transfer_us = 80'000;
+  stats.encoding = 2;
+  link.observe(stats, Mode::kLocal, kRound);
+  EXPECT_EQ(link.steps_with(2), 10);
+  EXPECT_EQ(link.steps_with(3), 5);
+  EXPECT_EQ(link.steps_with(1), 40) << "from what two bits take";
+}
+
+// A load near a bound does not lead back and forth.
+TEST(LinkBound, MoreBitsNeedAMargin) {
+  for (const auto& [transfer_us, encoding] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{9'000, 2}, {7'500, 2}, {6'000, 1}}) {
+    LinkBound link({});
+    RoundStats stats = measured(10'000, 0, 0);
+    stats.transfer_us = transfer_us;
+    stats.longest_us = 2'000;
+    stats.encoding = 2;
+    for (int i = 0; i < 20; ++i) {
+      link.observe(stats, Mode::kLocal, kRound);
+    }
+    EXPECT_EQ(link.encoding_for(4), encoding) << transfer_us;
+  }
 }
 
 // A fragment's way as the link tells it is 0.8 of a step, in truth 1.3.
@@ -147,7 +187,7 @@ TEST(LinkBound, OnlyWhatTravelsNowTellsOfAFasterLink) {
   for (int i = 0; i < 60; ++i) {
     RoundStats stats = measured(i < 20 ? 60'000 : 100'000, 2'100'000, 0);
     stats.transfer_us = stats.step_us * 5;
-    stats.compressed = true;
+    stats.encoding = 1;
     link.observe(stats, Mode::kLocal, kRound);
     EXPECT_EQ(link.path(Mode::kLocal), Path::kLocal) << i;
   }
@@ -158,14 +198,13 @@ TEST(LinkBound, ATrialLeavesWhatIsKnownOfCompressedDifferences) {
   RoundStats local = measured(10'000, 480'000, 60'000, 4'000);
   local.transfer_us = 120'000;
   local.longest_us = 15'000;
-  local.compressed = true;
+  local.encoding = 1;
   for (int i = 0; i < 20; ++i) {
     link.observe(local, Mode::kLocal, kRound);
   }
   const std::int64_t steps = link.steps();
   const std::int64_t delay = link.delay();
   link.observe(measured(10'000, 480'000, 120'000, 470'000), Mode::kSync, kRound);
-  EXPECT_TRUE(link.knows_compressed());
   EXPECT_EQ(link.steps(), steps);
   EXPECT_EQ(link.delay(), delay);
   link.observe(measured(10'000, 0, 0), Mode::kLocal, kRound);

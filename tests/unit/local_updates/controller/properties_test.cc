@@ -44,7 +44,7 @@ void make_wild(Training& training, std::mt19937_64& random) {
     stats.lr_pico = random() % 8 == 0 ? 0 : between(random, 1, kPico);
     stats.step_us = between(random, 0, 50'000);
     stats.dense_us = between(random, 0, 2'000'000);
-    stats.transfer_us = stats.compressed ? stats.dense_us / 4 : stats.dense_us;
+    stats.transfer_us = stats.dense_us * LinkOptions().bits_permille[static_cast<std::size_t>(stats.encoding)] / 32'000;
     stats.longest_us = stats.transfer_us / 3;
     stats.stall_us = between(random, 0, 100'000);
     stats.loss_after_e6 = between(random, -100'000, 3'000'000);
@@ -108,8 +108,8 @@ TEST(IntervalProperties, IntervalsStayInBounds) {
         const Interval last = training.current();
         const Decision decision = training.round();
         const Interval now = decision.interval;
-        ASSERT_EQ(decision.changed, std::tie(last.steps, last.delay, last.mode, last.compress) !=
-                                        std::tie(now.steps, now.delay, now.mode, now.compress));
+        ASSERT_EQ(decision.changed, std::tie(last.steps, last.delay, last.mode, last.encoding) !=
+                                        std::tie(now.steps, now.delay, now.mode, now.encoding));
         ASSERT_GE(now.steps, 1);
         ASSERT_LE(now.steps, options.most);
         ASSERT_LE(now.steps, grows ? 2 * before : options.most) << "at most twice as long";

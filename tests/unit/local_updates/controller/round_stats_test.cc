@@ -152,7 +152,8 @@ TEST(RoundStats, MostRanksLossesCount) {
 TEST(RoundStats, RanksThatDoNotDoTheSameAreNamed) {
   const std::vector<std::pair<std::function<void(RankRound&)>, std::string>> cases = {
       {[](RankRound& rank) { rank.step = 9; }, "rank 2 is at step 9, rank 0 at step 8"},
-      {[](RankRound& rank) { rank.compressed = true; }, "one of them compresses"},
+      {[](RankRound& rank) { rank.encoding = 1; }, "encode differences differently"},
+      {[](RankRound& rank) { rank.encoding = 8; }, "unknown encoding of differences, 8"},
       {[](RankRound& rank) { rank.digest = 7; }, "compares digests"},
   };
   for (const auto& [edit, part] : cases) {

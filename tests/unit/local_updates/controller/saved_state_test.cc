@@ -181,10 +181,11 @@ TEST(IntervalSaved, NumbersThatCannotBeAreRefused) {
 }
 
 TEST(IntervalSaved, StatesThatNothingLeadsToAreRefused) {
-  // Places of fields behind the header: now (steps, delay, mode, reason, escalation, compress), local, mode, then.
+  // Places of fields behind the header: now (steps, delay, mode, reason, escalation, encoding), local, mode, then.
   constexpr std::size_t kStepsAt = kHeader;
   constexpr std::size_t kDelayAt = kHeader + 1;
   constexpr std::size_t kModeAt = kHeader + 2;
+  constexpr std::size_t kEncodingAt = kHeader + 5;
   constexpr std::size_t kThenAt = kHeader + 13;
   const auto number = [](Mode mode) { return static_cast<std::int64_t>(mode); };
   Training training("8:delay=2");
@@ -194,6 +195,7 @@ TEST(IntervalSaved, StatesThatNothingLeadsToAreRefused) {
   ASSERT_EQ(saved[kModeAt], number(Mode::kLocal));
   ASSERT_EQ(saved[kThenAt], number(Mode::kLocal));
   for (const auto& [place, value] : std::vector<std::pair<std::size_t, std::int64_t>>{{kDelayAt, 8},
+                                                                                      {kEncodingAt, 1},
                                                                                       {kModeAt, number(Mode::kSync)},
                                                                                       {kThenAt, number(Mode::kReform)},
                                                                                       {kThenAt, number(Mode::kSync)}}) {

@@ -121,6 +121,12 @@ TEST(IntervalSpec, OptionsOfAProgramAreCheckedToo) {
   options.policy = PolicyId::kDivergence;
   options.base = 1;
   EXPECT_NE(check(options).text().find("base is 1; it must be 2 to 64"), std::string_view::npos);
+  for (const std::vector<std::int64_t>& bits : std::vector<std::vector<std::int64_t>>{
+           {}, {32'000}, {8'000, 32'000}, {32'000, 0}, std::vector<std::int64_t>(9, 1)}) {
+    options = {};
+    options.link.bits_permille = bits;
+    EXPECT_NE(check(options).text().find("bits"), std::string_view::npos);
+  }
   options = {};
   options.guard.norm_last = Action::kRollBack;
   EXPECT_FALSE(check(options).ok());
@@ -143,6 +149,7 @@ TEST(IntervalSpec, EveryOptionIsInTheDigest) {
       [](IntervalOptions& o) { ++o.link.gain_permille; },
       [](IntervalOptions& o) { ++o.link.band_permille; },
       [](IntervalOptions& o) { ++o.link.margin_permille; },
+      [](IntervalOptions& o) { ++o.link.bits_permille[1]; },
       [](IntervalOptions& o) { o.guard.on = false; },
       [](IntervalOptions& o) { ++o.guard.norm.z_permille; },
       [](IntervalOptions& o) { ++o.guard.norm_resets; },

@@ -34,7 +34,6 @@ enum class Growth : std::uint8_t { kMiddle, kNoise, kDrift };
 class Training {
  public:
   static constexpr std::int64_t kSyncSteps = 16;  // between two decisions without merges
-  static constexpr std::int64_t kCompression = 4;
   static constexpr std::size_t kFragments = 4;
 
   explicit Training(const IntervalOptions& options, std::size_t ranks = 4)
@@ -83,7 +82,7 @@ class Training {
       }
     }
     is_local_ = local;
-    return stats(local ? 0 : std::max<std::int64_t>(dense_us - step_us * 3 / 5, 0), now.compress);
+    return stats(local ? 0 : std::max<std::int64_t>(dense_us - step_us * 3 / 5, 0), now.encoding);
   }
 
   // Finishes all merges in flight, then merges the rest.
@@ -98,7 +97,7 @@ class Training {
       }
     }
     is_local_ = false;
-    return stats(0, false);
+    return stats(0, 0);
   }
 
   Decision round() {
@@ -235,15 +234,16 @@ class Training {
     merges_.push_back(way.merge);
   }
 
-  RoundStats stats(std::int64_t stall_us, bool compressed) {
+  RoundStats stats(std::int64_t stall_us, std::int64_t encoding) {
     RankRound rank;
     rank.step = step_;
     rank.steps_left = steps_left < 0 ? steps_left : std::max<std::int64_t>(steps_left - step_, 0);
     rank.lr = rate(step_);
     rank.step_us = step_us;
     rank.dense_us = dense_us;
-    rank.compressed = compressed;
-    rank.transfer_us = compressed ? dense_us / kCompression : dense_us;
+    rank.encoding = encoding;
+    rank.transfer_us =
+        dense_us * controller_->options().link.bits_permille[static_cast<std::size_t>(encoding)] / 32'000;
     rank.longest_us = rank.transfer_us * longest_permille / 1000;
     rank.stall_us = stall_us;
     rank.loss_known = true;
