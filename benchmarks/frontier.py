@@ -1,6 +1,6 @@
 """Seconds and bytes to one training loss, from the first step on, by net, optimizer, link and method.
 
-    python -m benchmarks.frontier [--quick] [--nets 5,20,100,1000,loopback] [--tasks cnn] [--optimizers sgd]
+    python -m benchmarks.frontier [--quick] [--nets 5,20,100,1000,loopback] [--tasks cnn_sgd,transformer_adamw]
         [--methods ddp,both_auto] [--steps 300,2000] [--seeds 1,2,3,4,5] [--tune 0.5,1,2] [--resume]
 
 The target is the final loss of DDP of the same seed plus 0.02 nats, on a fixed sample of the training data; with local
@@ -31,7 +31,6 @@ from benchmarks.pareto.entrants import (
     ALONE,
     DDP,
     METHODS,
-    OPTIMIZERS,
     TASKS,
     Case,
     Entry,
@@ -115,7 +114,7 @@ def contest_of(store: Store, case: Case, field: Field) -> Contest:
 
 def main() -> int:
     """Runs the measurements that the command line selects; returns the exit status."""
-    more = {"tasks": TASKS, "optimizers": OPTIMIZERS, "methods": METHODS, "steps": STEPS, "seeds": SEEDS}
+    more = {"tasks": TASKS, "methods": METHODS, "steps": STEPS, "seeds": SEEDS}
     more["tune"] = FACTORS
     defaults = {"steps": STEPS[0], "tune": "1"}
     options, store = parse("frontier", __doc__ or "", NETS, RANKS, ("sirtaki",), defaults=defaults, **more)
@@ -124,7 +123,7 @@ def main() -> int:
     seeds = [int(seed) for seed in chosen["seeds"]][: 1 if quick else None]
     lengths = [QUICK_STEPS] if quick else [int(steps) for steps in chosen["steps"]]
     rows: list[Row] = []
-    for training in trainings(chosen["tasks"], chosen["optimizers"], lengths)[: 1 if quick else None]:
+    for training in trainings(chosen["tasks"], lengths)[: 1 if quick else None]:
         for size in options.ranks if links else ():
             field = tuned(options, store, Case(links[0], size, training), names, seeds)
             fixed = [name for name in names if not methods(training)[name].live and name != ALONE]

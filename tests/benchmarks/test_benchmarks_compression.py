@@ -116,7 +116,7 @@ def test_losses_are_smoothed_before_they_are_compared() -> None:
 
 def test_trainings_do_not_depend_on_the_link() -> None:
     texts = [method.text for method in methods.METHODS.values()]
-    for training in entrants.trainings(entrants.TASKS, entrants.OPTIMIZERS, (300,)):
+    for training in entrants.trainings(entrants.TASKS, (300,)):
         known = entrants.methods(training).values()
         texts += [str(method.how.get("compression", "none")) for method in known if not method.live]
     for text in texts:

@@ -16,7 +16,7 @@ from benchmarks.pareto.plots import frontier as plot
 from benchmarks.pareto.runs import Pace, Run, between, composed, measured
 
 ROOT = Path(__file__).resolve().parents[2]
-(TRAINING,) = trainings(["convnet"], ["sgd"], [300])
+(TRAINING,) = trainings(["convnet_sgd"], [300])
 CURVE = [[10.0, 3.0], [20.0, 2.0], [30.0, 1.0]]
 
 
@@ -148,7 +148,7 @@ def test_a_quick_run_writes_rows_and_keeps_nothing(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sirtaki")
     command = [sys.executable, "-m", "benchmarks.frontier", "--quick", "--nets", "loopback", "--results", str(tmp_path)]
-    command += ["--methods", "ddp,both_auto", "--tasks", "cnn", "--ranks", "2"]
+    command += ["--methods", "ddp,both_auto", "--tasks", "cnn_sgd", "--ranks", "2"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "both_auto" in done.stdout

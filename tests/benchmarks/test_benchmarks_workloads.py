@@ -46,7 +46,7 @@ def test_waiting_takes_no_processor_time() -> None:
     [
         methods.recipe_of(methods.METHODS["hylo"], 1, 20),
         importance.recipe_of("10%", 1, 20),
-        recipe_of(trainings(["cnn"], ["sgd"], [300])[0], Entry("ddp", 1)),
+        recipe_of(trainings(["cnn_sgd"], [300])[0], Entry("ddp", 1)),
     ],
     ids=["methods", "importance", "frontier"],
 )
