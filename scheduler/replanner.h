@@ -91,8 +91,8 @@ class Replanner {
             std::unique_ptr<CodecController> controller = nullptr);
 
   // Returns true in steps 3 and 6 and in every 16th step of an attempt (with a controller in steps 2 and 4 and every
-  // 8th), unless frozen or with an open proposal. Every profile without a change doubles the interval, up to 32 steps or a second, and the first
-  // change resets it. The same on all ranks.
+  // 8th), unless frozen or with an open proposal. Every profile without a change doubles the interval, up to 32 steps
+  // or a second, and the first change resets it. The same on all ranks.
   bool wants_profile(std::uint64_t step) const;
 
   // Requires `profile` as exchanged in step `step`. A proposal stays open until adopted(), rejected() or restart().

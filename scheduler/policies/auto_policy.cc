@@ -195,9 +195,12 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::first(const StepProfile& l
 }
 
 void AutoPolicy::explain(Outcome& outcome, const std::string& change) const {
+  constexpr std::int64_t kPerUnat = kDecimalOne / 1'000'000;
+  const std::string spent = "about " + decimal_text(levels_[level_].cost_unats * kPerUnat) + " of " +
+                            decimal_text(controlled_method(tensors_).value("loss_budget")) + " nats";
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (tensors_[i].method && outcome.tensors[i].decision.format() != WireFormat{}) {
-      outcome.tensors[i].reason = "auto: " + outcome.tensors[i].reason + ", " + change;
+      outcome.tensors[i].reason = "auto: " + outcome.tensors[i].reason + ", " + change + ", " + spent;
     }
   }
 }

@@ -16,7 +16,7 @@ constexpr std::int64_t kUnatsPerNat = 1'000'000;
 struct Row {
   std::string_view codec;
   std::string_view key = {};  // the key that `value` sets
-  std::int64_t value = 0;  // a multiple of the key `rate` for a density
+  std::int64_t value = 0;     // a multiple of the key `rate` for a density
   bool mild = false;
   std::int64_t sgd_unats = 0;
   std::int64_t adaptive_unats = 0;

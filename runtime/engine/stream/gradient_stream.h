@@ -58,7 +58,7 @@ struct StreamOptions {
 
 // The plans and the policy with which a stream begins.
 struct StreamStart {
-  std::shared_ptr<const scheduler::Plan> plan;  // of the first step
+  std::shared_ptr<const scheduler::Plan> plan;  // plan of the first step
   // The plan without measurements of the link; equal to `plan` without a policy.
   std::shared_ptr<const scheduler::Plan> unmeasured;
   std::unique_ptr<scheduler::CodecController> controller = {};  // nullptr: no policy changes wire formats

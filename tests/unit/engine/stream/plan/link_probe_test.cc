@@ -16,7 +16,7 @@ using std::chrono::microseconds;
 
 struct Link {
   double bytes_per_second = 1e9;
-  Duration latency = microseconds(100);  // of one message
+  Duration latency = microseconds(100);  // delay of one message
   double burst_bytes = 0;                // pass without delay before the rate applies
 };
 
