@@ -17,6 +17,7 @@ BENCHMARKS = (
     "kernels",
     "compressed_allreduce",
     "methods",
+    "ladder",
     "frontier",
     "importance",
     "local_merges",

@@ -153,13 +153,20 @@ class Text:
         return sum(float(self.loss(self._cut(self._train, part))) for part in mine) / len(mine)
 
 
+def make_model(net: str) -> Transformer | FashionNet | ConvNet:
+    """Makes a model by name, with weights that follow from the seed of torch."""
+    if net == "transformer":
+        return Transformer()
+    # "cnn": 206,922 parameters, 97 % of them in one matrix.
+    return FashionNet(hidden=128) if net == "cnn" else ConvNet()
+
+
 def make_task(net: str, batch: int, rank: int, ranks: int, unseen: int = 0) -> Task:
-    """Makes a task by name, with weights that follow from the seed of torch.
+    """Makes a task by name, with the model of make_model().
 
     `unseen`: number of additional shards of images that no rank trains on; each rank draws windows of text by itself.
     """
-    if net == "transformer":
-        return Text(Transformer(), batch, rank, ranks)
-    # "cnn": 206,922 parameters, 97 % of them in one matrix.
-    model = FashionNet(hidden=128) if net == "cnn" else ConvNet()
+    model = make_model(net)
+    if isinstance(model, Transformer):
+        return Text(model, batch, rank, ranks)
     return Images(model, batch, rank, ranks, unseen)
