@@ -36,7 +36,7 @@ NET = "100"
 #: no method can be three times as fast.
 TASKS = {"cnn": Task("cnn", 32, 936), "transformer": Task("transformer", 4, 600)}
 DENSE, LOCAL_SGD, COMPRESSED = "dense", "local_sgd", "compressed"
-#: `auto` sends differences as int8 where that saves delay; `both` compresses gradients, too.
+#: `auto` sends differences with fewer bits where that saves delay or steps; `both` compresses gradients, too.
 AUTO, BOTH = "auto", "both"
 OURS = (AUTO, BOTH)
 #: Baseline -> target of the speed-up of `auto`.

@@ -108,13 +108,32 @@ double FragmentMerge::factor() const {
   return static_cast<double>(mine) / static_cast<double>(largest_weight(merge_));
 }
 
+// Scales the difference of this rank down where it is much longer than those of the others.
+void FragmentMerge::clip(const Anchor& anchor) {
+  const double part = clip_of(merge_, static_cast<std::size_t>(deps_.exchange.rank()));
+  if (part == 1) {
+    return;
+  }
+  const std::int64_t n = count_of(payload_);
+  std::byte* const data = bytes_of(all_of(payload_));
+  if (spec_.sends_differences()) {
+    kernels::scale(DType::kF32, data, n, part);
+  } else {
+    kernels::subtract(n, data, bytes_of(anchor.values()), data);
+    kernels::subtract_scaled(n, bytes_of(anchor.values()), static_cast<float>(-part), data, data);
+  }
+}
+
 Status FragmentMerge::send(const Anchor& anchor) {
   const double factor = this->factor();
   if (factor == 0) {
     // A product would keep elements that are not finite.
     std::ranges::fill(payload_, 0.0F);
-  } else if (factor != 1) {
-    kernels::scale(DType::kF32, bytes_of(all_of(payload_)), count_of(payload_), factor);
+  } else {
+    clip(anchor);
+    if (factor != 1) {
+      kernels::scale(DType::kF32, bytes_of(all_of(payload_)), count_of(payload_), factor);
+    }
   }
   stage_ = Stage::kSending;
   const Status sent = deps_.exchange.send(spec_.fragment, payload_, spec_.encoding);

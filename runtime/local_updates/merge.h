@@ -88,6 +88,7 @@ class FragmentMerge {
   Status vote(const Status& sum, const Anchor& anchor);
   Status on_votes(const Reports& reports);
   double factor() const;
+  void clip(const Anchor& anchor);
   void divide();
   void move_model(std::span<const float> before, std::span<const float> after) const;
   void keep_residual(const Anchor& anchor, std::span<float> residual);

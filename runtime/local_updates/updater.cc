@@ -247,6 +247,8 @@ void LocalUpdater::on_merged(const FragmentMerge& merge) {
     totals_.sent_bytes += static_cast<std::uint64_t>(merge.sent_bytes());
   }
   totals_.excluded += done.weights[static_cast<std::size_t>(exchange_.rank())] == 0 ? 1 : 0;
+  const auto me = static_cast<std::size_t>(exchange_.rank());
+  totals_.clipped += done.weights[me] > 0 && clip_of(done, me) < 1 ? 1 : 0;
   merges_.push_back(done);
 }
 

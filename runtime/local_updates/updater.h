@@ -145,6 +145,7 @@ class LocalUpdater {
     std::uint64_t given_up = 0;
     std::uint64_t late = 0;
     std::uint64_t excluded = 0;  // merges in which this rank did not count
+    std::uint64_t clipped = 0;   // merges in which the difference of this rank was scaled down
     std::uint64_t sent_bytes = 0;
     std::uint64_t repairs = 0;
     std::uint64_t drains = 0;

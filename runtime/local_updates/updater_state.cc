@@ -11,8 +11,8 @@
 namespace sirtaki::local_updates {
 namespace {
 
-constexpr std::uint32_t kFormat = 4;
-constexpr std::size_t kLeastMergeBytes = 28;
+constexpr std::uint32_t kFormat = 5;
+constexpr std::size_t kLeastMergeBytes = 36;
 
 std::vector<float> list_of(std::span<const float> values) {
   return {values.begin(), values.end()};
@@ -74,6 +74,7 @@ void LocalUpdater::save(const Merge& merge, WireWriter& out) {
   out.put(static_cast<std::int64_t>(merge.fragment));
   out.put(merge.steps);
   out.put(merge.mean_norm2);
+  out.put(merge.most_norm2);
   out.put_list(merge.weights);
   for (const RankReport& rank : merge.ranks) {
     out.put(rank.norm2);
@@ -87,6 +88,7 @@ Merge LocalUpdater::load_merge(WireReader& in, std::size_t ranks) {
   merge.fragment = static_cast<int>(in.get<std::int64_t>());
   merge.steps = in.get<std::int64_t>();
   merge.mean_norm2 = in.get<double>();
+  merge.most_norm2 = in.get<double>();
   merge.weights = in.get_list<std::int64_t>();
   if (merge.weights.size() != ranks) {
     in.fail();
@@ -210,6 +212,7 @@ std::string LocalUpdater::stats_json() const {
   json.key("merges_given_up").value(totals_.given_up);
   json.key("merges_late").value(totals_.late);
   json.key("merges_excluded").value(totals_.excluded);
+  json.key("merges_clipped").value(totals_.clipped);
   json.key("drains").value(totals_.drains);
   json.key("repairs").value(totals_.repairs);
   json.key("exposed_ns").value(totals_.waited_ns);

@@ -76,6 +76,7 @@ Status check(const GuardOptions& options) {
       {"norm.deviation_permille", norm.deviation_permille, 1, kMost},
       {"norm.memory_rounds", norm.memory_rounds, 1, kMost},
       {"norm.warmup_rounds", norm.warmup_rounds, 1, kMost},
+      {"norm.clip_permille", norm.clip_permille, 0, kMost},
       {"norm_strikes", options.norm_strikes, 1, kMost},
       {"norm_resets", options.norm_resets, 0, kMost},
       {"variance_permille", options.variance_permille, 1000, kMost},

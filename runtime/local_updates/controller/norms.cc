@@ -76,7 +76,25 @@ Result<Merge> FragmentNorms::weigh(int fragment, std::int64_t steps, std::vector
   if (2 * broken > norms.size()) {
     merge.weights.assign(norms.size(), 0);
   }
+  merge.most_norm2 = most_norm2(merge);
   return merge;
+}
+
+// Two ranks have no median that one of them could exceed.
+double FragmentNorms::most_norm2(const Merge& merge) const {
+  std::vector<double> counted;
+  for (std::size_t r = 0; r < merge.ranks.size(); ++r) {
+    if (merge.weights[r] > 0) {
+      counted.push_back(merge.ranks[r].norm2);
+    }
+  }
+  constexpr std::size_t kFewest = 3;
+  if (!options_.on || options_.clip_permille == 0 || counted.size() < kFewest) {
+    return Merge().most_norm2;
+  }
+  const double times = static_cast<double>(options_.clip_permille) / 1000;
+  const double median = lower_median(std::move(counted));
+  return median > 0 ? median * times * times : Merge().most_norm2;
 }
 
 void FragmentNorms::learn(const Merge& merge) {

@@ -27,6 +27,10 @@ struct NormOptions {
   std::int64_t deviation_permille = 500;  // smallest standard deviation, of log2
   std::int64_t memory_rounds = 50;        // length of the running mean; 1/50 is the 0.02 of EDiT
   std::int64_t warmup_rounds = 20;        // rounds before a rank is judged
+  // Differences longer than this multiple of the median of the ranks that count are scaled down to it, from the first
+  // round on, where at least three count; 0: never. SparseLoCo (2025) clips to the median itself, which scales half of
+  // the healthy ranks.
+  std::int64_t clip_permille = 2000;
 };
 
 class FragmentNorms {
@@ -52,6 +56,7 @@ class FragmentNorms {
     std::int64_t variance = 0;  // 1/65536^2
   };
 
+  double most_norm2(const Merge& merge) const;
   bool is_far(const Baseline& baseline, std::int64_t norm, std::int64_t others) const;
 
   NormOptions options_;

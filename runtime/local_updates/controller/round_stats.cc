@@ -89,6 +89,9 @@ Status check_merge(const Merge& merge, std::size_t ranks, std::size_t fragments)
                      ", which contradicts its report");
     }
   }
+  if (!(merge.most_norm2 > 0)) {
+    return corrupt("a merge scales differences down to a squared norm of " + std::to_string(merge.most_norm2));
+  }
   if (!std::isfinite(merge.mean_norm2) || merge.mean_norm2 < 0) {
     return corrupt("the mean of a merge has a squared norm of " + std::to_string(merge.mean_norm2));
   }
@@ -124,12 +127,17 @@ std::optional<double> agreed_rates(const Merge& merge) {
   return known.empty() ? std::nullopt : std::optional(lower_median(std::move(known)));
 }
 
+double clip_of(const Merge& merge, std::size_t rank) {
+  const double norm2 = merge.ranks[rank].norm2;
+  return norm2 > merge.most_norm2 ? std::sqrt(merge.most_norm2 / norm2) : 1;
+}
+
 double variance_of(const Merge& merge) {
   double sum = 0;
   double total = 0;
   for (std::size_t r = 0; r < merge.ranks.size(); ++r) {
     if (merge.weights[r] > 0) {
-      sum += static_cast<double>(merge.weights[r]) * merge.ranks[r].norm2;
+      sum += static_cast<double>(merge.weights[r]) * std::min(merge.ranks[r].norm2, merge.most_norm2);
       total += static_cast<double>(merge.weights[r]);
     }
   }

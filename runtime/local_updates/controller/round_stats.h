@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct Merge {
   std::vector<RankReport> ranks;      // indexed by rank
   std::vector<std::int64_t> weights;  // indexed by rank: its share, or 0; all 0: nothing was sent
   double mean_norm2 = 0;              // sum of squares of the mean difference; 0 if nothing was sent
+  // Differences with a larger sum of squares are scaled down to it.
+  double most_norm2 = std::numeric_limits<double>::infinity();
 };
 
 // Returns true if the difference can be averaged.
@@ -45,7 +48,9 @@ bool left_out(const Merge& merge, std::size_t rank);
 // Returns the sum of learning rates that holds for all: the median of the known ones, the lower of two. One wrong rate
 // changes nothing. nullopt: none is known.
 std::optional<double> agreed_rates(const Merge& merge);
-// Returns the variance of the differences that count: the mean of norm2 minus mean_norm2; at least 0.
+// Returns the factor, at most 1, of the difference of a rank that counts.
+double clip_of(const Merge& merge, std::size_t rank);
+// Returns the variance of the differences that count: the mean of norm2, clipped, minus mean_norm2; at least 0.
 double variance_of(const Merge& merge);
 // Returns the variance of all fragments after one step, if variances grow with the steps to the power of 1.5.
 double one_step_variance(const std::vector<Merge>& merges);

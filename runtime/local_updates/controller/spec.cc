@@ -212,6 +212,7 @@ std::uint64_t digest(const IntervalOptions& options) {
       guard.norm.deviation_permille,
       guard.norm.memory_rounds,
       guard.norm.warmup_rounds,
+      guard.norm.clip_permille,
       guard.norm_strikes,
       guard.norm_resets,
       static_cast<std::int64_t>(guard.norm_last),

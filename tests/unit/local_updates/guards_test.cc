@@ -171,6 +171,42 @@ TEST(LocalGuards, ARankThatRunsAwayIsLeftOut) {
   expect_equal_end(result);
 }
 
+// One of four ranks goes ten times as far as the others, in the first merge already.
+TEST(LocalGuards, ALongDifferenceIsScaledToTwiceTheMedian) {
+  for (const char* codec : {"", "int8"}) {
+    for (const char* interval : {"2:delay=0", "2:delay=1", "2:delay=0,guard=off"}) {
+      const bool guarded = std::string(interval).find("off") == std::string::npos;
+      std::vector<float> anchors(4);
+      std::vector<std::string> stats(4);
+      SimExchanges net({.seed = 3, .size = 4});
+      const std::string error = net.run([&](SimExchanges::RankExchange& exchange) {
+        const auto me = static_cast<std::size_t>(exchange.rank());
+        TrainingOptions options;
+        options.sizes = {2};
+        Training training(options, exchange.rank());
+        training.tensors[0] = {8, 8};
+        LocalOptions local = local_options(interval);
+        local.codec = codec;
+        const auto updater = updater_of(local, training.model(1), exchange);
+        must(updater->start());
+        for (int k = 0; k < 3; ++k) {
+          training.tensors[0][1] += k > 1 ? 0 : me == 2 ? 10.0F : 1.0F;
+          must(updater->step({}));
+        }
+        anchors[me] = updater->anchors()[0].values()[1];
+        stats[me] = updater->stats_json();
+      });
+      ASSERT_EQ(error, "");
+      const float expected = 8 + (3 * 2.0F + (guarded ? 4.0F : 20.0F)) / 4;
+      for (std::size_t rank = 0; rank < 4; ++rank) {
+        EXPECT_NEAR(anchors[rank], expected, 1e-5) << interval << " " << codec;
+        const std::string clipped = "\"merges_clipped\":" + std::to_string(guarded && rank == 2 ? 1 : 0) + ",";
+        EXPECT_NE(stats[rank].find(clipped), std::string::npos) << stats[rank];
+      }
+    }
+  }
+}
+
 TEST(LocalGuards, AnchorsThatDifferAreRepairedByTheMajority) {
   for (const int size : {3, 2}) {
     // Differences from the anchor travel, so that the fault does not go away by itself; momentum keeps it.

@@ -176,6 +176,35 @@ TEST(IntervalNorms, WhereMostAreNotFiniteNobodyCounts) {
   }
 }
 
+// The limit is twice the median of those that count, the lower of two, whatever the past.
+TEST(IntervalNorms, LongDifferencesAreScaledDown) {
+  const auto limit_of = [](std::vector<double> lengths, const NormOptions& options = {}) {
+    const FragmentNorms norms(options, lengths.size());
+    std::vector<RankReport> ranks;
+    for (const double length : lengths) {
+      ranks.push_back({length * length, kRates, 1});
+    }
+    return norms.weigh(0, kSteps, ranks).value();
+  };
+  const Merge merge = limit_of({1, 1, 1.5, 8});
+  EXPECT_EQ(merge.most_norm2, 4);
+  EXPECT_EQ(clip_of(merge, 2), 1);
+  EXPECT_EQ(clip_of(merge, 3), 0.25);
+  EXPECT_EQ(variance_of(merge), (1 + 1 + 2.25 + 4) / 4);
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(limit_of({1, 8}).most_norm2, infinity) << "two ranks have no median";
+  EXPECT_EQ(limit_of({1, 8, infinity}).most_norm2, infinity) << "two that count";
+  EXPECT_EQ(limit_of({0, 0, 8}).most_norm2, infinity);
+  NormOptions options;
+  options.clip_permille = 3000;
+  EXPECT_EQ(limit_of({1, 1, 8}, options).most_norm2, 9);
+  options.clip_permille = 0;
+  EXPECT_EQ(limit_of({1, 1, 8}, options).most_norm2, infinity);
+  options = {};
+  options.on = false;
+  EXPECT_EQ(limit_of({1, 1, 8}, options).most_norm2, infinity);
+}
+
 TEST(IntervalNorms, SharesAreWeightsAndAJoinersIsNone) {
   std::vector<RankReport> ranks = reports(3, 1);
   ranks[0].share = 640;

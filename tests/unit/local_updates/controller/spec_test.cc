@@ -152,6 +152,7 @@ TEST(IntervalSpec, EveryOptionIsInTheDigest) {
       [](IntervalOptions& o) { ++o.link.bits_permille[1]; },
       [](IntervalOptions& o) { o.guard.on = false; },
       [](IntervalOptions& o) { ++o.guard.norm.z_permille; },
+      [](IntervalOptions& o) { ++o.guard.norm.clip_permille; },
       [](IntervalOptions& o) { ++o.guard.norm_resets; },
       [](IntervalOptions& o) { o.guard.norm_last = Action::kEvict; },
       [](IntervalOptions& o) { ++o.guard.variance_window; },
