@@ -17,6 +17,10 @@ RANKS = 4
 LIMIT_SECONDS = 120
 #: Arguments for a short run, and a pattern that occurs once in the output.
 PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
+    "pytorch_local_updates.py": (
+        ("--steps", "10", "--local-updates", "4"),
+        r"epoch 1: test accuracy [\d.]+%, mode (local|alone)",
+    ),
     "pytorch_mnist.py": (("--steps", "10"), r"epoch 1: loss [\d.]+, test accuracy [\d.]+%"),
     "keras_fashion_mnist.py": (("--epochs", "1", "--images", "8000"), r"test accuracy [5-9]\d\.\d+% on 4 ranks"),
     "tensorflow_loop.py": (("--steps", "100"), r"step 100: loss 0\.\d+"),

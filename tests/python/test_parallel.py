@@ -158,6 +158,12 @@ def test_local_updates(np: int, case: str) -> None:
     check_case("torch.local_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("torch.local_optimizer_cases"))
+@pytest.mark.parametrize("np", [2, 4])
+def test_optimizers_of_local_updates(np: int, case: str) -> None:
+    check_case("torch.local_optimizer_cases", np, case)
+
+
 @pytest.mark.parametrize("case", case_names("torch.gpu_cases"))
 def test_gpu(case: str) -> None:
     check_case("torch.gpu_cases", 2, case)

@@ -19,6 +19,9 @@ from sirtaki.ops import Description
 #: Merge rules of buffers, see sirtaki_local_open().
 MEAN, VARIANCE, MAXIMUM = 0, 1, 2
 _DEFAULT_STATE_ROUNDS = 3
+#: Bits an element of the codecs of differences that travel with fewer than 32; other codecs count as 8.
+_BITS = {"none": 32, "fp16": 16, "bf16": 16, "twobit": 2, "onebit": 1}
+_OTHER_BITS = 8
 
 #: average gradients, reset the optimizer, equalize optimizers, donor, decisions, steps, delay, model changed
 Outcome = tuple[bool, bool, bool, int, int, int, int, bool]
@@ -76,10 +79,7 @@ class LocalSgdBase(abc.ABC):
         self._steps = 0
         self._rounds = 0  # since the state of the optimizer was averaged
         self._mode: tuple[int, int, bool] | None = None
-        rounds = config.optimizer_state
-        if rounds is None:
-            rounds = _DEFAULT_STATE_ROUNDS if keeps_moments else 0
-        self._state_rounds = rounds
+        self._keeps_moments = keeps_moments
         #: Steps since the models were equal, and _params_version() at the last of them.
         self._steps_since_drain = 0
         self._version_at_step: Any = None
@@ -216,6 +216,15 @@ class LocalSgdBase(abc.ABC):
         if outcome is not None:
             self._follow(outcome)
 
+    def _state_rounds(self) -> int:
+        """Returns the rounds between two averages of the state of the optimizer, the same on all ranks; 0: never."""
+        given = self._config.optimizer_state
+        if given is not None or not self._keeps_moments:
+            return int(given or 0)
+        # States travel as float32 and block the step, so averages take the same part of the bytes with every codec.
+        codec = json.loads(self._local.stats_json())["codec"].partition(":")[0]
+        return _DEFAULT_STATE_ROUNDS * 32 // _BITS.get(codec, _OTHER_BITS)
+
     def _step(self, lr: float, waited_ns: int, pull: Callable[[], None]) -> None:
         """Reports a step to the runtime; `pull` updates copies of the model."""
         self._steps += 1
@@ -253,7 +262,7 @@ class LocalSgdBase(abc.ABC):
             self._average_state()
         elif decisions > 0 and not averages:
             self._rounds += decisions
-            if 0 < self._state_rounds <= self._rounds:
+            if 0 < self._state_rounds() <= self._rounds:
                 self._rounds = 0
                 self._average_state()
         if before not in (None, self._mode) and self._config.on_change is not None:

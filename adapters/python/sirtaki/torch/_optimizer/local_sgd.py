@@ -267,6 +267,11 @@ class LocalSgd(LocalSgdBase):
                     tensors.append(value)
                 elif _is_number(value):
                     numbers.append((of_param, key))
+                elif isinstance(value, (list, tuple, dict)) and len(value) > 0:
+                    raise errors.UnsupportedError(
+                        f"the state {key} of a parameter is a {type(value).__name__}; local updates average tensors "
+                        "and numbers; keep each tensor under a key of its own, or use local_updates=None"
+                    )
         if tensors:
             grouped_allreduce_(tensors, name=f"{self._name}.average", op=Average)
         if numbers:
