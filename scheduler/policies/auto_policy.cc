@@ -19,8 +19,8 @@ constexpr std::int64_t kNearPermille = 30;
 constexpr std::int64_t kSamePermille = 5;
 // Without a profile of steps, gradients that take no longer than this are not compressed.
 constexpr std::int64_t kShortStepUs = 20'000;
-// On a faster link no first level is worth its codec: a dense step takes 5 ms for a million parameters.
-constexpr std::int64_t kFastLink = 800'000'000;  // bytes per second
+// On a faster link a dense step takes at most 24 ms for a million parameters, and the next profile knows the steps.
+constexpr std::int64_t kFastLink = 250'000'000;  // bytes per second
 // The policy was wrong if measured steps exceed expected ones by this margin in so many consecutive profiles.
 constexpr std::int64_t kWrongPermille = 50;
 constexpr int kWrongProfiles = 2;

@@ -20,8 +20,7 @@ struct LossLevel {
 };
 
 // Returns the levels within the loss budget of a method of the policy auto, in the order of their cost; the first one
-// is dense. With `sparse` off the costs are those of optimizers that divide by the magnitude of gradients, such as
-// AdamW.
+// is dense. The costs are those of the optimizer that the key `optimizer` names.
 std::vector<LossLevel> loss_ladder(const Method& policy);
 
 }  // namespace sirtaki::scheduler

@@ -206,8 +206,8 @@ def test_auto_spares_optimizers_that_need_all_elements() -> None:
     sgd, adam = torch.optim.SGD(params, lr=0.1), torch.optim.Adam(params)
     rules = "a*=>int8; b*=> auto:rate=1%;*=>auto"
     assert suited(rules, sgd) == rules
-    assert suited("auto", adam) == "auto:sparse=off"
-    assert suited(rules, adam) == "a*=>int8; b*=> auto:rate=1%,sparse=off;*=>auto:sparse=off"
+    assert suited("auto", adam) == "auto:optimizer=adam"
+    assert suited(rules, adam) == "a*=>int8; b*=> auto:rate=1%,optimizer=adam;*=>auto:optimizer=adam"
     _core.check_codec(suited(rules, adam))
     for left in ("auto:sparse=on", "auto:rate=1%, sparse=on", "hylo", "none", "auto*=>int8"):
         assert suited(left, adam) == left

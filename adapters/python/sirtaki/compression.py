@@ -121,20 +121,23 @@ def option_text() -> str:
     return f"{rules};{codec}" if "=>" in codec else f"{rules};*=>{codec}"
 
 
-def without_sparse(text: str) -> str:
-    """Returns `text` with sparse=off for every "auto" that does not set `sparse`.
+def for_optimizer(text: str, kind: str) -> str:
+    """Returns `text` with the kind of optimizer for every "auto" that names none.
 
-    Optimizers that normalize gradients by their own size, as Adam does, lose accuracy by elements that arrive late
-    together.
+    The same compression costs trainings different losses, by their optimizer.
+
+    Args:
+        text: a choice, or rules.
+        kind: "sgd"; "adam", an optimizer that divides by the magnitude of gradients; "other".
     """
-    return ";".join(_never_sparse(rule) for rule in text.split(";"))
+    return text if kind == "sgd" else ";".join(_with_optimizer(rule, kind) for rule in text.split(";"))
 
 
-def _never_sparse(rule: str) -> str:
+def _with_optimizer(rule: str, kind: str) -> str:
     name, settings = parts_of(rule)
-    if name != "auto" or "sparse" in settings:
+    if name != "auto" or "optimizer" in settings:
         return rule
-    return f"{rule}{',' if any(settings) else ':'}sparse=off"
+    return f"{rule}{',' if any(settings) else ':'}optimizer={kind}"
 
 
 def parts_of(rule: str) -> tuple[str, dict[str, str]]:

@@ -102,6 +102,7 @@ std::vector<MethodInfo> policies() {
        with_warm_up(with_momentum(
            compressed(kGatherOrScatter, {toggle("fp16", false),
                                          toggle("sparse", true),
+                                         choice("optimizer", "sgd|adam|other"),
                                          {"gain", KeyKind::kPart, percent(500), 0, kOne / 2},
                                          {"loss_budget", KeyKind::kDecimal, kDecimalOne / 50, 0, 10 * kDecimalOne},
                                          {"rate", KeyKind::kPart, percent(200), 1, kOne}})))},

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from sirtaki import errors
-from sirtaki.compression import choice_of, option_text, refuse_momentum, without_sparse
+from sirtaki.compression import choice_of, for_optimizer, option_text, refuse_momentum
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.process_sets import ProcessSet
@@ -147,7 +147,7 @@ class TorchBackend:
         gradient_predivide_factor: float,
         sparse_as_dense: bool,
         process_set: Any,
-        sgd: bool,
+        optimizer: str,
     ) -> ReducerOptions:
         """Returns checked options of the reduction."""
         op = check_reduce_op(op)
@@ -162,9 +162,10 @@ class TorchBackend:
             raise errors.UnsupportedError(
                 f"compression with op={op.name}; gradients are compressed for Average and Sum"
             )
-        if compressor is None and not sgd:
+        if compressor is None:
             text = option_text() if codec is None else codec
-            codec = codec if without_sparse(text) == text else without_sparse(text)
+            suited = for_optimizer(text, optimizer)
+            codec = codec if suited == text else suited
         mean, scales = op == ReduceOp.AVERAGE, (1.0 / factor, float(factor))
         return ReducerOptions(
             "", "backward", op, mean, codec, compressor, *scales, sparse_as_dense, process_set=process_set

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from sirtaki import _core, basics, errors
 from sirtaki._dtypes import summed_code
-from sirtaki.compression import option_text, refuse_momentum, without_sparse
+from sirtaki.compression import for_optimizer, option_text, refuse_momentum
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet, global_process_set
@@ -36,7 +36,7 @@ class ReduceOptions:
     postscale: float
     sparse_as_dense: bool
     process_set: ProcessSet
-    sgd: bool  # the optimizer applies gradients unscaled, as SGD does
+    optimizer: str  # "sgd", "adam" or "other"; see for_optimizer()
 
 
 def choose(
@@ -46,7 +46,7 @@ def choose(
     gradient_predivide_factor: float = 1.0,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
-    sgd: bool = False,
+    optimizer: str = "other",
 ) -> ReduceOptions:
     """Returns checked options of DistributedGradientTape and DistributedOptimizer. Raises ValueError."""
     codec, compressor = choice_of(compression)
@@ -68,7 +68,7 @@ def choose(
         raise errors.UnsupportedError(f"compression with op={op.name}; gradients are compressed for Average and Sum")
     if compressed and process_set != global_process_set:
         raise errors.UnsupportedError("compression among a process set; gradients are compressed among all ranks")
-    return ReduceOptions(op, codec, compressor, 1.0 / factor, float(factor), sparse_as_dense, process_set, sgd)
+    return ReduceOptions(op, codec, compressor, 1.0 / factor, float(factor), sparse_as_dense, process_set, optimizer)
 
 
 class _Streams:
@@ -192,7 +192,7 @@ class GradientReducer:
         options = self._options
         dtypes = [summed_code(grad.dtype.name) for grad in grads]
         text = option_text() if options.codec is None else options.codec
-        codec = text if options.sgd else without_sparse(text)
+        codec = for_optimizer(text, options.optimizer)
         how = (int(options.op), options.prescale, options.postscale, codec, 0)
         key = (tuple(names), tuple(shapes), tuple(dtypes), how, tuple(variables))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sirtaki.compression import Choice, Compressor, Method, Methods, NoneCompressor, choice_of, parts_of, without_sparse
+from sirtaki.compression import Choice, Compressor, Method, Methods, NoneCompressor, choice_of, for_optimizer, parts_of
 
 __all__ = ["Choice", "Compression", "Compressor", "Method", "NoneCompressor", "choice_of", "parts_of", "suited"]
 
@@ -42,6 +42,9 @@ class BF16Compressor(_Cast):
     _dtype = torch.bfloat16
 
 
+_ADAM = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax)
+
+
 class Compression(Methods):
     """Choices of compression; see sirtaki.compression."""
 
@@ -50,5 +53,6 @@ class Compression(Methods):
 
 
 def suited(text: str, optimizer: torch.optim.Optimizer) -> str:
-    """Returns `text` for SGD; for other optimizers without automatic sparse codecs, see without_sparse()."""
-    return text if isinstance(optimizer, torch.optim.SGD) else without_sparse(text)
+    """Returns `text` for the kind of the optimizer; see for_optimizer()."""
+    kind = "sgd" if isinstance(optimizer, torch.optim.SGD) else "adam" if isinstance(optimizer, _ADAM) else "other"
+    return for_optimizer(text, kind)

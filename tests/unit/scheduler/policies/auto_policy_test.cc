@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <functional>
-#include <iterator>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -85,32 +85,38 @@ TEST_F(AutoPolicyTest, CompressesNoMoreThanItNeeds) {
   }
 }
 
-// Levels are ordered by the loss that they cost: a slower link never means a milder one, and none is beyond the budget.
-TEST_F(AutoPolicyTest, GoesFromLittleLossToMoreAndNoFurtherThanItsBudget) {
-  for (const auto& [text, least_rank] : {std::pair<const char*, std::int64_t>{"auto", 4},
-                                         {"auto:sparse=off", 8},
-                                         {"auto:sparse=off,loss_budget=0.04", 4},
-                                         {"auto:loss_budget=0.001", 0}}) {
-    SCOPED_TRACE(text);
-    std::int64_t strongest = 0;  // 0: dense, 1: int8, 10 - rank: low rank
+// A slower link never means more bytes, and no level is beyond the budget of the optimizer.
+TEST_F(AutoPolicyTest, SendsLessOverSlowerLinksAndNoLessThanItsBudgetAllows) {
+  using enum CodecId;
+  struct Allowed {
+    const char* text;
+    std::int64_t least_rank;  // of a low-rank level
+    bool sparse;
+  };
+  constexpr std::int64_t kNoRank = 1000;
+  for (const Allowed& allowed :
+       {Allowed{"auto", 4, true}, Allowed{"auto:sparse=off", 4, false}, Allowed{"auto:optimizer=other", kNoRank, false},
+        Allowed{"auto:loss_budget=0.001", kNoRank, false}, Allowed{"auto:loss_budget=0.04", 2, true}}) {
+    SCOPED_TRACE(allowed.text);
+    std::int64_t least_bytes = std::numeric_limits<std::int64_t>::max();
+    std::int64_t least_rank = kNoRank;
     for (std::int64_t rate = 400'000'000; rate > 500'000; rate = rate * 3 / 4) {
-      make(text);
+      make(allowed.text);
       profile(rate);
       profile(rate);
-      std::int64_t level = 0;
+      std::int64_t bytes = 0;
       for (const PlannedTensor& tensor : now_) {
-        if (tensor.decision.codec == CodecId::kPowerSgd) {
-          level = std::max(level, 10 - tensor.decision.params.at(params::kRank));
-        } else if (tensor.decision.codec == CodecId::kInt8) {
-          level = std::max<std::int64_t>(level, 1);
-        } else {
-          EXPECT_EQ(tensor.decision.codec, CodecId::kNone) << rate << ": " << tensor.reason;
-        }
+        const CodecId codec = tensor.decision.codec;
+        EXPECT_TRUE(codec == kNone || codec == kInt8 || codec == kPowerSgd ||
+                    (codec == kThresholdSparse && allowed.sparse))
+            << tensor.reason;
+        least_rank = codec == kPowerSgd ? std::min(least_rank, tensor.decision.params.at(params::kRank)) : least_rank;
+        bytes += tensor.wire_bytes_of(tensor.numel);
       }
-      EXPECT_GE(level, strongest) << rate << ": " << controller_->last_decision();
-      strongest = level;
+      EXPECT_LE(bytes, least_bytes) << rate << ": " << controller_->last_decision();
+      least_bytes = std::min(least_bytes, bytes);
     }
-    EXPECT_EQ(strongest, least_rank == 0 ? 1 : 10 - least_rank);
+    EXPECT_EQ(least_rank, allowed.least_rank);
   }
 }
 
@@ -125,7 +131,7 @@ TEST_F(AutoPolicyTest, MaySpareOptimizersThatNeedAllElements) {
 }
 
 TEST_F(AutoPolicyTest, HasNoLevelBeyondItsLossBudget) {
-  for (const char* text : {"auto:loss_budget=0", "auto:sparse=off,loss_budget=0.001"}) {
+  for (const char* text : {"auto:loss_budget=0", "auto:optimizer=adam,loss_budget=0.0015"}) {
     make(text);
     profile(1'000'000);
     EXPECT_TRUE(profile(1'000'000));
@@ -173,7 +179,7 @@ TEST_F(AutoPolicyTest, TheFirstProfileReplacesAWrongFirstLevelAtOnce) {
 }
 
 TEST_F(AutoPolicyTest, HandsItsSettingsToTheSparseCodec) {
-  make("auto:loss_budget=0.035,momentum=0.9,nesterov=on,rate=0.1%");
+  make("auto:loss_budget=0.02,momentum=0.9,nesterov=on,rate=0.1%");
   profile(1'000'000);
   ASSERT_TRUE(profile(1'000'000));
   const Decision& sparse = now_[6].decision;
