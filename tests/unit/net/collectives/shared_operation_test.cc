@@ -145,9 +145,19 @@ std::size_t pages_used(World& world) {
   return used;
 }
 
+// Returns true once `pages` pages are used. Each call of pages_used() runs a turn of every loop.
+bool becomes_used(World& world, std::size_t pages) {
+  for (int looks = 0; looks < 100'000; ++looks) {
+    if (pages_used(world) == pages) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Waits until no page is used: a rank learns by a message of another one that its block has been read.
 bool all_free(World& world) {
-  return world.wait([&] { return pages_used(world) == 0; });
+  return becomes_used(world, 0);
 }
 
 TEST(SharedOperation, WithoutRoomDataTakesTheOtherWay) {
@@ -257,16 +267,6 @@ void cancel_first_tags(World& world, Rank rank) {
     notify();
   });
   ASSERT_TRUE(world.wait([&] { return cancelled == 1; }));
-}
-
-// Returns true once `pages` pages are used. Each call of pages_used() runs a turn of every loop.
-bool becomes_used(World& world, std::size_t pages) {
-  for (int looks = 0; looks < 100'000; ++looks) {
-    if (pages_used(world) == pages) {
-      return true;
-    }
-  }
-  return false;
 }
 
 TEST(SharedOperation, WhatARankNeverBeginsIsFreedWhenItCancelsIt) {
