@@ -8,16 +8,10 @@
 #include <vector>
 
 #include "runtime/net/collectives/turn_queue.h"
-#include "tests/conformance/collectives_worlds.h"
+#include "tests/unit/net/collectives/allreduces.h"
 
 namespace sirtaki::net::testing {
 namespace {
-
-WorldOptions memory_of(std::size_t bytes) {
-  WorldOptions options;
-  options.shared_bytes = bytes;
-  return options;
-}
 
 using Effect = TurnQueue::Effect;
 
@@ -52,117 +46,9 @@ TEST(TurnQueue, DropsItsPiecesWhenItGoes) {
   EXPECT_EQ(witness.use_count(), 1);
 }
 
-// Input that differs by rank and position and has exact sums. It lies in shared memory of the collectives if `lent` is
-// set and space is left, else in private memory. Use it on the loop of the rank.
-class Numbers {
- public:
-  Numbers() = default;
-  Numbers(Collectives& net, std::size_t count, bool lent) : own_(count) {
-    for (std::size_t i = 0; i < count; ++i) {
-      own_[i] = static_cast<float>(net.rank() + 1) * static_cast<float>(i % 1009);
-    }
-    if (lent) {
-      lent_ = net.allocate_shared(count * sizeof(float));
-      const auto bytes = std::as_bytes(std::span(own_)).first(lent_.memory.size());
-      std::ranges::copy(bytes, lent_.memory.begin());
-    }
-  }
-  bool lent() const { return lent_.keeps != nullptr; }
-  CollectiveArgs args(OpTag tag) {
-    CollectiveArgs args;
-    args.tag = tag;
-    args.out = lent() ? lent_.memory : std::as_writable_bytes(std::span(own_));
-    args.in = args.out;
-    return args;
-  }
-  bool are_sums(int ranks) const {
-    std::vector<float> sums(own_.size());
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      sums[i] = static_cast<float>(ranks * (ranks + 1) / 2) * static_cast<float>(i % 1009);
-    }
-    return lent() ? std::ranges::equal(lent_.memory, std::as_bytes(std::span(sums))) : own_ == sums;
-  }
-
- private:
-  std::vector<float> own_;
-  SharedBuffer lent_;
-};
-
-// Allreduces that are all in flight at once.
-class Batch {
- public:
-  Batch(World& world, int operations, std::size_t elements, bool lent = false)
-      : world_(world), elements_(elements), lent_(lent), memory_(static_cast<std::size_t>(operations * world.size())) {}
-
-  void start(std::uint64_t first_tag) {
-    const auto ranks = static_cast<std::size_t>(world_.size());
-    for (std::size_t i = 0; i < memory_.size(); ++i) {
-      const auto rank = static_cast<Rank>(i % ranks);
-      const OpTag tag(first_tag + i / ranks);
-      world_.on(rank, [this, rank, tag, i] {
-        memory_[i] = Numbers(world_.at(rank), elements_, lent_);
-        found_lent_ += memory_[i].lent() ? 1 : 0;
-        world_.at(rank).start(memory_[i].args(tag), [this, i](const Status& status) {
-          if (status.ok()) {
-            wrong_ += memory_[i].are_sums(world_.size()) ? 0 : 1;
-          } else {
-            ++failed_;
-          }
-          memory_[i] = Numbers();
-          ++ended_;
-          notify();
-        });
-      });
-    }
-  }
-  bool ended() const { return ended_ == static_cast<int>(memory_.size()); }
-  int failed() const { return failed_; }
-  int wrong() const { return wrong_; }
-  int lent() const { return found_lent_; }
-
- private:
-  World& world_;
-  const std::size_t elements_;
-  const bool lent_;
-  std::vector<Numbers> memory_;
-  std::atomic<int> found_lent_{0};
-  std::atomic<int> ended_{0};
-  std::atomic<int> failed_{0};
-  std::atomic<int> wrong_{0};
-};
-
-std::size_t pages_used(World& world) {
-  std::atomic<int> answers{0};
-  std::atomic<std::size_t> used{0};
-  for (Rank rank = 0; rank < world.size(); ++rank) {
-    world.on(rank, [&, rank] {
-      used += world.shared(rank)->pages_used();
-      ++answers;
-      notify();
-    });
-  }
-  EXPECT_TRUE(world.wait([&] { return answers == world.size(); }));
-  return used;
-}
-
-// Returns true once `pages` pages are used. Each call of pages_used() runs a turn of every loop.
-bool becomes_used(World& world, std::size_t pages) {
-  for (int looks = 0; looks < 100'000; ++looks) {
-    if (pages_used(world) == pages) {
-      return true;
-    }
-  }
-  return false;
-}
-
-// Waits until no page is used: a rank learns by a message of another one that its block has been read.
-bool all_free(World& world) {
-  return becomes_used(world, 0);
-}
-
 TEST(SharedOperation, WithoutRoomDataTakesTheOtherWay) {
   const auto world = make_tcp_world(3, memory_of(2 * kMiB));
-  Batch batch(*world, 6, 600'001);
+  Allreduces batch(*world, 6, 600'001);
   batch.start(1);
   ASSERT_TRUE(world->wait([&] { return batch.ended(); }));
   EXPECT_EQ(batch.failed(), 0);
@@ -174,7 +60,7 @@ TEST(SharedOperation, SumsInLentMemoryAreThoseOfOtherMemory) {
   for (const int ranks : {2, 3, 4, 5}) {
     const auto world = make_tcp_world(ranks, memory_of(16 * kMiB));
     for (std::uint64_t round = 0; round < 10; ++round) {
-      Batch batch(*world, 3, 290'001 + 1009 * round, true);
+      Allreduces batch(*world, 3, 290'001 + 1009 * round, true);
       batch.start(10 * round);
       ASSERT_TRUE(world->wait([&] { return batch.ended(); }));
       EXPECT_EQ(batch.failed() + batch.wrong(), 0) << ranks << " ranks";
@@ -186,25 +72,13 @@ TEST(SharedOperation, SumsInLentMemoryAreThoseOfOtherMemory) {
 
 TEST(SharedOperation, BesideLentMemoryOthersMayHaveNone) {
   const auto world = make_tcp_world(3, memory_of(2 * kMiB));
-  Batch batch(*world, 6, 200'001, true);
+  Allreduces batch(*world, 6, 200'001, true);
   batch.start(1);
   ASSERT_TRUE(world->wait([&] { return batch.ended(); }));
   EXPECT_EQ(batch.failed() + batch.wrong(), 0);
   EXPECT_GT(batch.lent(), 0);
   EXPECT_LT(batch.lent(), 18);
   EXPECT_TRUE(all_free(*world));
-}
-
-void cancel_after(World& world, Rank rank, OpTag tag, std::uint64_t turns, std::atomic<int>& cancelled) {
-  world.on(rank, [&world, rank, tag, turns, &cancelled] {
-    if (turns > 0) {
-      cancel_after(world, rank, tag, turns - 1, cancelled);
-      return;
-    }
-    world.at(rank).cancel(tag, {Code::kAborted, "test"});
-    ++cancelled;
-    notify();
-  });
 }
 
 class Cancelled : public ::testing::TestWithParam<bool> {};
@@ -216,7 +90,7 @@ TEST_P(Cancelled, OperationsLeaveNoBlockBehind) {
   int lent = 0;
   std::atomic<int> cancelled{0};
   for (std::uint64_t round = 0; round < 25; ++round) {
-    Batch batch(*world, 4, 200'000, GetParam());
+    Allreduces batch(*world, 4, 200'000, GetParam());
     batch.start(100 * round);
     // Every rank cancels the same operation, at a random moment of its own.
     const OpTag tag(100 * round + random() % 4);
@@ -308,7 +182,7 @@ TEST(SharedOperation, WhatNobodyReadsGivesWayToData) {
   cancel_first_tags(*world, 1);
   const Alone unread(*world, 0, 1, 300'000);
   ASSERT_TRUE(becomes_used(*world, 10));
-  Batch batch(*world, 4, 600'001);
+  Allreduces batch(*world, 4, 600'001);
   batch.start(100);
   ASSERT_TRUE(world->wait([&] { return batch.ended(); }));
   EXPECT_EQ(batch.failed() + batch.wrong(), 0);
@@ -319,7 +193,7 @@ TEST(SharedOperation, WhatNobodyReadsGivesWayToData) {
 
 TEST(SharedOperation, AbortEndsAllWithTheFirstCause) {
   const auto world = make_tcp_world(2, memory_of(4 * kMiB));
-  Batch batch(*world, 4, 1'000'000);
+  Allreduces batch(*world, 4, 1'000'000);
   // Rank 1 aborts before it has started an operation, so that none of rank 0 can complete.
   world->on(1, [&world] { world->at(1).abort({Code::kAborted, "test"}); });
   batch.start(1);
