@@ -21,7 +21,8 @@ SCHEDULER = {"scheduler", "scheduler/plan", "scheduler/link", "scheduler/dispatc
 RENDEZVOUS = {"runtime/rendezvous", "runtime/rendezvous/auth", "runtime/rendezvous/link"}
 NET = {*BASE, "kernels", "runtime/device", *RENDEZVOUS}
 TRANSPORT = {
-    *("runtime/net", "runtime/net/link", "runtime/net/tcp", "runtime/net/shm", "runtime/net/collectives"),
+    *("runtime/net", "runtime/net/link", "runtime/net/tcp", "runtime/net/shm", "runtime/net/batch"),
+    "runtime/net/collectives",
     *("runtime/net/gloo", "runtime/net/device", "runtime/net/device/nccl"),
 }
 ENGINE = {*NET, *TRANSPORT, "compression", "compression/codecs", *SCHEDULER, "runtime/control", "runtime/hub"}
@@ -49,7 +50,8 @@ LAYERS: dict[str, set[str]] = {
     "runtime/net/link": NET,
     "runtime/net/shm": {*NET, "runtime/net/link"},
     "runtime/net/tcp": {*NET, "runtime/net/link"},
-    "runtime/net/collectives": {*NET, "runtime/net/link", "runtime/net/shm"},
+    "runtime/net/batch": {*NET, "runtime/net/link", "runtime/net/shm"},
+    "runtime/net/collectives": {*NET, "runtime/net/link", "runtime/net/shm", "runtime/net/batch"},
     "runtime/net/gloo": {*NET, "runtime/net/link", "runtime/net/collectives"},
     "runtime/net/device": {*NET, "runtime/net/link", "runtime/net/collectives"},
     "runtime/net/device/nccl": {*NET, "runtime/net/link", "runtime/net/collectives", "runtime/net/device"},
