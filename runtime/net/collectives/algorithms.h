@@ -23,6 +23,10 @@ std::shared_ptr<Operation> make_allgather(Operation::Setup setup);
 std::shared_ptr<Operation> make_alltoall(Operation::Setup setup);
 std::shared_ptr<Operation> make_barrier(Operation::Setup setup);
 
+// An allreduce in a batch with others (batch_exchange.h). All ranks make the same choice.
+bool goes_in_a_batch(const Operation::Setup& setup);
+std::shared_ptr<Operation> make_batched_allreduce(Operation::Setup setup);
+
 // The same through shared memory. All ranks make the same choice.
 bool goes_through_shared_memory(const Operation::Setup& setup);
 std::shared_ptr<Operation> make_shared_operation(Operation::Setup setup);

@@ -38,6 +38,9 @@ class PartCollectives final : public Collectives {
 }  // namespace
 
 std::shared_ptr<Operation> make_operation(Operation::Setup setup) {
+  if (goes_in_a_batch(setup)) {
+    return make_batched_allreduce(std::move(setup));
+  }
   if (goes_through_shared_memory(setup)) {
     return make_shared_operation(std::move(setup));
   }
@@ -67,7 +70,12 @@ DirectCollectives::DirectCollectives(PointToPoint& link, const DirectOptions& op
     : link_(link),
       options_(options),
       shared_(std::move(shared)),
-      workshop_(workshop ? std::move(workshop) : make_workshop(link.loop(), options)) {}
+      workshop_(workshop ? std::move(workshop) : make_workshop(link.loop(), options)) {
+  if (shared_) {
+    batches_ = std::make_shared<BatchExchange>(
+        link, shared_, [this](OpTag tag, const BatchExchange::Announced& announced) { compare(tag, announced); });
+  }
+}
 
 DirectCollectives::~DirectCollectives() {
   const Status gone(Code::kShutdown, "the collectives were closed");
@@ -107,6 +115,7 @@ void DirectCollectives::start(CollectiveArgs args, Done done) {
   setup.options = &options_;
   setup.turns = &workshop_->turns;
   setup.shared = shared_;
+  setup.batches = batches_.get();
   setup.args = std::move(args);
   setup.finished = [this, tag, moved = std::move(done)](Status status) mutable {
     operations_.erase(tag);
@@ -114,7 +123,27 @@ void DirectCollectives::start(CollectiveArgs args, Done done) {
   };
   const auto operation = make_operation(std::move(setup));
   operations_.emplace(tag, operation);
+  if (batches_) {
+    batches_->open();
+  }
   operation->run();
+  if (const auto announced = batches_ ? batches_->announced(tag) : std::nullopt) {
+    compare(tag, *announced);
+  }
+}
+
+// Ends an operation that is not in a batch here, but on another rank. No message of it would ever meet one of that
+// rank.
+void DirectCollectives::compare(OpTag tag, const BatchExchange::Announced& announced) {
+  const auto found = operations_.find(tag);
+  if (found == operations_.end() || found->second->batched()) {
+    return;
+  }
+  const auto operation = found->second;
+  const Expectation here = operation->expectation();
+  const Status cause = mismatch_error(job_rank(announced.peer), here, announced.there);
+  batches_->refuse(tag, here, cause);
+  operation->fail(cause);
 }
 
 std::vector<std::shared_ptr<Operation>> DirectCollectives::in_flight_of(const TagGroup& tags) const {
@@ -138,6 +167,9 @@ void DirectCollectives::cancel(TagGroup tags, Status cause) {
   SRT_IN_LOOP(link_.loop());
   const auto found = in_flight_of(tags);
   link_.cancel(tags, cause);
+  if (batches_) {
+    batches_->cancel(tags, cause);
+  }
   for (const auto& operation : found) {
     operation->fail(cause);
   }
@@ -150,6 +182,7 @@ void DirectCollectives::forget(const TagGroup& tags) {
   SRT_IN_LOOP(link_.loop());
   link_.forget(tags);
   if (shared_) {
+    batches_->forget(tags);
     shared_->forget(tags);
   }
 }

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/net/batch/batch_exchange.h"
 #include "runtime/net/collectives/operation.h"
 
 namespace sirtaki::net {
@@ -45,12 +46,14 @@ class DirectCollectives final : public Collectives {
 
  private:
   void reply(Done done, Status status);
+  void compare(OpTag tag, const BatchExchange::Announced& announced);
   std::vector<std::shared_ptr<Operation>> in_flight_of(const TagGroup& tags) const;
 
   PointToPoint& link_;
   const DirectOptions options_;
   const std::shared_ptr<SharedMemory> shared_;
   const std::shared_ptr<Workshop> workshop_;
+  std::shared_ptr<BatchExchange> batches_;  // null without shared memory
   Status aborted_;
   std::unordered_map<OpTag, std::shared_ptr<Operation>> operations_;
 };

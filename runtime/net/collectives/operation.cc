@@ -81,6 +81,7 @@ void Operation::fail(const Status& cause) {
   }
   status_ = cause;
   setup_.link->cancel(setup_.args.tag, cause);
+  on_failed(cause);
 }
 
 void Operation::drop() {

@@ -14,6 +14,7 @@
 #include "runtime/net/collectives/staging.h"
 #include "runtime/net/collectives/turn_queue.h"
 #include "runtime/net/link/hosts.h"
+#include "runtime/net/link/mismatch.h"
 #include "runtime/net/link/point_to_point.h"
 #include "runtime/net/shm/shared_memory.h"
 
@@ -45,6 +46,8 @@ struct DirectOptions {
 // alltoall are not among them.
 std::uint32_t signature_of(const CollectiveArgs& args);
 
+class BatchExchange;
+
 class Operation : public std::enable_shared_from_this<Operation> {
  public:
   struct Setup {
@@ -53,6 +56,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
     const DirectOptions* options = nullptr;
     TurnQueue* turns = nullptr;
     std::shared_ptr<SharedMemory> shared;  // null: all data is sent over the link
+    BatchExchange* batches = nullptr;      // null: no operation goes in a batch
     CollectiveArgs args;
     Done finished;  // called once, never from inside run()
   };
@@ -66,11 +70,17 @@ class Operation : public std::enable_shared_from_this<Operation> {
   void fail(const Status& cause);
   // Detaches the caller: `finished` is destroyed without a call.
   void drop();
+  // Returns whether the operation goes in a batch.
+  virtual bool batched() const { return false; }
+  // Returns what a rank with the same arguments has, too.
+  Expectation expectation() const { return {setup_.args.in.size(), check_}; }
 
  protected:
   virtual void begin() = 0;
   // Called once no message is in flight, before `finished`.
   virtual void let_go() {}
+  // Called once, when the operation gets its first error.
+  virtual void on_failed(const Status& /*cause*/) {}
 
   const CollectiveArgs& args() const { return setup_.args; }
   const DirectOptions& options() const { return *setup_.options; }
@@ -81,6 +91,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool one_host() const { return setup_.link->one_host(); }
   Duration link_round_trip() const { return setup_.link->round_trip(); }
 
+  BatchExchange& batches() const { return *setup_.batches; }
+  Loop& loop() const { return setup_.link->loop(); }
   Staging staging(std::size_t bytes) { return setup_.pool->take(bytes); }
   // Runs `then` if the message succeeded and the operation is still running. `check` extends the fingerprint of the
   // arguments.
@@ -96,6 +108,12 @@ class Operation : public std::enable_shared_from_this<Operation> {
   void recv(Rank peer, std::uint32_t slot, Bytes out, Then then, std::uint32_t check = 0) {
     ++pending_;
     setup_.link->recv(envelope(peer, slot, check), out, completion(std::move(then)));
+  }
+  // Returns a callback for work that keeps the operation alive, and runs `then` as messages do.
+  template <class Then>
+  Done pending(Then then) {
+    ++pending_;
+    return completion(std::move(then));
   }
   // Runs `then`, which touches so many bytes, in a turn of its own, after more urgent ones, if the operation is still
   // running. Work that takes less time than a turn runs at once.
