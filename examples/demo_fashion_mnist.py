@@ -42,6 +42,7 @@ class Report:
     epochs: list[Epoch] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
     local: dict[str, Any] = field(default_factory=dict)
+    curve: list[tuple[float, float]] = field(default_factory=list)
 
 
 class Plain:
@@ -122,6 +123,50 @@ class Distributed(Plain):
         self._hvd.shutdown()
 
 
+class Curve:
+    """Training loss of every step against the seconds of training, which begin with the first step.
+
+    The clock stands still between passes, so that the test images cost nothing.
+    """
+
+    WINDOW = 20  # steps of the running mean
+    MOST_POINTS = 400
+
+    def __init__(self) -> None:
+        self._losses: list[float] = []
+        self._times: list[float] = []
+        self._begin = 0.0
+
+    @property
+    def steps(self) -> int:
+        """Returns the number of steps so far."""
+        return len(self._times)
+
+    @property
+    def seconds(self) -> float:
+        """Returns the seconds of training at the end of the last step."""
+        return self._times[-1] if self._times else 0.0
+
+    def resume(self) -> None:
+        """Lets the clock go on; called right before the first step of a pass."""
+        self._begin = time.perf_counter() - self.seconds
+
+    def add(self, loss: float) -> None:
+        """Notes the loss of a step that has just ended."""
+        self._losses.append(loss)
+        self._times.append(time.perf_counter() - self._begin)
+
+    def points(self, world: Plain) -> list[tuple[float, float]]:
+        """Returns (seconds, running mean of the loss over the ranks and the last 20 steps), at most 400 pairs."""
+        losses = world.mean(self._losses, "demo.curve")
+        stride = -(-self.steps // self.MOST_POINTS)
+        points = []
+        for end in range(self.steps, 0, -stride):
+            last = losses[max(0, end - self.WINDOW) : end]
+            points.append((round(self._times[end - 1], 4), round(sum(last) / len(last), 5)))
+        return points[::-1]
+
+
 class LiveLine:
     """One line, rewritten on a terminal; elsewhere a new line every `interval` seconds."""
 
@@ -158,6 +203,8 @@ class Trainer:
         self._train, self._test = load(train=True), load(train=False)
         self.parameters = sum(p.numel() for p in self._model.parameters())
         self.steps = len(self._train) // self._global_batch
+        self._curve = Curve()
+        world.mean([0.0], "demo.begin")  # no rank begins its first step while others still read the images
 
     def epoch(self, number: int) -> Epoch:
         """Makes one pass over the training images and one over the test images; returns equal results on every rank."""
@@ -170,18 +217,25 @@ class Trainer:
         """Returns counters of local updates; empty without them."""
         return self._world.local_stats(self._optimizer)
 
+    def curve(self) -> list[tuple[float, float]]:
+        """Returns the training loss against the seconds of training; every rank must call curve()."""
+        return self._curve.points(self._world)
+
     def _pass(self, number: int) -> tuple[float, float, float]:
         world, line = self._world, LiveLine(self._world.rank == 0, self._live)
         batches = self._train.batches(self._global_batch // world.size, number, world.rank, world.size)
         total = waited = elapsed = 0.0
         begin, waited_before = time.perf_counter(), world.waited(self._optimizer)
+        self._curve.resume()
         for step, (images, labels) in enumerate(batches, 1):
             self._optimizer.zero_grad()
             loss = F.cross_entropy(self._model(images), labels)
             loss.backward()
             self._optimizer.step()
             waited = world.waited(self._optimizer) - waited_before
-            total += loss.item()
+            value = loss.item()
+            self._curve.add(value)
+            total += value
             elapsed = time.perf_counter() - begin
             exposed = f"  exposed communication {waited / elapsed:4.0%}" if world.size > 1 else ""
             line.show(
@@ -214,7 +268,7 @@ def main() -> None:
     report = Report(world.size, trainer.parameters, args.global_batch, trainer.steps)
     for number in range(args.epochs):
         report.epochs.append(trainer.epoch(number))
-    report.stats, report.local = world.stats(), trainer.local_stats()
+    report.stats, report.local, report.curve = world.stats(), trainer.local_stats(), trainer.curve()
     if world.rank == 0 and args.report is not None:
         args.report.write_text(json.dumps(asdict(report), indent=1))
     world.close()

@@ -3,8 +3,9 @@
 If the caller is root, the ranks run in network namespaces of their own, joined by links of 100 Mbit/s; otherwise they
 communicate over loopback. Both trainings see the same batches, so their accuracy must agree; the exit status is 1 if it
 does not. The same training follows with compression=auto, then with local_updates=auto in addition; the accuracy of
-both must be near. Finally a part of the training is timed with each way of waiting for gradients (sync=), whose
-parameters must be equal.
+both must be near. DDP and PowerSGD of torch train for some seconds on the same links and batches; one table shows the
+training loss of all from the first step on, and decides nothing. Finally a part of the training is timed with each way
+of waiting for gradients (sync=), whose parameters must be equal.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ PYTHON = str(ROOT / ".venv/bin/python")
 SIRTAKIRUN = str(ROOT / ".venv/bin/sirtakirun")
 PROGRAM = str(ROOT / "examples/demo_fashion_mnist.py")
 OVERLAP = str(ROOT / "examples/demo_overlap.py")
+BASELINES = str(ROOT / "examples/demo_baselines.py")
 LIVE = re.compile(r"^(?:\[[^\]]*\]\s?)?(  epoch \d+  step +(\d+)/(\d+) .*)$")
 QUIET_SECONDS = 5.0
 TOLERANCE = 0.02
 COMPRESSED_TOLERANCE = 0.03
+OVERLAP_SECONDS = 3  # of each way of waiting
+BUSY_LOAD = 1.5  # processes per core at the start, from which on timings say little
+TABLE_SECONDS = (1, 2, 5, 10, 15)
 
 
 class Screen:
@@ -125,17 +130,22 @@ def train_plain(args: argparse.Namespace, report: Path) -> dict[str, Any]:
 
 
 def on_ranks(
-    args: argparse.Namespace, net: netns.Net | None, program: Sequence[str], options: Sequence[str] = ()
+    args: argparse.Namespace,
+    net: netns.Net | None,
+    program: Sequence[str],
+    options: Sequence[str] = (),
+    environment: dict[str, str] | None = None,
 ) -> None:
     """Runs a program on all ranks. `options`: options for sirtakirun."""
+    environment = environment or {}
     threads = ["--threads", str(max(1, (os.cpu_count() or 1) // args.ranks))]
     launch = [SIRTAKIRUN, "-np", str(args.ranks), *options]
     if net is None:
-        run([*launch, PYTHON, *program, *threads])
+        run([*launch, PYTHON, *program, *threads], environment)
         return
     launch += ["--rendezvous-address", net.address(netns.LAUNCHER)]
     exec_in_node = [PYTHON, "-m", "benchmarks.netns", "exec", "--", PYTHON]
-    run(net.command(netns.LAUNCHER, [*launch, *exec_in_node, *program, *threads]), net.environment())
+    run(net.command(netns.LAUNCHER, [*launch, *exec_in_node, *program, *threads]), {**net.environment(), **environment})
 
 
 @dataclass
@@ -146,13 +156,15 @@ class Ranks:
     links: list[netns.NodeBytes]  # after the training; empty on loopback
     compressed: dict[str, Any]  # the training with compression=auto
     local: dict[str, Any]  # the training with local_updates=auto in addition
+    ddp: dict[str, Any]  # DDP of torch, for some seconds
+    powersgd: dict[str, Any]  # PowerSGD of rank 4, for some seconds
     overlap: dict[str, dict[str, Any]]  # reports by value of sync
 
 
 def train_ranks(args: argparse.Namespace, folder: Path) -> Ranks:
-    """Runs the training on several ranks, dense and compressed, and a part of it with each way of waiting."""
-    names = ("ranks", "compressed", "local", "overlap")
-    report, compressed, local, overlap = (folder / f"{name}.json" for name in names)
+    """Runs the training on several ranks, dense and compressed, and parts of it with torch and each way of waiting."""
+    names = ("ranks", "compressed", "local", "ddp", "powersgd", "overlap")
+    report, compressed, local, ddp, powersgd, overlap = (folder / f"{name}.json" for name in names)
     print()
     with netns.unwinding_on_signals(), network(args) as net:
         print(f"sirtaki, {args.ranks} ranks, {args.epochs} epochs", flush=True)
@@ -163,10 +175,25 @@ def train_ranks(args: argparse.Namespace, folder: Path) -> Ranks:
         on_ranks(args, net, [*training, str(compressed)], ["--compression", "auto"])
         print("the same with local_updates=auto besides", flush=True)
         on_ranks(args, net, [*training, str(local)], ["--local-updates", "auto", "--compression", "auto"])
+        print(f"torch on the same links and batches: DDP for {args.seconds:g} s", flush=True)
+        train_torch(args, net, "ddp", ddp)
+        print(f"torch on the same links and batches: PowerSGD of rank 4 for {args.seconds:g} s", flush=True)
+        train_torch(args, net, "powersgd", powersgd)
         print('sirtaki, a stretch of the same with sync="step", "backward" and "forward" in turns', flush=True)
-        on_ranks(args, net, [OVERLAP, "--report", str(overlap)])
-    read = [json.loads(path.read_text()) for path in (report, compressed, local, overlap)]
+        on_ranks(args, net, [OVERLAP, "--seconds", str(OVERLAP_SECONDS), "--report", str(overlap)])
+    read = [json.loads(path.read_text()) for path in (report, compressed, local, ddp, powersgd, overlap)]
     return Ranks(read[0], links, *read[1:])
+
+
+def train_torch(args: argparse.Namespace, net: netns.Net | None, system: str, report: Path) -> None:
+    """Trains for some seconds with a baseline on Gloo."""
+    with tempfile.TemporaryDirectory(prefix="sirtaki-demo-meet-") as meet:
+        program = [BASELINES, "--system", system, "--meet", meet, "--seconds", str(args.seconds)]
+        interface = "lo" if net is None else netns.INTERFACE
+        on_ranks(args, net, [*program, "--report", str(report)], environment={"GLOO_SOCKET_IFNAME": interface})
+    figures = json.loads(report.read_text())
+    seconds, loss = figures["curve"][-1]
+    print(f"  {figures['steps']} steps in {seconds:.1f} s, loss {loss:.4f}", flush=True)
 
 
 def rows(plain: dict[str, Any], ranks: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -254,6 +281,49 @@ def print_near(title: str, line: str, plain: dict[str, Any], other: dict[str, An
     return lost <= COMPRESSED_TOLERANCE
 
 
+def loss_at(curve: Sequence[Sequence[float]], seconds: float) -> float | None:
+    """Returns the loss of the last step that had ended by then; None before the first and after the last step."""
+    if seconds > curve[-1][0]:
+        return None
+    return next((loss for when, loss in reversed(curve) if when <= seconds), None)
+
+
+def seconds_to(curve: Sequence[Sequence[float]], loss: float) -> float | None:
+    """Returns the seconds until the loss is that low for the first time; None if it never is."""
+    return next((when for when, found in curve if found <= loss), None)
+
+
+def print_race(ranks: Ranks) -> None:
+    """Prints the training loss of all methods from the first step on, and the seconds to the last loss of DDP."""
+    named = {
+        "DDP": ranks.ddp,
+        "PowerSGD rank 4": ranks.powersgd,
+        "compression=auto": ranks.compressed,
+        "both auto": ranks.local,
+    }
+    curves = {name: report["curve"] for name, report in named.items()}
+    print("\ntraining loss after the first seconds of training (mean over the ranks and the last 20 steps)")
+    print(f"  {'':<18}" + "".join(f"{f'{seconds} s':>9}" for seconds in TABLE_SECONDS))
+    for name, curve in curves.items():
+        losses = [loss_at(curve, seconds) for seconds in TABLE_SECONDS]
+        print(f"  {name:<18}" + "".join("        -" if loss is None else f"{loss:>9.3f}" for loss in losses))
+    target = curves["DDP"][-1][1]
+    times = {name: seconds_to(curve, target) for name, curve in curves.items()}
+    told = (
+        f"{name} " + (f"not in {curves[name][-1][0]:.1f}" if when is None else f"{when:.1f}")
+        for name, when in times.items()
+    )
+    print(f"  seconds to loss {target:.3f}: " + ", ".join(told))
+
+
+def busy_line() -> str | None:
+    """Returns a warning if other programs occupy the cores; None if they do not."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load <= BUSY_LOAD * cores:
+        return None
+    return f"the machine is busy (load average {load:.1f} on {cores} cores): results are then not comparable"
+
+
 def print_overlap(overlap: dict[str, dict[str, Any]]) -> bool:
     """Prints the three ways of waiting for gradients side by side; returns true if their parameters agree."""
     print("\nsync=            samples/s   exposed communication")
@@ -287,7 +357,11 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--rate", type=float, default=100.0, help="Mbit/s of each rank's link")
     parser.add_argument("--loopback", action="store_true", help="no namespaces")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each of DDP and PowerSGD")
     args = parser.parse_args()
+    busy = busy_line()
+    if busy is not None:
+        print(busy, flush=True)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="sirtaki-demo-") as folder:
         try:
@@ -303,6 +377,9 @@ def main() -> int:
         status = 1
     if not print_near("local_updates=auto, compression=auto", local_line(dense, local), plain, local):
         status = 1
+    print_race(ranks)
+    if busy is not None:
+        print(f"  {busy}")
     if not print_overlap(ranks.overlap):
         status = 1
     print(f"  the demo took {(time.monotonic() - begin) / 60:.1f} minutes")

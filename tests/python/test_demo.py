@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -54,3 +55,67 @@ def test_local_updates_stand_beside_dense_in_one_line(demo: ModuleType) -> None:
         "20.0 ms a step, dense 80.0 ms (4.00x); 1/10.0 of the bytes; accuracy 90.00%, dense 90.00%; at the end local, "
         "8 steps between merges, 2 of them while one is on its way (link)"
     )
+
+
+def ranks(demo: ModuleType, **curves: list[list[float]]) -> Any:
+    names = ("training", "compressed", "local", "ddp", "powersgd")
+    reports = {name: {"curve": curves.get(name, [[1.0, 9.0]])} for name in names}
+    return demo.Ranks(links=[], overlap={}, **reports)
+
+
+def test_the_race_shows_losses_from_the_first_step_and_seconds_to_the_last_loss_of_ddp(
+    demo: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo.print_race(
+        ranks(
+            demo,
+            ddp=[[0.5, 2.3], [1.5, 2.0], [15.2, 0.8]],
+            powersgd=[[0.9, 2.1], [6.0, 0.7], [15.1, 0.5]],
+            compressed=[[1.0, 1.5], [4.0, 0.8], [12.0, 0.4]],
+            local=[[1.25, 2.2], [3.0, 0.81]],
+        )
+    )
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "training loss after the first seconds of training (mean over the ranks and the last 20 steps)",
+        "                          1 s      2 s      5 s     10 s     15 s",
+        "  DDP                   2.300    2.000    2.000    2.000    2.000",
+        "  PowerSGD rank 4       2.100    2.100    2.100    0.700    0.700",
+        "  compression=auto      1.500    1.500    0.800    0.800        -",
+        "  both auto                 -    2.200        -        -        -",
+        "  seconds to loss 0.800: DDP 15.2, PowerSGD rank 4 6.0, compression=auto 4.0, both auto not in 3.0",
+    ]
+
+
+def test_a_busy_machine_is_said(demo: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo.os, "cpu_count", lambda: 2)
+    for load, busy in ((3.0, False), (3.1, True)):
+        monkeypatch.setattr(demo.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        line = demo.busy_line()
+        assert (line is not None) is busy
+        assert line is None or ("load average 3.1 on 2 cores" in line and "not comparable" in line)
+
+
+@pytest.fixture
+def training_program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(DEMO.parents[1] / "examples"))
+    return importlib.import_module("demo_fashion_mnist")
+
+
+def test_a_curve_is_a_running_mean_of_few_points_whose_clock_stops_between_passes(
+    training_program: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(training_program.time, "perf_counter", lambda: clock[0])
+    curve = training_program.Curve()
+    for _ in range(2):
+        clock[0] += 50.0
+        curve.resume()
+        for _ in range(500):
+            clock[0] += 0.25
+            curve.add(float(curve.steps))
+    points = curve.points(training_program.Plain())
+    assert len(points) == 334
+    assert points[-1] == (250.0, 989.5)
+    assert points[0] == (0.25, 0.0)
+    assert points[4] == (3.25, 6.0)
