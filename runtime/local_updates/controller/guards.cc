@@ -204,14 +204,19 @@ std::vector<Alarm> Guards::judge(const RoundStats& stats) {
   return alarms;
 }
 
+void Guards::forget_variances() {
+  variances_.clear();
+  variance_steps_.clear();
+  variance_strikes_ = 0;
+}
+
 void Guards::restart() {
   for (FragmentNorms& norms : norms_) {
     norms.forget();
   }
   std::ranges::fill(records_, Record{});
-  variances_.clear();
-  variance_steps_.clear();
-  variance_strikes_ = loss_strikes_ = 0;
+  forget_variances();
+  loss_strikes_ = 0;
 }
 
 void Guards::reform(const std::vector<int>& old_rank) {

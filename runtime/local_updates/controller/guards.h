@@ -102,6 +102,8 @@ class Guards {
 
   // Drops all norms and variances, because the past does not apply after a rollback.
   void restart();
+  // Drops the variances, because with another encoding ranks keep other residuals, which are part of their differences.
+  void forget_variances();
   // Renumbers ranks. `old_rank[r]` is the previous number of rank r; -1: a new member.
   void reform(const std::vector<int>& old_rank);
 

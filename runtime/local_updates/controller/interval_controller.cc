@@ -197,6 +197,9 @@ Status IntervalController::apply(const Wish& wish) {
   now_.steps = wish.steps;
   now_.delay = delay_for(wish);
   now_.encoding = wish.encoding;
+  if (now_.encoding != local_.encoding) {
+    guards_.forget_variances();
+  }
   now_.escalation = wish.escalation;
   if (wish.escalation == Escalation::kNone && now_.delay > 0) {
     now_.escalation = Escalation::kOverlap;

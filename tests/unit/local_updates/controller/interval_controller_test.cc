@@ -207,6 +207,24 @@ TEST(IntervalController, AutoSpendsBitsBeforeSteps) {
   }
 }
 
+// Residuals stay in the models, so fewer bits move the models of the ranks apart.
+TEST(IntervalController, ResidualsOfAnotherEncodingAreNoAlarm) {
+  Training training("auto:compress=on,warmup=0");
+  training.dense_us = 360'000;
+  training.rounds(30);
+  ASSERT_EQ(training.current().encoding, 1);
+  training.report = [&](std::vector<RankReport>& ranks) {
+    for (RankReport& rank : ranks) {
+      rank.norm2 *= training.current().encoding > 1 ? 5 : 1;
+    }
+  };
+  training.dense_us = 1'440'000;
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_TRUE(training.round().alarms.empty()) << i;
+  }
+  EXPECT_EQ(training.current().encoding, 2);
+}
+
 TEST(IntervalController, AutoFollowsALinkToMoreBitsAndFewer) {
   Training training("auto:compress=on,warmup=0");
   for (const auto& [dense_us, encoding] : std::vector<std::pair<std::int64_t, std::int64_t>>{
