@@ -25,6 +25,9 @@ constexpr std::int64_t kFastLink = 250'000'000;  // bytes per second
 constexpr std::int64_t kWrongPermille = 50;
 constexpr int kWrongProfiles = 2;
 constexpr int kLongestBan = 512;
+// A slower link counts once steps exceed the prediction for the link of before by this margin in so many profiles.
+constexpr std::int64_t kSlowerPermille = 250;
+constexpr int kSlowerProfiles = 2;
 
 bool within(std::int64_t value, std::int64_t of, std::int64_t permille) {
   return Wide{value} * 1000 <= Wide{of} * (1000 + permille);
@@ -149,23 +152,25 @@ void AutoPolicy::prune(Outcome& outcome, const Outcome& dense, const StepProfile
   }
 }
 
-// Compares a step with the last dense one, scaled by the ratio of the predictions for dense steps now and then.
-bool AutoPolicy::proved_wrong(const StepProfile& profile, std::int64_t dense_us) {
-  if (level_ == 0) {
-    dense_measured_us_ = profile.step_us;
-    dense_model_us_ = std::max<std::int64_t>(dense_us, 1);
-    worse_ = 0;
+// Compares steps with those of the level before the last change, scaled by the ratio of the predictions for that level
+// now and then. So a change that the model judges wrongly, in either direction, is taken back.
+bool AutoPolicy::proved_wrong(const StepProfile& profile, const std::vector<Outcome>& outcomes) {
+  if (!before_) {
     return false;
   }
-  const auto expected =
-      static_cast<std::int64_t>(Wide{dense_measured_us_} * dense_us / std::max<std::int64_t>(dense_model_us_, 1));
-  worse_ = dense_measured_us_ > 0 && !within(profile.step_us, expected, kWrongPermille) ? worse_ + 1 : 0;
+  const auto expected = static_cast<std::int64_t>(Wide{before_->measured_us} * outcomes[before_->level].step_us /
+                                                  std::max<std::int64_t>(before_->model_us, 1));
+  worse_ = within(profile.step_us, expected, kWrongPermille) ? 0 : worse_ + 1;
   return worse_ >= kWrongProfiles;
 }
 
 // Nothing is known of the steps yet, so the level is judged by the time of its gradients alone.
 std::optional<std::vector<PlannedTensor>> AutoPolicy::first(const StepProfile& link) {
-  if (!link.knows_link() || link.bytes_per_second >= kFastLink) {
+  if (!link.knows_link()) {
+    return std::nullopt;
+  }
+  trusted_link_ = link.bytes_per_second;
+  if (trusted_link_ >= kFastLink) {
     return std::nullopt;
   }
   StepProfile profile = link;
@@ -205,8 +210,32 @@ void AutoPolicy::explain(Outcome& outcome, const std::string& change) const {
   }
 }
 
-std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*step*/, const StepProfile& profile,
+// Small payloads take as long as ranks are late, so the link reads slower the more is compressed, and the policy would
+// compress ever more. The fastest reading counts until steps are longer than it explains (as the windowed maximum of
+// Cardwell et al., BBR, 2016).
+StepProfile AutoPolicy::with_trusted_link(const StepProfile& profile, const std::vector<PlannedTensor>& now) {
+  StepProfile seen = profile;
+  // Once may be the burst of a traffic shaper.
+  const std::int64_t twice = std::min(profile.bytes_per_second, std::exchange(last_link_, profile.bytes_per_second));
+  trusted_link_ = std::max(trusted_link_, twice);
+  if (trusted_link_ != profile.bytes_per_second && trusted_link_ > 0) {
+    seen.bytes_per_second = trusted_link_;
+    const std::int64_t expected_us = predict_tensors(now, seen, planner_).step_us;
+    slower_ = within(profile.step_us, expected_us, kSlowerPermille) ? 0 : slower_ + 1;
+    if (slower_ < kSlowerProfiles) {
+      return seen;
+    }
+  }
+  slower_ = 0;
+  trusted_link_ = profile.bytes_per_second;
+  return profile;
+}
+
+std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*step*/, const StepProfile& measured,
                                                                const std::vector<PlannedTensor>& now) {
+  const std::int64_t link_before = trusted_link_;
+  const StepProfile profile = with_trusted_link(measured, now);
+  const bool other_link = trusted_link_ < link_before || trusted_link_ / 2 > link_before;
   std::vector<Outcome> outcomes;
   for (std::size_t level = 0; level < levels_.size(); ++level) {
     outcomes.push_back(at_level(level, profile, now));
@@ -216,25 +245,26 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
               ms_text(now_us) + " predicted, " + ms_text(outcomes.front().step_us) + " dense, link " +
               link_text(profile) + ": ";
   at_rest_ = false;
-  if (proved_wrong(profile, outcomes.front().step_us)) {
-    decision_ += "steps became longer, back to dense";
+  if (proved_wrong(profile, outcomes)) {
+    level_ = before_->level;
+    decision_ += "steps became longer, back to " + levels_[level_].name;
     banned_ = ban_;
     ban_ = std::min(2 * ban_, kLongestBan);
-    level_ = 0;
+    before_.reset();
     worse_ = 0;
     hysteresis_ = {};
-    return std::move(outcomes.front().tensors);
+    return std::move(outcomes[level_].tensors);
   }
   if (banned_ > 0) {
     --banned_;
-    decision_ += "stays dense for " + std::to_string(banned_) + " more profiles";
+    decision_ += "stays for " + std::to_string(banned_) + " more profiles";
     return std::nullopt;
   }
   const std::size_t wanted = choose(outcomes, now_us);
   const int direction = wanted > level_ ? 1 : wanted < level_ ? -1 : 0;
   const bool judges = !std::exchange(judged_, true) && first_level_ > 0;
-  if (!hysteresis_.wants(direction, judges)) {
-    at_rest_ = direction == 0 && worse_ == 0;
+  if (!hysteresis_.wants(direction, judges || (other_link && link_before > 0))) {
+    at_rest_ = direction == 0 && worse_ == 0 && slower_ == 0;
     decision_ += direction == 0 ? "stays" : levels_[wanted].name + " wanted, to be confirmed";
     return std::nullopt;
   }
@@ -243,6 +273,7 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
     const Outcome dense = outcomes.front();
     prune(outcome, dense, profile);
   }
+  before_ = Before{level_, profile.step_us, outcomes[level_].step_us};
   level_ = wanted;
   const std::string change = ms_text(now_us) + " -> " + ms_text(outcome.step_us) + " ms predicted";
   explain(outcome, change);
@@ -253,8 +284,9 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
 void AutoPolicy::restart() {
   level_ = first_level_;
   judged_ = false;
+  slower_ = 0;
   hysteresis_ = {};
-  dense_measured_us_ = dense_model_us_ = 0;
+  before_.reset();
   worse_ = banned_ = 0;
   ban_ = 8;
   at_rest_ = false;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,7 @@ class AutoPolicy final : public CodecController {
   AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& planner, std::shared_ptr<const CodecFacts> facts);
 
   std::optional<std::vector<PlannedTensor>> first(const StepProfile& link) override;
-  std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,
+  std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& measured,
                                                      const std::vector<PlannedTensor>& now) override;
   bool at_rest() const override { return at_rest_; }
   const std::string& last_decision() const override { return decision_; }
@@ -44,7 +45,15 @@ class AutoPolicy final : public CodecController {
   std::size_t choose(const std::vector<Outcome>& outcomes, std::int64_t now_us) const;
   void explain(Outcome& outcome, const std::string& change) const;
   void prune(Outcome& outcome, const Outcome& dense, const StepProfile& profile) const;
-  bool proved_wrong(const StepProfile& profile, std::int64_t dense_us);
+  // The level before the last change: its measured step, and the prediction of that time.
+  struct Before {
+    std::size_t level = 0;
+    std::int64_t measured_us = 0;
+    std::int64_t model_us = 0;
+  };
+
+  bool proved_wrong(const StepProfile& profile, const std::vector<Outcome>& outcomes);
+  StepProfile with_trusted_link(const StepProfile& profile, const std::vector<PlannedTensor>& now);
 
   const std::vector<Controlled> tensors_;
   const PlannerOptions planner_;
@@ -57,11 +66,12 @@ class AutoPolicy final : public CodecController {
   std::size_t first_level_ = 0;
   bool judged_ = false;  // a profile of steps has confirmed or replaced the first level
   Hysteresis hysteresis_;
-  // A dense step when it was last measured, and its prediction of that time.
-  std::int64_t dense_measured_us_ = 0;
-  std::int64_t dense_model_us_ = 0;
-  int worse_ = 0;   // consecutive profiles
-  int banned_ = 0;  // profiles for which all stays dense
+  std::int64_t trusted_link_ = 0;  // bytes per second that the link has shown; 0: none yet
+  std::int64_t last_link_ = 0;     // reading of the last profile
+  int slower_ = 0;                 // consecutive profiles whose steps only a slower link explains
+  std::optional<Before> before_;
+  int worse_ = 0;   // consecutive profiles with longer steps than the level before the change explains
+  int banned_ = 0;  // profiles for which the level stays
   int ban_ = 8;     // length of the next ban
   bool at_rest_ = false;
   std::string decision_;

@@ -168,6 +168,7 @@ TEST_F(AutoPolicyTest, TheFirstProfileReplacesAWrongFirstLevelAtOnce) {
   link.latency_ns = 100'000;
   link.bytes_per_second = 4'000'000;
   now_ = controller_->first(link).value();
+  EXPECT_FALSE(profile(10'000'000'000)) << "once may be a burst";
   EXPECT_TRUE(profile(10'000'000'000)) << "the link was measured wrongly";
   EXPECT_TRUE(all_dense());
   controller_->restart();
@@ -205,6 +206,28 @@ TEST_F(AutoPolicyTest, FollowsTheLinkThereAndBack) {
   EXPECT_EQ(compressed(), slow);
 }
 
+// Ranks that are late make a link read slower that carries little; steps do not get longer by that.
+TEST_F(AutoPolicyTest, CompressesNoMoreBecauseLateRanksMakeTheLinkReadSlower) {
+  make("auto");
+  StepProfile link;
+  link.latency_ns = 100'000;
+  link.bytes_per_second = 100'000'000;
+  if (auto first = controller_->first(link)) {
+    now_ = std::move(*first);
+  }
+  profile(100'000'000, 120);
+  profile_.step_us = step_us(100'000'000) * 12 / 10;
+  profile_.bytes_per_second = 20'000'000;
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_FALSE(consider()) << controller_->last_decision();
+  }
+  int changes = 0;
+  for (int i = 0; i < 6; ++i) {
+    changes += profile(5'000'000) ? 1 : 0;
+  }
+  EXPECT_GT(changes, 0) << "a link that makes steps longer counts";
+}
+
 TEST_F(AutoPolicyTest, DoesNotSwingOnANoisyLink) {
   struct Noise {
     std::int64_t spread;
@@ -239,6 +262,28 @@ TEST_F(AutoPolicyTest, TakesBackWhatMadeStepsLonger) {
   }
   EXPECT_GE(until, 8) << "and stays away from it for a while";
   EXPECT_LT(until, 100);
+}
+
+TEST_F(AutoPolicyTest, TakesBackAMilderLevelThatMadeStepsLonger) {
+  make("auto");
+  StepProfile link;
+  link.latency_ns = 100'000;
+  link.bytes_per_second = 12'500'000;
+  now_ = controller_->first(link).value();
+  profile(12'500'000);
+  const int compressed_before = compressed();
+  const std::int64_t fitting_us = profile_.step_us;
+  // Small payloads pass through the burst of a shaper, so the link reads fast, but the steps do not get shorter.
+  for (int i = 0; i < 3; ++i) {
+    profile_.bytes_per_second = 10'000'000'000;
+    profile_.step_us = fitting_us;
+    consider();
+  }
+  ASSERT_TRUE(all_dense());
+  profile_.step_us = 3 * fitting_us;
+  EXPECT_FALSE(consider()) << "once is noise";
+  EXPECT_TRUE(consider()) << controller_->last_decision();
+  EXPECT_GE(compressed(), compressed_before);
 }
 
 TEST_F(AutoPolicyTest, CodecsThatCostMoreThanTheySaveAreNotUsed) {
