@@ -92,14 +92,16 @@ TEST(DeviceHosts, ALostGpuEndsTheJobOnAllRanks) {
 
 // ---- policies, which send some steps over NCCL and some through host memory ----
 
+// Without a loss budget, and with an optimizer for which every level costs loss, auto sends all steps over NCCL. How
+// many the others send depends on the measured link.
+constexpr const char* kNeverCompresses = "auto:optimizer=other,loss_budget=0,min=0,ndim=0";
 constexpr const char* kPolicies[] = {"auto:min=0,ndim=0,gain=0", "auto:min=0,ndim=0,gain=0,fp16=1",
-                                     "twobit:min=1KiB,ndim=0"};
+                                     "twobit:min=1KiB,ndim=0", kNeverCompresses};
 
 // Sums of rank 0 over all runs.
 struct Transfers {
   std::uint64_t over_nccl = 0;
   std::uint64_t fetched = 0;
-  std::uint64_t adopted = 0;
 };
 
 std::uint64_t number_of(const std::string& json, const std::string& key) {
@@ -123,7 +125,6 @@ Transfers run_policies(int ranks, const std::function<ScenarioFn(const Compresse
       if (rank == 0) {
         transfers.over_nccl += number_of(json, "device.nccl_bytes");
         transfers.fetched += number_of(json, "device.fetched_bytes");
-        transfers.adopted += number_of(json, "streams.plans_adopted");
       }
     };
     CompressedRun run = run_of(seed, 40);
@@ -137,13 +138,12 @@ TEST(DevicePolicies, DenseStepsGoOverNcclAndOthersDoNot) {
   const Transfers transfers = run_policies(2, compressed_balance);
   EXPECT_GT(transfers.over_nccl, 0U);
   EXPECT_GT(transfers.fetched, 0U);
-  EXPECT_GT(transfers.adopted, 0U);
 }
 
 // With a policy that never compresses, sums are those of dense streams. Only steps after a step that was given up, and
 // after joins, go through host memory.
 TEST(DevicePolicies, ScenariosOfAStream) {
-  const std::string codec = "compression.codec = \"auto:gain=50%,min=0,ndim=0,sparse=0\"\n";
+  const std::string codec = std::string("compression.codec = \"") + kNeverCompresses + "\"\n";
   const auto expect = [&](const ScenarioFn& scenario, std::uint64_t seed = 1) {
     world::ThreadOptions chosen = on_hosts(3, seed, codec);
     chosen.ranks_per_host = 0;  // no plan changes on one host

@@ -9,6 +9,7 @@
 
 #include "runtime/net/collectives/turn_queue.h"
 #include "tests/unit/net/collectives/allreduces.h"
+#include "tests/world/seeds.h"
 
 namespace sirtaki::net::testing {
 namespace {
@@ -59,7 +60,7 @@ TEST(SharedOperation, WithoutRoomDataTakesTheOtherWay) {
 TEST(SharedOperation, SumsInLentMemoryAreThoseOfOtherMemory) {
   for (const int ranks : {2, 3, 4, 5}) {
     const auto world = make_tcp_world(ranks, memory_of(16 * kMiB));
-    for (std::uint64_t round = 0; round < 10; ++round) {
+    for (std::uint64_t round = 0; round < world::last_seed(10); ++round) {
       Allreduces batch(*world, 3, 290'001 + 1009 * round, true);
       batch.start(10 * round);
       ASSERT_TRUE(world->wait([&] { return batch.ended(); }));
