@@ -14,7 +14,7 @@ void scaled_encode(benchmark::State& state) {
   }
   count_gradient(state);
 }
-BENCHMARK(scaled_encode)->DenseRange(0, 2)->UseRealTime();
+BENCHMARK(scaled_encode)->DenseRange(0, 3)->UseRealTime();
 
 void scaled_sum(benchmark::State& state) {
   const ScaledCast how{static_cast<ScaledCode>(state.range(0))};
@@ -27,7 +27,7 @@ void scaled_sum(benchmark::State& state) {
   }
   count_gradient(state);
 }
-BENCHMARK(scaled_sum)->ArgsProduct({{0, 1, 2}, {4}})->UseRealTime();
+BENCHMARK(scaled_sum)->ArgsProduct({{0, 1, 2, 3}, {4}})->UseRealTime();
 
 }  // namespace
 }  // namespace sirtaki::kernels::bench

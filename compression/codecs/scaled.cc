@@ -28,7 +28,7 @@ class ScaledCoder final : public Coder, private DeviceCoding {
     kernels::scaled_sum(how_, piece.numel, payloads, out);
   }
 
-  const DeviceCoding* on_device() const override { return this; }
+  const DeviceCoding* on_device() const override { return how_.code == kernels::ScaledCode::kInt4 ? nullptr : this; }
 
  private:
   kernels::cuda::Launch encode(const DeviceQueue& queue, const Piece& piece, const kernels::Feedback& arrays,
@@ -67,6 +67,10 @@ std::unique_ptr<Coder> Scaled::open(Params params, const Shape& /*shape*/) const
 
 std::unique_ptr<const PayloadCodec> make_int8(PayloadCodecInfo info) {
   return std::make_unique<Scaled>(info, kernels::ScaledCode::kInt8);
+}
+
+std::unique_ptr<const PayloadCodec> make_int4(PayloadCodecInfo info) {
+  return std::make_unique<Scaled>(info, kernels::ScaledCode::kInt4);
 }
 
 std::unique_ptr<const PayloadCodec> make_fp8_e4m3(PayloadCodecInfo info) {

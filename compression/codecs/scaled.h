@@ -1,4 +1,4 @@
-// Codecs int8, fp8_e4m3 and fp8_e5m2: 8 bits an element, a power of two as the scale of each block.
+// Codecs int8, int4, fp8_e4m3 and fp8_e5m2: 8 or 4 bits an element, a power of two as the scale of each block.
 //
 // Method: kernels/scaled_cast/scaled_cast.h.
 #pragma once

@@ -1,4 +1,4 @@
-// 8-bit codes, one number at a time, and the scale of a block.
+// Codes of 8 and 4 bits, one number at a time, and the scale of a block.
 //
 // Private to this folder, its CUDA sources and its tests. Threads: pure functions. The vector counterpart is in cpu.cc.
 #pragma once
@@ -25,6 +25,7 @@ SIRTAKI_HOST_DEVICE inline float power_of_two(int exponent) {
 template <int kMantissa, int kMinExponent, int kMaxExponent>
 struct SmallFloat {
   // The largest magnitude is 1.75 * 2^kMaxExponent in both formats; larger codes are NaN or infinity.
+  static constexpr int kBits = 8;
   static constexpr int kLargestExponent = kMaxExponent;
   static constexpr std::uint32_t kLargestMantissa = 0x600000;
   static constexpr std::uint8_t kLargestCode =
@@ -58,6 +59,7 @@ using E5M2 = SmallFloat<2, -14, 15>;
 
 // Two's complement; 127 is 1.984375 * 2^6.
 struct Int8 {
+  static constexpr int kBits = 8;
   static constexpr int kLargestExponent = 6;
   static constexpr std::uint32_t kLargestMantissa = 0x7E0000;
   SIRTAKI_HOST_DEVICE static std::uint8_t encode(float x) {
@@ -68,6 +70,25 @@ struct Int8 {
   }
   static bool valid(std::uint8_t code) { return code != 0x80; }
 };
+
+// Two's complement in the low 4 bits; 7 is 1.75 * 2^2.
+struct Int4 {
+  static constexpr int kBits = 4;
+  static constexpr int kLargestExponent = 2;
+  static constexpr std::uint32_t kLargestMantissa = 0x600000;
+  static std::uint8_t encode(float x) {
+    return static_cast<std::uint8_t>(static_cast<unsigned>(static_cast<int>(std::nearbyint(x))) & 0xFU);
+  }
+  static float decode(std::uint8_t code) { return static_cast<float>(((code & 0xF) ^ 8) - 8); }
+  // Takes the two codes of a byte.
+  static bool valid(std::uint8_t codes) { return (codes & 0xF) != 8 && (codes >> 4) != 8; }
+};
+
+// Returns the bytes of the codes of n elements of one block.
+template <class Code>
+constexpr std::size_t code_bytes(std::size_t n) {
+  return (n * Code::kBits + 7) / 8;
+}
 
 // Returns the exponent of the scale of a block; `largest`: bits of its largest magnitude.
 template <class Code>
@@ -86,9 +107,9 @@ inline std::size_t scaled_blocks(const ScaledCast& how, std::size_t n) {
   return (n + block - 1) / block;
 }
 
-// Calls body.template operator()<Code>() with the type of `code`.
+// Calls body.template operator()<Code>() with the type of `code`, if that is a code of 8 bits.
 template <class Body>
-void with_code_type(ScaledCode code, Body body) {
+void with_byte_code_type(ScaledCode code, Body body) {
   switch (code) {
     case ScaledCode::kInt8:
       return body.template operator()<Int8>();
@@ -96,7 +117,18 @@ void with_code_type(ScaledCode code, Body body) {
       return body.template operator()<E4M3>();
     case ScaledCode::kE5M2:
       return body.template operator()<E5M2>();
+    case ScaledCode::kInt4:
+      return;
   }
+}
+
+// Calls body.template operator()<Code>() with the type of `code`.
+template <class Body>
+void with_code_type(ScaledCode code, Body body) {
+  if (code == ScaledCode::kInt4) {
+    return body.template operator()<Int4>();
+  }
+  with_byte_code_type(code, body);
 }
 
 }  // namespace sirtaki::kernels

@@ -39,6 +39,13 @@ struct Vector<Int8> {
   static F32Vec decode(I32Vec code) { return hn::ConvertTo(F32Tag(), code); }
 };
 
+template <>
+struct Vector<Int4> {
+  using Stored = std::uint8_t;
+  static I32Vec encode(F32Vec x) { return hn::NearestInt(x); }
+  static F32Vec decode(I32Vec code) { return hn::ConvertTo(F32Tag(), code); }
+};
+
 template <int kMantissa, int kMinExponent, int kMaxExponent>
 struct Vector<SmallFloat<kMantissa, kMinExponent, kMaxExponent> > {
   using Stored = std::uint8_t;
@@ -75,26 +82,55 @@ using Stored = typename Vector<Code>::Stored;
 template <class Code>
 using StoredTag = hn::Rebind<Stored<Code>, F32Tag>;
 
+// Pairs of lanes of 32 bits, the first of a pair in the low bits.
+using PairTag = hn::Repartition<std::uint64_t, F32Tag>;
+using PairBytesTag = hn::Rebind<std::uint8_t, PairTag>;
+
+template <class Code>
+void store_all(I32Vec codes, Stored<Code>* to) {
+  if constexpr (Code::kBits == 8) {
+    hn::StoreU(hn::DemoteTo(StoredTag<Code>(), codes), StoredTag<Code>(), to);
+  } else {
+    const PairTag d;
+    const auto pairs = hn::BitCast(d, codes);
+    const auto first = hn::And(pairs, hn::Set(d, 0x0F));
+    const auto second = hn::And(hn::ShiftRight<28>(pairs), hn::Set(d, 0xF0));
+    hn::StoreU(hn::TruncateTo(PairBytesTag(), hn::Or(first, second)), PairBytesTag(), to);
+  }
+}
+
+template <class Code>
+I32Vec load_all(const Stored<Code>* from) {
+  if constexpr (Code::kBits == 8) {
+    return hn::PromoteTo(I32Tag(), hn::LoadU(StoredTag<Code>(), from));
+  } else {
+    // Both codes move to the highest bits of their lanes, from where the shift extends their signs.
+    const hn::Rebind<std::uint32_t, PairTag> narrow;
+    const auto pairs = hn::PromoteTo(PairTag(), hn::PromoteTo(narrow, hn::LoadU(PairBytesTag(), from)));
+    const auto highest = hn::Or(hn::ShiftLeft<28>(pairs), hn::ShiftLeft<56>(pairs));
+    return hn::ShiftRight<28>(hn::BitCast(I32Tag(), highest));
+  }
+}
+
 template <class Code>
 void store_codes(I32Vec codes, std::byte* to, std::size_t count) {
-  const auto narrow = hn::DemoteTo(StoredTag<Code>(), codes);
   if (count >= hn::Lanes(F32Tag())) {
-    hn::StoreU(narrow, StoredTag<Code>(), reinterpret_cast<Stored<Code>*>(to));
+    store_all<Code>(codes, reinterpret_cast<Stored<Code>*>(to));
   } else {
     Stored<Code> buffer[HWY_MAX_BYTES];
-    hn::StoreU(narrow, StoredTag<Code>(), buffer);
-    std::memcpy(to, buffer, count);
+    store_all<Code>(codes, buffer);
+    std::memcpy(to, buffer, code_bytes<Code>(count));
   }
 }
 
 template <class Code>
 I32Vec load_codes(const std::byte* from, std::size_t count) {
   if (count >= hn::Lanes(F32Tag())) {
-    return hn::PromoteTo(I32Tag(), hn::LoadU(StoredTag<Code>(), reinterpret_cast<const Stored<Code>*>(from)));
+    return load_all<Code>(reinterpret_cast<const Stored<Code>*>(from));
   }
   Stored<Code> buffer[HWY_MAX_BYTES] = {};
-  std::memcpy(buffer, from, count);
-  return hn::PromoteTo(I32Tag(), hn::LoadU(StoredTag<Code>(), buffer));
+  std::memcpy(buffer, from, code_bytes<Code>(count));
+  return load_all<Code>(buffer);
 }
 
 // Writes the sums if there is feedback. Returns the largest magnitude, as bits.
@@ -114,10 +150,11 @@ std::uint32_t accumulate(const Feedback& arrays, std::size_t first, std::size_t 
   return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(I32Tag(), largest)));
 }
 
+// Encodes elements `first` to `end`; `codes`: of this block.
 template <class Code, bool kFeedback>
 void encode_block(std::int8_t scale, std::size_t first, std::size_t end, const Feedback& arrays, std::byte* codes) {
   if (scale == kNotFinite) {
-    std::memset(codes + first, 0, end - first);
+    std::memset(codes, 0, code_bytes<Code>(end - first));
     return;
   }
   const F32Tag d;
@@ -127,7 +164,7 @@ void encode_block(std::int8_t scale, std::size_t first, std::size_t end, const F
   for (std::size_t i = first; i < end; i += hn::Lanes(d)) {
     const auto a = load_up_to<Lane>(values + i * sizeof(float), end - i);
     const auto code = Vector<Code>::encode(hn::Mul(a, up));
-    store_codes<Code>(code, codes + i, end - i);
+    store_codes<Code>(code, codes + code_bytes<Code>(i - first), end - i);
     if constexpr (kFeedback) {
       store_up_to<Lane>(hn::Sub(a, hn::Mul(Vector<Code>::decode(code), down)), arrays.left + i * sizeof(float),
                         end - i);
@@ -144,7 +181,7 @@ bool encode_all(const ScaledCast& how, std::size_t n, const Feedback& arrays, st
     const std::size_t end = std::min(first + block, n);
     const std::int8_t scale = scale_of<Code>(accumulate<kFeedback>(arrays, first, end));
     payload[first / block] = static_cast<std::byte>(scale);
-    encode_block<Code, kFeedback>(scale, first, end, arrays, codes);
+    encode_block<Code, kFeedback>(scale, first, end, arrays, codes + first / block * code_bytes<Code>(block));
     finite = finite && scale != kNotFinite;
   }
   return finite;
@@ -169,7 +206,7 @@ void add_block(std::int8_t scale, const std::byte* codes, std::size_t n, bool fi
   for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
     std::byte* const to = out + i * sizeof(float);
     const auto before = first ? hn::Zero(d) : load_up_to<Lane>(to, n - i);
-    const auto value = hn::Mul(Vector<Code>::decode(load_codes<Code>(codes + i, n - i)), down);
+    const auto value = hn::Mul(Vector<Code>::decode(load_codes<Code>(codes + code_bytes<Code>(i), n - i)), down);
     store_up_to<Lane>(canonical(d, hn::Add(before, value)), to, n - i);
   }
 }
@@ -187,7 +224,8 @@ void sum_target(const ScaledCast& how, std::int64_t n, std::span<const std::byte
       const std::size_t size = std::min(block, count - first);
       for (std::size_t p = 0; p < payloads.size(); ++p) {
         const auto scale = std::to_integer<std::int8_t>(payloads[p][first / block]);
-        add_block<Code>(scale, payloads[p] + blocks + first, size, p == 0, out + first * sizeof(float));
+        const std::byte* const codes = payloads[p] + blocks + first / block * code_bytes<Code>(block);
+        add_block<Code>(scale, codes, size, p == 0, out + first * sizeof(float));
       }
     }
   });

@@ -236,7 +236,7 @@ Launch scaled_encode(const ScaledEncode& args, Stream stream) {
   std::byte* const codes = args.payload + pieces(args.n, args.how.block);
   const Encode encode{Arrays(args.arrays), args.payload, codes, args.not_finite, args.n, args.how.block, vector};
   Launch result;
-  with_code_type(args.how.code, [&]<class Code>() { result = encode_as<Code>(encode, stream); });
+  with_byte_code_type(args.how.code, [&]<class Code>() { result = encode_as<Code>(encode, stream); });
   return result;
 }
 
@@ -249,14 +249,14 @@ Launch scaled_sum(const ScaledSum& args, Stream stream) {
     sum.payloads[sum.count++] = payload;
   }
   Launch result;
-  with_code_type(args.how.code, [&]<class Code>() { result = sum_as<Code>(sum, stream); });
+  with_byte_code_type(args.how.code, [&]<class Code>() { result = sum_as<Code>(sum, stream); });
   return result;
 }
 
 Launch load_scaled_cast() {
   Launch last;
   for (const ScaledCode code : {ScaledCode::kInt8, ScaledCode::kE4M3, ScaledCode::kE5M2}) {
-    with_code_type(code, [&]<class Code>() {
+    with_byte_code_type(code, [&]<class Code>() {
       last = last.ok() ? load(scaled_in_registers<Code, 8>, scaled_in_registers<Code, 32>, scaled_in_memory<Code>,
                               scaled_add<Code>)
                        : last;

@@ -1,4 +1,5 @@
-// Casts to 8 bits with a scale for each block of consecutive elements: int8, and two formats of 8-bit floats.
+// Casts to integers of 8 or 4 bits, and to two formats of 8-bit floats, with a scale for each block of consecutive
+// elements.
 //
 // Used by codecs. Threads: pure functions; no allocation. Arrays hold float32, in whole blocks from the start of a
 // tensor (its last block may be short); all memory may be unaligned. kernels/cast/cast.h is for halves.
@@ -18,6 +19,7 @@ enum class ScaledCode : std::uint8_t {
   kInt8,  // -127 to 127
   kE4M3,  // 4 bits of exponent, 3 of mantissa; up to 448
   kE5M2,  // 5 and 2; up to 57344
+  kInt4,  // -7 to 7, two elements a byte; without a CUDA kernel
 };
 
 struct ScaledCast {
@@ -26,6 +28,8 @@ struct ScaledCast {
 };
 
 // The payload of n elements, n >= 0: the exponents of the scales of all blocks, int8; then all codes, a byte each.
+// Codes of 4 bits share bytes within their block: the first of two has the low bits; 4 zero bits follow an odd last
+// one.
 std::size_t scaled_bytes(const ScaledCast& how, std::int64_t n);
 
 // Writes the payload and the residual. The scale of a block is 2^e, e >= -126, the smallest whose codes reach the

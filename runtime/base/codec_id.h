@@ -34,7 +34,7 @@ namespace params {
 inline constexpr std::int64_t kOne = 65536;
 inline constexpr std::size_t kFeedback = 0;
 
-// int8, fp8 (e4m3, e5m2), onebit
+// int8, int4, fp8 (e4m3, e5m2), onebit
 inline constexpr std::size_t kBlock = 1;  // elements that share a scale; a multiple of 64 for onebit
 
 // twobit: t is the power of two below kFactor times the mean magnitude of the whole tensor or of each 2,048 elements

@@ -108,9 +108,10 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(Codecs, DeviceCodingTest, testing::ValuesIn(kCases), case_name);
 
-TEST(DeviceCoding, CodecsWithStateOnTheHostEncodeThere) {
+TEST(DeviceCoding, CodecsWithoutKernelsOrWithStateOnTheHostEncodeThere) {
   const Values corrected{1, 64, 3, kFloat, params::kOne / 2, 0};
   EXPECT_EQ(find_payload_codec(CodecId::kGroupTopk)->open(corrected, {100, 1})->on_device(), nullptr);
+  EXPECT_EQ(find_payload_codec(CodecId::kInt4)->open(Values{1, 256}, {100, 1})->on_device(), nullptr);
   EXPECT_EQ(find_payload_codec(CodecId::kTwobit)->open(Values{1, params::kOne, 0}, {100, 1})->on_device(), nullptr);
 }
 

@@ -41,6 +41,8 @@ std::vector<Target> targets() {
   add(CodecId::kKernelSparse, {1, 0, 1, static_cast<int>(DType::kF16)});
   add(CodecId::kBlockTopk, {1, 64, 1});
   add(CodecId::kPowerSgd, {1, 2, 1});
+  add(CodecId::kInt4, {1, 64});
+  add(CodecId::kInt4, {1, 7});
   for (const PayloadCodec* codec : compression::payload_codecs()) {
     if (std::ranges::find(all, codec, &Target::codec) == all.end()) {
       add(codec->id(), plain_params(method_of(*find_method(codec->name()))));

@@ -15,6 +15,7 @@ METHODS = {
     "fp16": "fp16",
     "bf16": "bf16",
     "int8": "int8:wire=scatter",
+    "int4": "int4:wire=scatter",
     "fp8_e4m3": "fp8_e4m3:wire=gather",
     "fp8_e5m2": "fp8_e5m2:wire=scatter",
     "twobit": "twobit:wire=scatter",

@@ -14,6 +14,7 @@ namespace sirtaki::engine::testing {
 std::vector<std::int64_t> example_params(const compression::PayloadCodec& codec, bool feedback) {
   static const std::map<std::string_view, std::vector<std::int64_t>> kRest = {
       {"int8", {256}},
+      {"int4", {128}},
       {"fp8_e4m3", {32}},
       {"fp8_e5m2", {64}},
       {"twobit", {params::kOne, 0}},

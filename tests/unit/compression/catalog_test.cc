@@ -41,6 +41,7 @@ TEST(Catalog, KeepsItsNumbersAndNames) {
   EXPECT_EQ(static_cast<int>(find_payload_codec("kernel_sparse")->id()), 10);
   EXPECT_EQ(static_cast<int>(find_payload_codec("block_topk")->id()), 11);
   EXPECT_EQ(static_cast<int>(find_payload_codec("powersgd")->id()), 12);
+  EXPECT_EQ(static_cast<int>(find_payload_codec("int4")->id()), 13);
   EXPECT_EQ(codec_names().substr(0, 16), "none, fp16, bf16");
 }
 

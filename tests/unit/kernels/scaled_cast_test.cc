@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/scaled_cast/code.h"
@@ -13,10 +14,10 @@ namespace {
 
 constexpr std::size_t kScaledLengths = 1500;
 
-constexpr ScaledCode kCodes[] = {ScaledCode::kInt8, ScaledCode::kE4M3, ScaledCode::kE5M2};
+constexpr ScaledCode kCodes[] = {ScaledCode::kInt8, ScaledCode::kE4M3, ScaledCode::kE5M2, ScaledCode::kInt4};
 
 ScaledCast random_choice(Random& random) {
-  return {kCodes[random() % 3], pick<std::int32_t>({256, 128, 32, 1, 7, 65536}, random)};
+  return {kCodes[random() % 4], pick<std::int32_t>({256, 128, 32, 1, 7, 65536}, random)};
 }
 
 void expect_same_as_reference(const ScaledCast& how, const Array& gradient, const Array* residual, Random& random) {
@@ -113,6 +114,11 @@ TEST(ScaledCast, KnowsTheFormats) {
   EXPECT_EQ(E5M2::decode(0x3C), 1.0F);
   EXPECT_FALSE(E5M2::valid(0x7C));
   EXPECT_FALSE(Int8::valid(0x80));
+  EXPECT_EQ(Int4::decode(0x7), 7.0F);
+  EXPECT_EQ(Int4::decode(0x9), -7.0F);
+  EXPECT_TRUE(Int4::valid(0x97));
+  EXPECT_FALSE(Int4::valid(0x08));
+  EXPECT_FALSE(Int4::valid(0x80));
 }
 
 TEST(ScaledCast, TakesTheSmallestScaleThatFits) {
@@ -129,9 +135,32 @@ TEST(ScaledCast, TakesTheSmallestScaleThatFits) {
   EXPECT_EQ(scale(ScaledCode::kE4M3, 448.1F), 1);
   EXPECT_EQ(scale(ScaledCode::kE5M2, 57344.0F), 0);
   EXPECT_EQ(scale(ScaledCode::kE5M2, 28673.0F), 0);
+  EXPECT_EQ(scale(ScaledCode::kInt4, 7.0F), 0);
+  EXPECT_EQ(scale(ScaledCode::kInt4, 7.01F), 1);
+  EXPECT_EQ(scale(ScaledCode::kInt4, 3.5F), -1);
+  EXPECT_EQ(scale(ScaledCode::kInt4, std::numeric_limits<float>::max()), 126);
   EXPECT_EQ(scale(ScaledCode::kInt8, std::numeric_limits<float>::max()), 122);
   EXPECT_EQ(scale(ScaledCode::kInt8, 0.0F), -126);
   EXPECT_EQ(scale(ScaledCode::kE4M3, 0x1p-140F), -126);
+}
+
+TEST(ScaledCast, PacksTwoCodesOfABlockInAByte) {
+  // Blocks of 3 and 2, with scales 2 and 1/4. Ties go to even codes: 5 / 2 to 2, and 0.375 * 4 to 2.
+  const Array gradient = array_of({14, -6, 5, 0.375F, -1.75F});
+  const Array residual = array_of(std::vector<float>(5, 0.0F));
+  Array left(20, 0);
+  const ScaledCast how{ScaledCode::kInt4, 3};
+  ASSERT_EQ(scaled_bytes(how, 5), 5U);
+  Array payload(5, 0xFF);
+  ASSERT_TRUE(scaled_encode(how, 5, {gradient.data(), residual.data(), left.data()}, payload.data()));
+  const std::vector<std::byte> expected = {std::byte{1}, std::byte{0xFE}, std::byte{0xD7}, std::byte{2},
+                                           std::byte{0x92}};
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), payload.data()));
+  EXPECT_EQ(floats(left), (std::vector<float>{0, 0, 1, -0.125F, 0}));
+  Array sum(20, 0);
+  const std::byte* const twice[] = {payload.data(), payload.data()};
+  scaled_sum(how, 5, twice, sum.data());
+  EXPECT_EQ(floats(sum), (std::vector<float>{28, -12, 8, 1, -3.5F}));
 }
 
 TEST(ScaledCast, ConservesEveryBit) {
@@ -214,6 +243,10 @@ TEST(ScaledCast, FindsBadPayloads) {
   EXPECT_FALSE(valid(ScaledCode::kInt8, -127, 0));
   EXPECT_FALSE(valid(ScaledCode::kInt8, 123, 0));
   EXPECT_FALSE(valid(ScaledCode::kInt8, 0, 0x80));
+  EXPECT_TRUE(valid(ScaledCode::kInt4, 126, 0x09));
+  EXPECT_FALSE(valid(ScaledCode::kInt4, 127, 0x09));
+  EXPECT_FALSE(valid(ScaledCode::kInt4, 0, 0x08));
+  EXPECT_FALSE(valid(ScaledCode::kInt4, 0, 0x10));
   EXPECT_FALSE(valid(ScaledCode::kE4M3, 0, 0xFF));
   EXPECT_FALSE(valid(ScaledCode::kE5M2, 0, 0x7C));
 }
@@ -224,6 +257,8 @@ TEST(ScaledCast, RefusesImpossibleSizes) {
   EXPECT_THROW(scaled_bytes({ScaledCode::kInt8}, -1), BugError);
   EXPECT_THROW(scaled_encode({ScaledCode::kInt8}, 1, {&none, &none, nullptr}, &none), BugError);
   EXPECT_EQ(scaled_bytes({ScaledCode::kInt8}, 257), 259U);
+  EXPECT_EQ(scaled_bytes({ScaledCode::kInt4}, 257), 131U);
+  EXPECT_EQ(scaled_bytes({ScaledCode::kInt4, 3}, 7), 3U + 5U);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ CODECS = (
     "none",
     "fp16",
     "int8",
+    "int4",
     "fp8_e4m3",
     "twobit:wire=gather",
     "twobit:wire=scatter",

@@ -175,7 +175,7 @@ TEST(ConfigOptions, BadValueNamesOptionValueAndWhatIsAccepted) {
   EXPECT_EQ(
       status.text(),
       "compression.codec: compression 'fp61': unknown codec or policy 'fp61' (did you mean fp16?); known are none, "
-      "fp16, bf16, int8, fp8_e4m3, fp8_e5m2, onebit, twobit, group_topk, threshold_sparse, kernel_sparse, "
+      "fp16, bf16, int8, int4, fp8_e4m3, fp8_e5m2, onebit, twobit, group_topk, threshold_sparse, kernel_sparse, "
       "block_topk, powersgd, hylo, algc, importance, auto; accepted: CODEC[:key=value,key=value] or rules "
       "GLOB=>CODEC;GLOB=>CODEC");
   EXPECT_NE(set_option(*find_option("compression.rules"), "fp16", config).text().find("\"fp16\" has no GLOB=>"),
