@@ -2,8 +2,7 @@
 
 Thread: that of the caller. Does not: pack payloads; their sizes are those of compression/codecs.
 Method: the codecs and reductions of the same names, with a residual for every rank and for the owner of every sum. A
-test trains a few steps with each and compares the losses with those of the runtime. fourbit is int8 with half the bits;
-the runtime has no such codec.
+test trains a few steps with each and compares the losses with those of the runtime. fourbit is int4 of the runtime.
 """
 
 from __future__ import annotations
@@ -249,7 +248,7 @@ LEVELS = {
     # A control: dense sums in another order. Its cost is the difference that rounding alone makes in the end.
     ROUNDING: Level("", Dense),
     "int8": _scattered("int8:wire=scatter", _INT8, _INT8, 8 + 8 / _SCALED),
-    "fourbit": _scattered("", _FOURBIT, _FOURBIT, 4 + 8 / _SCALED),
+    "fourbit": _scattered("int4:wire=scatter", _FOURBIT, _FOURBIT, 4 + 8 / _SCALED),
     "powersgd_8": _low_rank(8),
     "powersgd_4": _low_rank(4),
     "powersgd_2": _low_rank(2),
