@@ -21,8 +21,9 @@ namespace sirtaki::scheduler {
 
 // Codecs whose compute time enters the model, and the time of one element: encode_ps before the payload is sent,
 // decode_ps after, in picoseconds, on one rank.
-inline constexpr std::array kTimedCodecs = {CodecId::kInt8, CodecId::kTwobit, CodecId::kGroupTopk,
-                                            CodecId::kThresholdSparse, CodecId::kPowerSgd};
+inline constexpr std::array kTimedCodecs = {
+    CodecId::kInt8,    CodecId::kInt4, CodecId::kTwobit, CodecId::kGroupTopk, CodecId::kThresholdSparse,
+    CodecId::kPowerSgd};
 struct CodecCost {
   std::int64_t encode_ps = 0;
   std::int64_t decode_ps = 0;

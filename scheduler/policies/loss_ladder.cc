@@ -28,6 +28,7 @@ struct Row {
 
 constexpr Row kRows[] = {
     {.codec = "int8", .mild = true, .unats = {0, 1'000, 1'000}},
+    {.codec = "int4", .unats = {3'000, 2'000, 32'000}},
     {.codec = "powersgd", .key = "rank", .value = 8, .unats = {4'000, 13'000, kUnknown}},
     {.codec = "powersgd", .key = "rank", .value = 4, .unats = {12'000, 42'000, kUnknown}},
     {.codec = "powersgd", .key = "rank", .value = 2, .unats = {33'000, 56'000, kUnknown}},

@@ -107,7 +107,7 @@ TEST_F(AutoPolicyTest, SendsLessOverSlowerLinksAndNoLessThanItsBudgetAllows) {
       std::int64_t bytes = 0;
       for (const PlannedTensor& tensor : now_) {
         const CodecId codec = tensor.decision.codec;
-        EXPECT_TRUE(codec == kNone || codec == kInt8 || codec == kPowerSgd ||
+        EXPECT_TRUE(codec == kNone || codec == kInt8 || codec == kInt4 || codec == kPowerSgd ||
                     (codec == kThresholdSparse && allowed.sparse))
             << tensor.reason;
         least_rank = codec == kPowerSgd ? std::min(least_rank, tensor.decision.params.at(params::kRank)) : least_rank;

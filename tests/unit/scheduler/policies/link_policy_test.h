@@ -19,7 +19,7 @@ class LinkPolicyTest : public ControllerTest {
       add("layer" + std::to_string(i) + ".bias", {512}, 35'000 - 5'000 * i);
     }
     profile_.latency_ns = 100'000;
-    profile_.codec_costs = {{{500, 500}, {500, 500}, {1500, 500}, {1500, 500}, {4000, 1000}}};
+    profile_.codec_costs = {{{500, 500}, {500, 500}, {500, 500}, {1500, 500}, {1500, 500}, {4000, 1000}}};
   }
 
   // One profile over a link whose steps take `percent` of the prediction.
