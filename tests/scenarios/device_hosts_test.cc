@@ -92,8 +92,8 @@ TEST(DeviceHosts, ALostGpuEndsTheJobOnAllRanks) {
 
 // ---- policies, which send some steps over NCCL and some through host memory ----
 
-// Without a loss budget, and with an optimizer for which every level costs loss, auto sends all steps over NCCL. How
-// many the others send depends on the measured link.
+// Without a loss budget, and with an optimizer for which every level costs loss, auto sends all steps over NCCL. The
+// other policies decide by the measured link.
 constexpr const char* kNeverCompresses = "auto:optimizer=other,loss_budget=0,min=0,ndim=0";
 constexpr const char* kPolicies[] = {"auto:min=0,ndim=0,gain=0", "auto:min=0,ndim=0,gain=0,fp16=1",
                                      "twobit:min=1KiB,ndim=0", kNeverCompresses};

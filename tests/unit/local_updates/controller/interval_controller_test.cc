@@ -214,9 +214,7 @@ TEST(IntervalController, ResidualsOfAnotherEncodingAreNoAlarm) {
   training.rounds(30);
   ASSERT_EQ(training.current().encoding, 1);
   training.report = [&](std::vector<RankReport>& ranks) {
-    for (RankReport& rank : ranks) {
-      rank.norm2 *= training.current().encoding > 1 ? 5 : 1;
-    }
+    std::ranges::for_each(ranks, [&](auto& rank) { rank.norm2 *= training.current().encoding > 1 ? 5 : 1; });
   };
   training.dense_us = 1'440'000;
   for (int i = 0; i < 30; ++i) {
