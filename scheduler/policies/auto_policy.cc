@@ -26,8 +26,8 @@ constexpr std::int64_t kWrongPermille = 50;
 constexpr int kWrongProfiles = 2;
 constexpr int kLongestBan = 512;
 // A slower link counts once steps exceed the prediction for the link of before by this margin in so many profiles.
-constexpr std::int64_t kSlowerPermille = 250;
-constexpr int kSlowerProfiles = 2;
+constexpr std::int64_t kBeyondLinkPermille = 250;
+constexpr int kBeyondLinkProfiles = 2;
 
 bool within(std::int64_t value, std::int64_t of, std::int64_t permille) {
   return Wide{value} * 1000 <= Wide{of} * (1000 + permille);
@@ -221,8 +221,8 @@ StepProfile AutoPolicy::with_trusted_link(const StepProfile& profile, const std:
   if (trusted_link_ != profile.bytes_per_second && trusted_link_ > 0) {
     seen.bytes_per_second = trusted_link_;
     const std::int64_t expected_us = predict_tensors(now, seen, planner_).step_us;
-    slower_ = within(profile.step_us, expected_us, kSlowerPermille) ? 0 : slower_ + 1;
-    if (slower_ < kSlowerProfiles) {
+    slower_ = within(profile.step_us, expected_us, kBeyondLinkPermille) ? 0 : slower_ + 1;
+    if (slower_ < kBeyondLinkProfiles) {
       return seen;
     }
   }
