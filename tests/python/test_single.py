@@ -209,7 +209,7 @@ def test_auto_spares_optimizers_that_need_all_elements() -> None:
     assert suited("auto", adam) == "auto:optimizer=adam"
     assert suited(rules, adam) == "a*=>int8; b*=> auto:rate=1%,optimizer=adam;*=>auto:optimizer=adam"
     _core.check_codec(suited(rules, adam))
-    for left in ("auto:sparse=on", "auto:rate=1%, sparse=on", "hylo", "none", "auto*=>int8"):
+    for left in ("auto:optimizer=sgd", "auto:rate=1%, optimizer=other", "hylo", "none", "auto*=>int8"):
         assert suited(left, adam) == left
 
 
