@@ -33,7 +33,7 @@ BatchExchange::Row& BatchExchange::row_of(OpTag tag) {
   return row;
 }
 
-void BatchExchange::add(std::shared_ptr<BatchMember> member) {
+void BatchExchange::add(const std::shared_ptr<BatchMember>& member) {
   const OpTag tag = member->tag();
   const Expectation here = member->expectation();
   Row& row = row_of(tag);
@@ -171,7 +171,7 @@ void BatchExchange::send_batch() {
   std::vector<BatchRecord> records;
   std::size_t begin = line_up(count * sizeof(BatchRecord));
   for (std::size_t i = 0; i < count; ++i) {
-    const Queued queued = std::move(queue_.extract(queue_.begin()).mapped());
+    const Queued queued = queue_.extract(queue_.begin()).mapped();
     BatchRecord record{queued.tag.value, queued.here.check, static_cast<std::uint32_t>(queued.here.length)};
     if (room && !queued.refusal) {
       const ConstBytes input = rows_.find(queued.tag)->second.member->input();

@@ -68,7 +68,7 @@ class BatchExchange : public std::enable_shared_from_this<BatchExchange> {
   // Reads batches from now on. A rank that starts no operation reads none, since nobody can complete one without it.
   void open();
   // Takes part in an operation, which stays until it is reduced or removed.
-  void add(std::shared_ptr<BatchMember> member);
+  void add(const std::shared_ptr<BatchMember>& member);
   // Ends the part of a failed operation. Inputs of other ranks are dropped, those that arrive later included.
   void remove(OpTag tag, const Status& cause);
   // Drops the inputs of `tags` that no operation has taken, those that arrive later included.
