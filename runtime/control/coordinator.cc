@@ -277,7 +277,10 @@ void Coordinator::apply(const StallInspector::Findings& findings) {
         cancel(name, verdict.entry.use, verdict.status, verdict.status.code() == Code::kMismatch);
         break;
       case WaitKind::kStreamOpen:
-        refuse_opening(name, verdict.status);
+        // Once agreed, it exists on some ranks while others still measure the link.
+        if (openings_.contains(name)) {
+          refuse_opening(name, verdict.status);
+        }
         break;
       case WaitKind::kStreamStep:
         for (const auto& [id, stream] : streams_) {

@@ -75,7 +75,8 @@ void Engine::on(const control::StreamAgreed& m) {
   Opening& opening = found->second;
   opening.id = m.stream;
   closed_.erase(m.stream.value);  // the number of a stream that all ranks have closed
-  if (opening.start.controller == nullptr || !options_.replan || exchanging_ranks(*opening.net) == 1) {
+  const bool measures = opening.start.controller != nullptr && opening.start.controller->begins_by_link();
+  if (!measures || !options_.replan || exchanging_ranks(*opening.net) == 1) {
     begin_stream(std::move(openings_.extract(found).mapped()));
     return;
   }
@@ -98,6 +99,10 @@ void Engine::on_probed(const std::string& name, const Result<scheduler::StepProf
       return;
     }
     opening.start.plan = *plan;
+    if (deps_.log != nullptr && deps_.log->enabled(LogLevel::kInfo)) {
+      deps_.log->write(LogLevel::kInfo,
+                       "stream '" + opening.spec.name + "': " + opening.start.controller->last_decision());
+    }
   }
   begin_stream(std::move(opening));
 }

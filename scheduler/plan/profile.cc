@@ -11,7 +11,7 @@
 namespace sirtaki::scheduler {
 namespace {
 
-constexpr std::int64_t kFormat = 5;
+constexpr std::int64_t kFormat = 6;
 // Sums over all tensors of a stream stay far below the limit of 64 bits.
 constexpr std::int64_t kMaxDurationUs = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxLatencyNs = std::int64_t{1} << 40;

@@ -169,7 +169,7 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::first(const StepProfile& l
   if (!link.knows_link()) {
     return std::nullopt;
   }
-  trusted_link_ = link.bytes_per_second;
+  trusted_link_ = first_link_ = link.bytes_per_second;
   if (trusted_link_ >= kFastLink) {
     return std::nullopt;
   }
@@ -284,6 +284,9 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
 void AutoPolicy::restart() {
   level_ = first_level_;
   judged_ = false;
+  // Some ranks may have considered a profile of the step that was given up, and others not.
+  trusted_link_ = first_link_;
+  last_link_ = 0;
   slower_ = 0;
   hysteresis_ = {};
   before_.reset();

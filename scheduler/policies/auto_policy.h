@@ -22,6 +22,7 @@ class AutoPolicy final : public CodecController {
  public:
   AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& planner, std::shared_ptr<const CodecFacts> facts);
 
+  bool begins_by_link() const override { return true; }
   std::optional<std::vector<PlannedTensor>> first(const StepProfile& link) override;
   std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& measured,
                                                      const std::vector<PlannedTensor>& now) override;
@@ -66,6 +67,7 @@ class AutoPolicy final : public CodecController {
   std::size_t first_level_ = 0;
   bool judged_ = false;  // a profile of steps has confirmed or replaced the first level
   Hysteresis hysteresis_;
+  std::int64_t first_link_ = 0;    // bytes per second before the first step; 0: not measured
   std::int64_t trusted_link_ = 0;  // bytes per second that the link has shown; 0: none yet
   std::int64_t last_link_ = 0;     // reading of the last profile
   int slower_ = 0;                 // consecutive profiles whose steps only a slower link explains

@@ -26,8 +26,11 @@ class CodecController {
   CodecController& operator=(const CodecController&) = delete;
   virtual ~CodecController() = default;
 
+  // Returns true if first() needs the link to be measured.
+  virtual bool begins_by_link() const { return false; }
   // Returns the tensors for the first steps, in the same order, by a profile of the link and the costs of codecs alone,
-  // before any step; nullopt: the decisions without measurements. restart() returns to them. Call at most once, first.
+  // before any step; nullopt: the decisions without measurements. restart() returns to the result. Call at most once,
+  // first.
   virtual std::optional<std::vector<PlannedTensor>> first(const StepProfile& /*link*/) { return std::nullopt; }
   // Returns the tensors with the wanted decisions in the same order; nullopt: no change. Requires a profile that knows
   // its link. `now` holds the tensors of the plan in force.

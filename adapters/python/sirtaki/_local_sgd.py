@@ -20,7 +20,7 @@ from sirtaki.ops import Description
 MEAN, VARIANCE, MAXIMUM = 0, 1, 2
 _DEFAULT_STATE_ROUNDS = 3
 #: Bits an element of the codecs of differences that travel with fewer than 32; other codecs count as 8.
-_BITS = {"none": 32, "fp16": 16, "bf16": 16, "twobit": 2, "onebit": 1}
+_BITS = {"none": 32, "fp16": 16, "bf16": 16, "int4": 4, "twobit": 2, "onebit": 1}
 _OTHER_BITS = 8
 
 #: average gradients, reset the optimizer, equalize optimizers, donor, decisions, steps, delay, model changed

@@ -45,6 +45,10 @@ void BatchExchange::add(const std::shared_ptr<BatchMember>& member) {
     member->fail_member(lost_);
     return;
   }
+  if (const Status* const cause = dropped_.find(tag)) {
+    member->fail_member(*cause);  // inputs for a cancelled tag are dropped
+    return;
+  }
   for (Rank peer = 0; peer < link_.size(); ++peer) {
     const Input& input = row.inputs[static_cast<std::size_t>(peer)];
     if (input.here && input.there != here) {

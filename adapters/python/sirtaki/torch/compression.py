@@ -42,7 +42,14 @@ class BF16Compressor(_Cast):
     _dtype = torch.bfloat16
 
 
-_ADAM = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax)
+_ADAM = (
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.RMSprop,
+)
 
 
 class Compression(Methods):

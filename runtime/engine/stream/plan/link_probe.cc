@@ -14,10 +14,11 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kEmpty = 1;  // numbers in an exchange that measures latency
+// Above net.exchange_bytes of the default options, below which every rank sends to every other.
 constexpr std::size_t kSmallNumbers = (32 << 10) / sizeof(std::int64_t);
 constexpr std::size_t kLargeNumbers = (1 << 20) / sizeof(std::int64_t);
 constexpr std::size_t kLatencyExchanges = 3;
-// The burst of a shaper is often 128 KB; after ten small exchanges with 4 ranks 480 KB have left each rank.
+// The burst of a shaper is often 128 KB; in ten small exchanges among 4 ranks 480 KB leave each rank.
 constexpr std::size_t kSmallExchanges = 10;
 constexpr std::size_t kLargeExchanges = 3;
 constexpr std::size_t kFewest = 2;

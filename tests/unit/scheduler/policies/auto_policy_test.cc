@@ -162,6 +162,31 @@ TEST_F(AutoPolicyTest, BeginsWithTheLevelThatTheLinkNeeds) {
   }
 }
 
+// A rank that has considered the last profile before a step was given up decides like one that has not.
+TEST_F(AutoPolicyTest, ARestartForgetsProfilesThatNotAllRanksHaveConsidered) {
+  StepProfile link;
+  link.latency_ns = 100'000;
+  link.bytes_per_second = 4'000'000;
+  std::vector<std::string> decisions[2];
+  for (const bool one_more : {false, true}) {
+    make("auto");
+    const std::vector<PlannedTensor> first = controller_->first(link).value();
+    now_ = first;
+    profile(4'000'000);
+    if (one_more) {
+      profile(80'000'000);
+      profile(90'000'000);
+    }
+    controller_->restart();
+    now_ = first;
+    for (const std::int64_t rate : {3'000'000, 4'000'000, 30'000'000, 30'000'000, 5'000'000, 5'000'000}) {
+      profile(rate);
+      decisions[one_more ? 1 : 0].push_back(controller_->last_decision());
+    }
+  }
+  EXPECT_EQ(decisions[0], decisions[1]);
+}
+
 TEST_F(AutoPolicyTest, TheFirstProfileReplacesAWrongFirstLevelAtOnce) {
   make("auto");
   StepProfile link;
