@@ -92,7 +92,7 @@ void Engine::on_probed(const std::string& name, const Result<scheduler::StepProf
     opening.done(profile.status());
     return;
   }
-  if (auto tensors = opening.start.controller->first(*profile)) {
+  if (auto tensors = opening.start.controller->first(*profile, opening.start.unmeasured->tensors())) {
     auto plan = scheduler::Plan::build(std::move(*tensors), opening.spec.order, options_.layout, 1);
     if (!plan) {
       opening.done(plan.status());

@@ -165,7 +165,8 @@ bool AutoPolicy::proved_wrong(const StepProfile& profile, const std::vector<Outc
 }
 
 // Nothing is known of the steps yet, so the level is judged by the time of its gradients alone.
-std::optional<std::vector<PlannedTensor>> AutoPolicy::first(const StepProfile& link) {
+std::optional<std::vector<PlannedTensor>> AutoPolicy::first(const StepProfile& link,
+                                                            const std::vector<PlannedTensor>& now) {
   if (!link.knows_link()) {
     return std::nullopt;
   }
@@ -176,15 +177,9 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::first(const StepProfile& l
   StepProfile profile = link;
   profile.ready_us.assign(tensors_.size(), 0);
   profile.need_us.assign(tensors_.size(), StepProfile::kUnknown);
-  std::vector<PlannedTensor> dense;
-  for (const Controlled& tensor : tensors_) {
-    auto planned = stay_dense(tensor.info, "auto: no rule of auto", *facts_);
-    SRT_CHECK(planned);
-    dense.push_back(std::move(*planned));
-  }
   std::vector<Outcome> outcomes;
   for (std::size_t level = 0; level < levels_.size(); ++level) {
-    outcomes.push_back(at_level(level, profile, dense));
+    outcomes.push_back(at_level(level, profile, now));
   }
   const std::int64_t best = std::ranges::min_element(outcomes, {}, &Outcome::step_us)->step_us;
   while (outcomes[first_level_].step_us > kShortStepUs &&

@@ -23,7 +23,8 @@ class AutoPolicy final : public CodecController {
   AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& planner, std::shared_ptr<const CodecFacts> facts);
 
   bool begins_by_link() const override { return true; }
-  std::optional<std::vector<PlannedTensor>> first(const StepProfile& link) override;
+  std::optional<std::vector<PlannedTensor>> first(const StepProfile& link,
+                                                  const std::vector<PlannedTensor>& now) override;
   std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& measured,
                                                      const std::vector<PlannedTensor>& now) override;
   bool at_rest() const override { return at_rest_; }

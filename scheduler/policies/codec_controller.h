@@ -29,9 +29,12 @@ class CodecController {
   // Returns true if first() needs the link to be measured.
   virtual bool begins_by_link() const { return false; }
   // Returns the tensors for the first steps, in the same order, by a profile of the link and the costs of codecs alone,
-  // before any step; nullopt: the decisions without measurements. restart() returns to the result. Call at most once,
-  // first.
-  virtual std::optional<std::vector<PlannedTensor>> first(const StepProfile& /*link*/) { return std::nullopt; }
+  // before any step; nullopt: `now`, the decisions without measurements. restart() returns to the result. Call at most
+  // once, first.
+  virtual std::optional<std::vector<PlannedTensor>> first(const StepProfile& /*link*/,
+                                                          const std::vector<PlannedTensor>& /*now*/) {
+    return std::nullopt;
+  }
   // Returns the tensors with the wanted decisions in the same order; nullopt: no change. Requires a profile that knows
   // its link. `now` holds the tensors of the plan in force.
   virtual std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,

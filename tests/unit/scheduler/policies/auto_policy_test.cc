@@ -150,7 +150,7 @@ TEST_F(AutoPolicyTest, BeginsWithTheLevelThatTheLinkNeeds) {
   for (const auto& [rate, dense] : {std::pair<std::int64_t, bool>{2'000'000'000, true}, {4'000'000, false}}) {
     make("auto");
     link.bytes_per_second = rate;
-    const auto first = controller_->first(link);
+    const auto first = controller_->first(link, now_);
     ASSERT_EQ(first.has_value(), !dense) << rate;
     if (!first) {
       continue;
@@ -170,7 +170,7 @@ TEST_F(AutoPolicyTest, ARestartForgetsProfilesThatNotAllRanksHaveConsidered) {
   std::vector<std::string> decisions[2];
   for (const bool one_more : {false, true}) {
     make("auto");
-    const std::vector<PlannedTensor> first = controller_->first(link).value();
+    const std::vector<PlannedTensor> first = controller_->first(link, now_).value();
     now_ = first;
     profile(4'000'000);
     if (one_more) {
@@ -192,13 +192,13 @@ TEST_F(AutoPolicyTest, TheFirstProfileReplacesAWrongFirstLevelAtOnce) {
   StepProfile link;
   link.latency_ns = 100'000;
   link.bytes_per_second = 4'000'000;
-  now_ = controller_->first(link).value();
+  now_ = controller_->first(link, now_).value();
   EXPECT_FALSE(profile(10'000'000'000)) << "once may be a burst";
   EXPECT_TRUE(profile(10'000'000'000)) << "the link was measured wrongly";
   EXPECT_TRUE(all_dense());
   controller_->restart();
   make("auto");
-  now_ = controller_->first(link).value();
+  now_ = controller_->first(link, now_).value();
   const int compressed_first = compressed();
   profile(4'000'000);
   EXPECT_EQ(compressed(), compressed_first) << "and a right one stays";
@@ -237,7 +237,7 @@ TEST_F(AutoPolicyTest, CompressesNoMoreBecauseLateRanksMakeTheLinkReadSlower) {
   StepProfile link;
   link.latency_ns = 100'000;
   link.bytes_per_second = 100'000'000;
-  if (auto first = controller_->first(link)) {
+  if (auto first = controller_->first(link, now_)) {
     now_ = std::move(*first);
   }
   profile(100'000'000, 120);
@@ -294,7 +294,7 @@ TEST_F(AutoPolicyTest, TakesBackAMilderLevelThatMadeStepsLonger) {
   StepProfile link;
   link.latency_ns = 100'000;
   link.bytes_per_second = 12'500'000;
-  now_ = controller_->first(link).value();
+  now_ = controller_->first(link, now_).value();
   profile(12'500'000);
   const int compressed_before = compressed();
   const std::int64_t fitting_us = profile_.step_us;
@@ -324,6 +324,17 @@ TEST_F(AutoPolicyTest, OnlyTensorsOfItsRulesFollow) {
   EXPECT_EQ(compressed(), 1);
   profile(1'000'000);
   EXPECT_TRUE(profile(1'000'000));
+  EXPECT_EQ(compressed(), 2);
+  EXPECT_TRUE(now_[6].decision.format().compressed());
+  EXPECT_EQ(now_[10].decision.codec, CodecId::kInt8);
+}
+
+TEST_F(AutoPolicyTest, TheFirstLevelLeavesTensorsOfOtherRulesAsTheyAre) {
+  make("layer3*=>auto;layer5.weight=>int8;*=>none");
+  StepProfile link;
+  link.latency_ns = 100'000;
+  link.bytes_per_second = 100'000;
+  now_ = controller_->first(link, now_).value();
   EXPECT_EQ(compressed(), 2);
   EXPECT_TRUE(now_[6].decision.format().compressed());
   EXPECT_EQ(now_[10].decision.codec, CodecId::kInt8);
