@@ -32,7 +32,7 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
 #: Lines that TensorFlow writes to standard error when it is imported.
 TENSORFLOW_SAYS = re.compile(r"absl::InitializeLog|oneDNN")
 #: Modules that other examples import.
-MODULES = {"fashion_mnist.py"}
+MODULES = {"fashion_mnist.py", "demo_baselines.py"}
 #: Tested by tests/python/test_horovod.py and test_torch_distributed.py, which start them with their own launchers.
 ELSEWHERE = {"horovod_style.py", "pytorch_ddp.py"}
 
