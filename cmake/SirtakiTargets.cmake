@@ -92,16 +92,17 @@ function(sirtaki_library name)
   sirtaki_precompile(${name} sirtaki_library_headers)
 endfunction()
 
-# sirtaki_test(NAME [ONE_THREAD] LABEL unit|conformance|sim|thread|process|fuzz SOURCES ... DEPS ... [TIMEOUT seconds])
+# sirtaki_test(NAME [ONE_THREAD|PURE] LABEL unit|conformance|sim|thread|process|fuzz SOURCES ... DEPS ... [TIMEOUT seconds])
 # Adds an executable and a ctest entry. ONE_THREAD: the test never creates a thread, which the plain build enforces;
-# ThreadSanitizer leaves it out.
+# ThreadSanitizer leaves it out. PURE: besides, the tested code computes values and handles no memory of its own, so both
+# sanitizers leave it out.
 function(sirtaki_test name)
-  cmake_parse_arguments(ARG "ONE_THREAD" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
-  if(ARG_ONE_THREAD AND SIRTAKI_SANITIZE STREQUAL "thread")
+  cmake_parse_arguments(ARG "ONE_THREAD;PURE" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  if((ARG_PURE AND SIRTAKI_SANITIZE) OR (ARG_ONE_THREAD AND SIRTAKI_SANITIZE STREQUAL "thread"))
     return()
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  if(ARG_ONE_THREAD AND NOT SIRTAKI_SANITIZE)
+  if((ARG_ONE_THREAD OR ARG_PURE) AND NOT SIRTAKI_SANITIZE)
     target_link_libraries(${name} PRIVATE sirtaki_one_thread)
   endif()
   target_link_libraries(${name} PRIVATE sirtaki_flags ${ARG_DEPS} GTest::gtest GTest::gtest_main Threads::Threads)
