@@ -260,6 +260,32 @@ def case_compressed_differences() -> None:
     assert not differ(everything(model))
 
 
+def case_residuals_of_synchronous_steps_go_into_local_ones() -> None:
+    generator = torch.Generator().manual_seed(7)
+    slopes = torch.randn(hvd.size(), 8192, generator=generator)
+    # A codec that corrects momentum clears that of the elements it sends, and that of its last step is lost.
+    cases = ((0.0, "", 1e-4), (0.5, "", 1e-4), (0.5, ",momentum=0.5", 3.0))
+    for momentum, more, steps_lost in cases:
+        model = nn.Linear(8192, 1, bias=False)
+        nn.init.zeros_(model.weight)
+        rate = 0.01 * (1 - momentum)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum),
+            model.named_parameters(),
+            compression=f"group_topk:rate=2%{more}",
+            local_updates=hvd.LocalUpdates("fixed:steps=4,warmup=8", outer="none", compression="none"),
+        )
+        for step in range(STEPS + 24):
+            optimizer.zero_grad()
+            # The last gradients are 0, so that the momentum runs out.
+            (float(step < STEPS) * model(slopes[hvd.rank()])).sum().backward()
+            optimizer.step()
+        optimizer.drain()
+        missed = model.weight.detach()[0] / -0.01 - STEPS * slopes.mean(0)
+        limit = steps_lost * slopes.abs().max()
+        assert missed.abs().max() < limit, (momentum, more, missed.abs().max(), limit)
+
+
 class Experts(nn.Module):
     """A model with a layer that only rank 0 uses, in some steps."""
 

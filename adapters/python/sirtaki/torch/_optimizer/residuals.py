@@ -176,8 +176,24 @@ class ResidualStore:
         if self._options.rank == 0:
             _log.warning("%s", _redistribution_text(sizes[0], wanted))
 
+    def leave_to_gradients(self) -> None:
+        """Takes the residuals out of the stream, for add_to_gradients(). Not collective, not during a step.
+
+        Of a tensor whose residual consists of steps with a momentum of m, SGD with this momentum makes 1 / (1 - m)
+        times what is added to one gradient.
+        """
+        report = self.report()
+        state = self.state()
+        if state is None or not state["owed"]:
+            return
+        self._set_residuals({})
+        for row in report:
+            if row["name"] in state["owed"]:
+                state["owed"][row["name"]].mul_(1.0 - row["momentum"])
+        self._loaded = state
+
     def add_to_gradients(self) -> None:
-        """Adds the loaded residuals to the gradients: a single rank sends nothing."""
+        """Adds the residuals that were loaded or left to the gradients of a step in which this rank sends nothing."""
         state, self._loaded = self._loaded, None
         if state is None:
             return
@@ -191,7 +207,7 @@ class ResidualStore:
                     param.grad = value + param.grad
                 else:
                     param.grad.add_(value)
-        if state["size"] != 1:
+        if state["size"] != self._options.size:
             _log.warning("%s", _redistribution_text(state["size"], [state["rank"]]))
 
     # ---- the end ----
