@@ -7,6 +7,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/digest.h"
+#include "runtime/local_updates/controller/fixed_point.h"
 
 namespace sirtaki::local_updates {
 namespace {
@@ -83,6 +84,12 @@ bool IntervalController::warming_up(const RoundStats& stats) {
   return !warm_;
 }
 
+std::int64_t IntervalController::lr_permille(const RoundStats& stats) const {
+  return stats.lr_pico < 0 || highest_lr_pico_ <= 0
+             ? 1000
+             : static_cast<std::int64_t>(Wide{stats.lr_pico} * 1000 / highest_lr_pico_);
+}
+
 void IntervalController::apply_alarms(const std::vector<Alarm>& alarms, std::int64_t step) {
   // A rank that is excluded for good must not keep intervals short for the others.
   const bool calm = std::ranges::none_of(alarms, [](const Alarm& alarm) { return alarm.rank < 0; });
@@ -150,7 +157,7 @@ Result<IntervalController::Wish> IntervalController::wish(const RoundStats& stat
   if (warms_up) {
     // Waits of the warm-up count, so that local steps begin at its end.
     if (automatic) {
-      link_.path(mode_.mode);
+      link_.path(mode_.mode, lr_permille(stats));
     }
     wish.reason = Reason::kWarmUp;
     return wish;
@@ -164,7 +171,7 @@ Result<IntervalController::Wish> IntervalController::wish(const RoundStats& stat
     return wish;
   }
   if (automatic) {
-    if (const auto path = link_.path(mode_.mode); path != LinkBound::Path::kLocal) {
+    if (const auto path = link_.path(mode_.mode, lr_permille(stats)); path != LinkBound::Path::kLocal) {
       wish.reason = path == LinkBound::Path::kTrial ? Reason::kTrial : Reason::kFastLink;
       return wish;
     }

@@ -4,7 +4,7 @@
 //   H = min(bound of the policy, for `auto` raised by the link, twice the last H, limit of guards, `most`, steps left)
 //   D = 1.25 M / T to the nearest, below H
 // H is 1 with averaged gradients while the training warms up, after alarms, on request of the program, and for `auto`
-// while synchronous steps wait for less than a tenth of their time.
+// while synchronous steps wait for less than a part of their time (link_bound.h).
 // Every rank has a controller and gives it the same input: the statistics of each round and drain to decide(), and all
 // other events to happened(). All ranks then compute the same intervals, weights and alarms, which digests of decisions
 // confirm.
@@ -96,6 +96,8 @@ class IntervalController {
   IntervalController(const IntervalOptions& options, std::size_t ranks, std::size_t fragments);
 
   bool warming_up(const RoundStats& stats);
+  // Returns the learning rate as a part of the highest one; all of it if unknown.
+  std::int64_t lr_permille(const RoundStats& stats) const;
   void apply_alarms(const std::vector<Alarm>& alarms, std::int64_t step);
   Result<Wish> wish(const RoundStats& stats, Decision& decision);
   void raise_for_link(std::int64_t allowed, Wish& wish) const;

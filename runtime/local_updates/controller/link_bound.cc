@@ -194,13 +194,14 @@ bool LinkBound::trial_is_due() const {
   return local_steps_ >= rest || Wide{sent_.value} * 1000 < Wide{reference_} * kFasterPermille;
 }
 
-LinkBound::Path LinkBound::path(Mode mode) {
+LinkBound::Path LinkBound::path(Mode mode, std::int64_t lr_permille) {
   if (mode == Mode::kLocal) {
     trying_ = trial_is_due();
     return trying_ ? Path::kTrial : Path::kLocal;
   }
-  const std::int64_t band = std::min(options_.band_permille, options_.gain_permille / 2);
-  const std::int64_t least = options_.gain_permille - (trying_ ? band : 0);
+  const std::int64_t gain = options_.gain_permille + options_.gain_permille * (kGainAtRate - 1) * lr_permille / 1000;
+  const std::int64_t band = std::min(options_.band_permille, gain / 2);
+  const std::int64_t least = gain - (trying_ ? band : 0);
   const bool costly = cost_.count > 0 && cost_permille() >= least;
   if (trying_) {
     trying_ = false;

@@ -3,7 +3,9 @@
 // Used by the interval controller. T is a step, C the transfer of all fragments, M that of the longest one:
 //   H >= margin * C / T   the link is busy for at most 80 % of the time
 //   D  ~ margin * M / T   most of the transfer of a fragment is hidden; more if steps wait for merges nevertheless
-//   cost: wait of a synchronous step over T. Local steps that gain less than gain_permille are not worth it.
+//   cost: wait of a synchronous step over T. Local steps that gain less than gain_permille are not worth it, and at the
+//         highest learning rate not less than kGainAtRate times as much: a training needs more of them to the same loss,
+//         the more the longer the steps are.
 // The cost is measured in Mode::kSync and never predicted: in Mode::kLocal a round of synchronous steps is tried after
 // the link became clearly faster, and otherwise so rarely that trials take a hundredth of the time. Values are running
 // means, and bounds fall only when they are wrong by an eighth, so noise moves none of them. The controller owns it.
@@ -21,7 +23,8 @@
 namespace sirtaki::local_updates {
 
 struct LinkOptions {
-  std::int64_t gain_permille = 100;  // part of T that synchronous steps have to wait before local ones are worth it
+  // Part of T that synchronous steps have to wait before local ones are worth it, with small learning rates.
+  std::int64_t gain_permille = 100;
   std::int64_t band_permille = 50;   // margin below it, at most half, before synchronous steps are worth it again
   std::int64_t margin_permille = 1250;
   std::int64_t trial_steps = 16;  // synchronous steps in a trial
@@ -39,9 +42,9 @@ class LinkBound {
   // Adds a round of `steps` steps in Mode kSync or kLocal. A round without a measured step is ignored.
   void observe(const RoundStats& stats, Mode mode, std::int64_t steps);
 
-  // Returns the better path; kTrial means one round of synchronous steps. Call once after a round in which no other
-  // reason fixes the mode.
-  Path path(Mode mode);
+  // Returns the better path; kTrial means one round of synchronous steps. `lr_permille`: the learning rate, as a part of
+  // the highest one of the training. Call once after a round in which no other reason fixes the mode.
+  Path path(Mode mode, std::int64_t lr_permille);
 
   // Return H and D with the present encoding; 1 and 0 if unknown. Not limited.
   std::int64_t steps() const { return steps_; }
@@ -61,6 +64,9 @@ class LinkBound {
 
  private:
   static constexpr std::int64_t kMeanRounds = 8;
+  // At the highest learning rate, four local steps of four ranks took 1.33 times (a convolution net, SGD) and 1.5 times
+  // (a transformer, AdamW) the steps of averaged gradients to the same loss; at the end of a linear decay hardly more.
+  static constexpr std::int64_t kGainAtRate = 4;
 
   // The plain mean of the first kMeanRounds values, then a running one.
   struct Mean {

@@ -23,11 +23,14 @@ RoundStats measured(std::int64_t step_us, std::int64_t link_us, std::int64_t lon
 }
 
 // Two synchronous rounds in which steps of 100 ms wait, then local ones.
+// The learning rate at the end of a decay, as a part of the highest one.
+constexpr std::int64_t kSmallRate = 0;
+
 LinkBound local_after(std::int64_t stall_us, const LinkOptions& options = {}, std::int64_t steps = kRound) {
   LinkBound link(options);
   for (int i = 0; i < 2; ++i) {
     link.observe(measured(100'000, 100'000 + stall_us, 0, stall_us), Mode::kSync, steps);
-    EXPECT_EQ(link.path(Mode::kSync), i == 0 ? Path::kSync : Path::kLocal);
+    EXPECT_EQ(link.path(Mode::kSync, kSmallRate), i == 0 ? Path::kSync : Path::kLocal);
   }
   return link;
 }
@@ -36,7 +39,7 @@ LinkBound local_after(std::int64_t stall_us, const LinkOptions& options = {}, st
 std::optional<std::int64_t> steps_to_trial(LinkBound& link, std::int64_t link_us) {
   for (std::int64_t steps = kRound; steps < 1'000'000; steps += kRound) {
     link.observe(measured(100'000, link_us, 0), Mode::kLocal, kRound);
-    if (link.path(Mode::kLocal) == Path::kTrial) {
+    if (link.path(Mode::kLocal, kSmallRate) == Path::kTrial) {
       return steps;
     }
   }
@@ -189,7 +192,7 @@ TEST(LinkBound, OnlyWhatTravelsNowTellsOfAFasterLink) {
     stats.transfer_us = stats.step_us * 5;
     stats.encoding = 1;
     link.observe(stats, Mode::kLocal, kRound);
-    EXPECT_EQ(link.path(Mode::kLocal), Path::kLocal) << i;
+    EXPECT_EQ(link.path(Mode::kLocal, kSmallRate), Path::kLocal) << i;
   }
 }
 
@@ -227,7 +230,7 @@ TEST(LinkBound, LocalStepsAreWorthATenthOfAStep) {
     bool local = false;
     for (int i = 0; i < 5; ++i) {
       link.observe(measured(100'000, 60'000 + stall_us, 0, stall_us), Mode::kSync, kRound);
-      local = local || link.path(Mode::kSync) == Path::kLocal;
+      local = local || link.path(Mode::kSync, kSmallRate) == Path::kLocal;
       EXPECT_FALSE(i == 0 && local) << "once is noise";
     }
     EXPECT_EQ(local, stall_us > 10'000) << stall_us;
@@ -249,7 +252,7 @@ TEST(LinkBound, TrialsTakeAHundredthOfTheTime) {
       EXPECT_LE(lost / static_cast<double>(*next), 0.0101) << stall_us;
       EXPECT_GE(*next, 1'000);
       link.observe(measured(100'000, 100'000 + stall_us, 0, stall_us), Mode::kSync, kRound);
-      EXPECT_EQ(link.path(Mode::kSync), Path::kLocal) << "at once";
+      EXPECT_EQ(link.path(Mode::kSync, kSmallRate), Path::kLocal) << "at once";
     }
   }
 }
@@ -258,11 +261,11 @@ TEST(LinkBound, AFasterLinkIsTriedSoon) {
   LinkBound link = local_after(2'000'000);
   for (int i = 0; i < 20; ++i) {
     link.observe(measured(100'000, 2'100'000, 0), Mode::kLocal, kRound);
-    EXPECT_EQ(link.path(Mode::kLocal), Path::kLocal);
+    EXPECT_EQ(link.path(Mode::kLocal, kSmallRate), Path::kLocal);
   }
   EXPECT_LE(steps_to_trial(link, 300'000).value(), 8 * kRound);
   link.observe(measured(100'000, 100'000, 0, 1'000), Mode::kSync, kRound);
-  EXPECT_EQ(link.path(Mode::kSync), Path::kSync);
+  EXPECT_EQ(link.path(Mode::kSync, kSmallRate), Path::kSync);
   EXPECT_EQ(link.cost_permille(), 9);
 }
 
@@ -272,7 +275,21 @@ TEST(LinkBound, ALinkThatRecoversAtOnceIsNoticedToo) {
   ASSERT_TRUE(steps) << "all local rounds look alike";
   EXPECT_LE(*steps, 100 * 2 * kRound + kRound);
   link.observe(measured(100'000, 20'000, 0), Mode::kSync, kRound);
-  EXPECT_EQ(link.path(Mode::kSync), Path::kSync);
+  EXPECT_EQ(link.path(Mode::kSync, kSmallRate), Path::kSync);
+}
+
+TEST(LinkBound, LocalStepsAreWorthMoreWaitingAtHighRates) {
+  for (const auto& [lr_permille, least_us] : {std::pair<std::int64_t, std::int64_t>{1000, 40'000}, {500, 25'000}, {0, 10'000}}) {
+    for (const std::int64_t stall_us : {least_us - 1'000, least_us + 1'000}) {
+      LinkBound link{LinkOptions{}};
+      bool local = false;
+      for (int i = 0; i < 4; ++i) {
+        link.observe(measured(100'000, 100'000 + stall_us, 0, stall_us), Mode::kSync, kRound);
+        local = link.path(Mode::kSync, lr_permille) == Path::kLocal;
+      }
+      EXPECT_EQ(local, stall_us > least_us) << lr_permille << " " << stall_us;
+    }
+  }
 }
 
 TEST(LinkBound, SynchronousStepsAreBackBelowTheBand) {
@@ -293,7 +310,7 @@ TEST(LinkBound, SynchronousStepsAreBackBelowTheBand) {
     LinkBound link = local_after(200'000, options);
     ASSERT_TRUE(steps_to_trial(link, 300'000));
     link.observe(measured(100'000, 100'000, 0, c.stall_us), Mode::kSync, kRound);
-    EXPECT_EQ(link.path(Mode::kSync), c.path) << c.gain_permille << " " << c.stall_us;
+    EXPECT_EQ(link.path(Mode::kSync, kSmallRate), c.path) << c.gain_permille << " " << c.stall_us;
   }
 }
 
