@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import json
+import math
 import time
 import warnings
 import weakref
@@ -22,6 +23,8 @@ _DEFAULT_STATE_ROUNDS = 3
 #: Bits an element of the codecs of differences that travel with fewer than 32; other codecs count as 8.
 _BITS = {"none": 32, "fp16": 16, "bf16": 16, "int4": 4, "twobit": 2, "onebit": 1}
 _OTHER_BITS = 8
+#: Averages of optimizer states take at most this part of the time, after the first.
+_STATE_SHARE = 0.05
 
 #: average gradients, reset the optimizer, equalize optimizers, donor, decisions, steps, delay, model changed
 Outcome = tuple[bool, bool, bool, int, int, int, int, bool]
@@ -78,6 +81,8 @@ class LocalSgdBase(abc.ABC):
         self._busy_seconds = 0.0
         self._steps = 0
         self._rounds = 0  # since the state of the optimizer was averaged
+        self._state_clock = (0.0, 0)  # time of the first decision since then, and the rounds before it
+        self._affordable_rounds = 0  # between two averages; agreed on after each of them
         self._mode: tuple[int, int, bool] | None = None
         self._keeps_moments = keeps_moments
         #: Steps since the models were equal, and _params_version() at the last of them.
@@ -190,6 +195,10 @@ class LocalSgdBase(abc.ABC):
     def _average_state(self) -> None:
         """Averages the states of the optimizers. Collective."""
 
+    @abc.abstractmethod
+    def _largest(self, value: float) -> float:
+        """Returns the largest of the values of all ranks. Collective."""
+
     def _begin(self, local: Any) -> Outcome | None:
         """Makes the first call of the runtime; None: nothing is to be done."""
         outcome: Outcome = local.start()
@@ -223,7 +232,19 @@ class LocalSgdBase(abc.ABC):
             return int(given or 0)
         # States travel as float32 and block the step, so averages take the same part of the bytes with every codec.
         codec = json.loads(self._local.stats_json())["codec"].partition(":")[0]
-        return _DEFAULT_STATE_ROUNDS * 32 // _BITS.get(codec, _OTHER_BITS)
+        return max(_DEFAULT_STATE_ROUNDS * 32 // _BITS.get(codec, _OTHER_BITS), self._affordable_rounds)
+
+    def _average_in_turn(self) -> None:
+        """Averages the state of the optimizer; with "auto", agrees on the rounds to the next average. Collective."""
+        if not self._config.is_auto():
+            # The steps of other policies do not depend on times.
+            self._average_state()
+            return
+        (start, before), begin = self._state_clock, time.perf_counter()
+        seconds_of_round = max(begin - start, 1e-9) / max(self._rounds - before, 1)
+        self._average_state()
+        cost = (time.perf_counter() - begin) / seconds_of_round
+        self._affordable_rounds = math.ceil(self._largest(cost) / _STATE_SHARE)
 
     def _step(self, lr: float, waited_ns: int, pull: Callable[[], None]) -> None:
         """Reports a step to the runtime; `pull` updates copies of the model."""
@@ -261,9 +282,11 @@ class LocalSgdBase(abc.ABC):
             # With different momenta equal gradients would lead to different models.
             self._average_state()
         elif decisions > 0 and not averages:
+            if self._rounds == 0:
+                self._state_clock = (time.perf_counter(), decisions)
             self._rounds += decisions
             if 0 < self._state_rounds() <= self._rounds:
+                self._average_in_turn()
                 self._rounds = 0
-                self._average_state()
         if before not in (None, self._mode) and self._config.on_change is not None:
             self._config.on_change(self.stats())

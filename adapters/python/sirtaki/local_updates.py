@@ -59,7 +59,7 @@ class LocalUpdates:
             residual stays in the model of the rank. No momentum correction.
         optimizer_state: rounds between two averages of the state of the optimizer; 0: never; None: 0 for SGD, else 3
             (after DES-LOC, Iacob et al., 2025), as many times more as differences have fewer bits than float32: 12 with
-            int8, 48 with two bits.
+            int8, 48 with two bits. With the interval "auto" averages after the first take at most a twentieth of the time.
         buffers: "average": buffers such as those of BatchNorm are merged with the model. "local": they stay local.
         steps: number of steps of the training, if known: for the warm-up, and for the last round.
         on_change: called with local_stats() after a change of interval, delay or mode.
@@ -100,7 +100,8 @@ class LocalUpdates:
         # Such a policy compresses only if the link needs it.
         return f"{text}{',' if ':' in text else ':'}compress=on"
 
-    def _is_auto(self) -> bool:
+    def is_auto(self) -> bool:
+        """Returns True if the policy of the interval is "auto", which follows the link."""
         return isinstance(self.interval, str) and self.interval.strip().partition(":")[0] == "auto"
 
     def gradient_compression(self, chosen: str | None, option: str) -> str | None:
@@ -112,10 +113,10 @@ class LocalUpdates:
             chosen: the choice of the program; None: the options decide.
             option: the text of the options.
         """
-        return "auto" if chosen is None and option == "none" and self._is_auto() else chosen
+        return "auto" if chosen is None and option == "none" and self.is_auto() else chosen
 
     def _chooses_bits(self) -> bool:
-        return self._is_auto() and (self.compression is None or choice_of(self.compression)[0] == "auto")
+        return self.is_auto() and (self.compression is None or choice_of(self.compression)[0] == "auto")
 
     def core_arguments(self, gradients: str | None) -> tuple[int, int, int, float, float, str | None]:
         """Returns the arguments of _core.Local; `gradients` is the codec of gradients, None: that of the options."""
@@ -135,9 +136,9 @@ class LocalUpdates:
             return "" if codec in (None, "none") else codec
         if self.interval_text().startswith("diloco"):
             return None
-        if self._is_auto() and "compress=on" not in self.interval_text():
+        if self.is_auto() and "compress=on" not in self.interval_text():
             return ""
-        if self._is_auto() and (gradients in (None, "", "none") or gradients.partition(":")[0] == "auto"):
+        if self.is_auto() and (gradients in (None, "", "none") or gradients.partition(":")[0] == "auto"):
             # The runtime takes 8, 2 or 1 bits, as the link needs: several steps share a transfer, so even one bit costs
             # less than longer intervals or sparse codecs.
             return "auto"

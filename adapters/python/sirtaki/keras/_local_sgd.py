@@ -208,6 +208,10 @@ class LocalSgd(LocalSgdBase):
             array[...] = value
         self.state.push()
 
+    def _largest(self, value: float) -> float:
+        work = numpy_ops.allreduce(np.array([value]), f"{self._name}.largest", ReduceOp.MAX, _ONE, in_place=True)
+        return float(numpy_ops.start_one(work).wait()[0])
+
     def _average_state(self) -> None:
         """Averages the state over the ranks, each array over the ranks on which it is finite. Collective."""
         assert self.state is not None

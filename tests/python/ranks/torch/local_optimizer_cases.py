@@ -146,6 +146,31 @@ def case_averages_of_the_state_get_rarer_as_differences_get_smaller() -> None:
         optimizer.drain()
 
 
+def case_averages_of_the_state_take_a_small_part_of_the_time() -> None:
+    model = net()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.AdamW(model.parameters(), 0.01),
+        local_updates=hvd.LocalUpdates("auto:gain=0,warmup=0"),
+        compression="none",
+    )
+    average = optimizer._sirtaki_local._average_state
+    steps_of_averages: list[int] = []
+
+    def slow() -> None:
+        average()
+        for _ in range(200):  # as on a slow link
+            hvd.barrier()
+        steps_of_averages.append(step)
+
+    optimizer._sirtaki_local._average_state = slow
+    step = 0
+    while not steps_of_averages or step < 3 * steps_of_averages[0]:
+        train(model, [optimizer], range(step, step + 1))
+        step += 1
+    assert len(steps_of_averages) == 1, steps_of_averages
+    optimizer.drain()
+
+
 def case_nested_states_are_refused() -> None:
     model = Net()
     hvd.broadcast_parameters(model.state_dict(), 0)

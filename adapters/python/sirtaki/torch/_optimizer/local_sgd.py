@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -117,6 +118,7 @@ class LocalSgd(LocalSgdBase):
             "size": basics.size(),
             "steps": self._steps,
             "rounds": self._rounds,
+            "affordable_rounds": self._affordable_rounds,
             "alone": self._reducer.alone,
             "saved": saved,
         }
@@ -168,6 +170,8 @@ class LocalSgd(LocalSgdBase):
         local.restore(bytes(restored["saved"].numpy().tobytes()))
         self._push()
         self._steps, self._rounds = restored["steps"], restored["rounds"]
+        self._state_clock = (time.perf_counter(), self._rounds)
+        self._affordable_rounds = restored.get("affordable_rounds", 0)
         now = json.loads(local.stats_json())
         self._mode = (now["interval"], now["delay"], now["mode"] != "local")
         self._restored = None
@@ -247,6 +251,10 @@ class LocalSgd(LocalSgdBase):
 
     def _reset_state(self) -> None:
         self._optimizer().state.clear()
+
+    def _largest(self, value: float) -> float:
+        mine = torch.tensor([value], dtype=torch.float64, device="cpu")
+        return float(allreduce(mine, name=f"{self._name}.largest", op=Max))
 
     def _average_state(self) -> None:
         """Averages the state of the optimizer: mean of tensors, maximum of counts and factors. Collective.
