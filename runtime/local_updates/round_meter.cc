@@ -60,12 +60,15 @@ Duration RoundMeter::expected(int fragment) const {
 
 void RoundMeter::report_transfers(RankRound& round) const {
   round.encoding = encoding_;
+  bool dense_known = true;
   for (const Times& times : times_) {
     const std::int64_t sent = times[static_cast<std::size_t>(encoding_)];
     round.transfer_us += sent;
     round.longest_us = std::max(round.longest_us, sent);
-    round.dense_us += times[0] > 0 ? times[0] : sent;
+    round.dense_us += times[0];
+    dense_known = dense_known && times[0] > 0;
   }
+  round.dense_us = dense_known ? round.dense_us : 0;
 }
 
 RankRound RoundMeter::report(bool synchronous) {

@@ -28,6 +28,8 @@ constexpr std::int64_t kMostHidden = 4 * kOneQ16;
 constexpr std::int64_t kFasterPermille = 500;
 // Margin that more bits than at present need, so that a load near a bound changes nothing.
 constexpr std::int64_t kSparePermille = 1250;
+// Limit of the correction of the bits of an encoding.
+constexpr std::int64_t kMostWrong = 16;
 
 std::int64_t over_step(std::int64_t time_us, std::int64_t step_us) {
   return static_cast<std::int64_t>(std::min<Wide>(Wide{time_us} * kOneQ16 / step_us, kMostLoad));
@@ -91,6 +93,9 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
   // Synchronous rounds do not measure compressed differences, so their values survive a trial.
   const bool local = mode == Mode::kLocal;
   if (local && stats.encoding != encoding_) {
+    before_ = encoding_;
+    // The last one: a change of the link, on which the mean follows slowly, is what changes encodings.
+    before_load_ = sent_.count > 0 && encoding_ > 0 ? last_sent_ : 0;
     sent_ = longest_ = {};
     hidden_ = reference_ = 0;
     encoding_ = stats.encoding;
@@ -107,6 +112,8 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
   if (local || encoding_ == 0) {
     add_known(sent_, stats.transfer_us);
     add_known(longest_, stats.longest_us);
+    last_sent_ = stats.transfer_us > 0 ? over_step(stats.transfer_us, stats.step_us) : last_sent_;
+    learn_bits();
   }
   add_known(dense_longest_, stats.transfer_us > 0
                                 ? static_cast<std::int64_t>(Wide{stats.longest_us} * stats.dense_us / stats.transfer_us)
@@ -131,14 +138,29 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
   follow_known(link_delay_, longest_, 0, delay_for);
 }
 
+std::size_t LinkBound::place_of(std::int64_t encoding) const {
+  return std::min(static_cast<std::size_t>(encoding), bits_.size() - 1);
+}
+
+// Without the correction, an encoding that was predicted to fit and did not would be tried again and again.
+void LinkBound::learn_bits() {
+  if (before_load_ == 0 || sent_.count == 0) {
+    return;
+  }
+  // Later the link may have changed.
+  const bool last = sent_.count == kMeanRounds;
+  const Wide nominal = options_.bits_permille[place_of(encoding_)];
+  const Wide learned = Wide{bits_[place_of(before_)]} * sent_.value / before_load_;
+  bits_[place_of(encoding_)] =
+      static_cast<std::int64_t>(std::clamp<Wide>(learned, std::max<Wide>(nominal / kMostWrong, 1), nominal * kMostWrong));
+  before_load_ = last ? 0 : before_load_;
+}
+
 std::int64_t LinkBound::load_with(std::int64_t encoding, const Mean& sent, const Mean& dense) const {
   if (encoding == 0 && dense.count > 0) {
     return dense.value;
   }
-  const auto bits = [this](std::int64_t index) {
-    const auto last = static_cast<std::int64_t>(options_.bits_permille.size()) - 1;
-    return Wide{options_.bits_permille[static_cast<std::size_t>(std::min(index, last))]};
-  };
+  const auto bits = [this](std::int64_t index) { return Wide{bits_[place_of(index)]}; };
   const bool known = sent.count > 0;
   const Wide load = Wide{(known ? sent : dense).value} * bits(encoding) / bits(known ? encoding_ : 0);
   return static_cast<std::int64_t>(std::min<Wide>(load, kMostLoad));
@@ -165,6 +187,10 @@ bool LinkBound::fits(std::int64_t encoding, std::int64_t steps) const {
 
 std::int64_t LinkBound::encoding_for(std::int64_t steps) const {
   const auto last = static_cast<std::int64_t>(options_.bits_permille.size()) - 1;
+  if (dense_.count == 0 && sent_.count == 0) {
+    // Synchronous steps wait, so the first merge had better be a small one; it tells what others take.
+    return last;
+  }
   std::int64_t encoding = 0;
   while (encoding < last && !fits(encoding, steps)) {
     ++encoding;
@@ -221,6 +247,13 @@ void LinkBound::state(StateIo& io) {
   io.field(hidden_, 0, kMostHidden);
   io.field(mode_, Mode::kLocal);
   io.field(encoding_, 0, RoundStats::kMaxEncoding);
+  for (std::size_t encoding = 0; encoding < bits_.size(); ++encoding) {
+    const std::int64_t nominal = options_.bits_permille[encoding];
+    io.field(bits_[encoding], std::max<std::int64_t>(nominal / kMostWrong, 1), nominal * kMostWrong);
+  }
+  io.field(before_, 0, RoundStats::kMaxEncoding);
+  io.field(before_load_, 0, kMostLoad);
+  io.field(last_sent_, 0, kMostLoad);
   io.field(reference_, 0, kMostLoad);
   io.field(waited_, 0, kMostLoad);
   io.field(sync_steps_, 0, RoundStats::kMaxStep);

@@ -37,7 +37,7 @@ class LinkBound {
  public:
   enum class Path : std::uint8_t { kSync, kLocal, kTrial };
 
-  explicit LinkBound(LinkOptions options) : options_(std::move(options)) {}
+  explicit LinkBound(LinkOptions options) : options_(std::move(options)), bits_(options_.bits_permille) {}
 
   // Adds a round of `steps` steps in Mode kSync or kLocal. A round without a measured step is ignored.
   void observe(const RoundStats& stats, Mode mode, std::int64_t steps);
@@ -53,7 +53,7 @@ class LinkBound {
   std::int64_t steps_with(std::int64_t encoding) const;
   std::int64_t delay_with(std::int64_t encoding) const;
   // Returns the encoding with the most bits that hides transfers behind so many steps, with merges at most a step late;
-  // the last one if none does. More bits than at present have to fit with a margin.
+  // the last one if none does, or if nothing was measured. More bits than at present have to fit with a margin.
   std::int64_t encoding_for(std::int64_t steps) const;
   // Returns the wait of the last synchronous steps in permille of T.
   std::int64_t cost_permille() const;
@@ -83,6 +83,8 @@ class LinkBound {
   std::int64_t load_with(std::int64_t encoding, const Mean& sent, const Mean& dense) const;
   bool trial_is_due() const;
   void learn_waits(const RoundStats& stats, std::int64_t steps);
+  void learn_bits();
+  std::size_t place_of(std::int64_t encoding) const;  // its index in bits_
 
   const LinkOptions options_;
   // Ratios to T in 1/65536.
@@ -94,6 +96,12 @@ class LinkBound {
   std::int64_t hidden_ = 0;       // part of a transfer that M does not contain: encoding, busy processors
   Mode mode_ = Mode::kSync;       // mode of the rounds in dense_
   std::int64_t encoding_ = 0;     // that of the local rounds in sent_, longest_ and hidden_
+  // Bits by which loads are predicted: those of the options, corrected by the loads of encodings that followed one
+  // another. A link with a burst, for example, carries short transfers faster.
+  std::vector<std::int64_t> bits_;
+  std::int64_t before_ = 0;       // the compressed encoding before encoding_, and its load; 0: none
+  std::int64_t before_load_ = 0;
+  std::int64_t last_sent_ = 0;    // load of the last round
   std::int64_t reference_ = 0;    // sent_ of the first local rounds with this encoding; 0: too few rounds
   std::int64_t waited_ = 0;       // total wait of synchronous steps
   std::int64_t sync_steps_ = 0;   // steps of the last synchronous round

@@ -308,6 +308,10 @@ TEST(LocalRounds, AreMeasuredWithoutOutliers) {
   EXPECT_EQ(compressed.encoding, 2);
   EXPECT_EQ(compressed.transfer_us, 100);
   EXPECT_EQ(compressed.dense_us, 1000);
+  local_updates::RoundMeter other(training.model(2));
+  other.merged(0, 30, 2);
+  other.merged(1, 70, 2);
+  EXPECT_EQ(other.report(false).dense_us, 0) << "nothing was sent without compression";
 }
 
 TEST(LocalRounds, WaitsForMergesAreOfTheStepsSinceTheLastReport) {
