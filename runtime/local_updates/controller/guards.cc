@@ -89,30 +89,33 @@ void Guards::judge_ranks(const std::vector<Merge>& merges, Alarms& alarms) {
   }
 }
 
-// A number of steps other than in the rounds of the median widens the limit.
-bool Guards::is_high(std::int64_t variance, std::int64_t steps) const {
+// A number of steps other than in the rounds of the median widens the limit. Residuals of lossy differences come from
+// higher learning rates, so where the rate falls, the variance has to rise by itself, too.
+bool Guards::is_high(std::int64_t variance, std::int64_t unscaled, std::int64_t steps) const {
   if (static_cast<std::int64_t>(variances_.size()) < options_.variance_warmup_rounds) {
     return false;
   }
-  const std::int64_t limit = log2_q16(options_.variance_permille) - log2_q16(std::int64_t{1000});
-  return variance > median(variances_) + limit + std::abs(steps - median(variance_steps_)) / 2;
+  const std::int64_t limit = log2_q16(options_.variance_permille) - log2_q16(std::int64_t{1000}) +
+                             std::abs(steps - median(variance_steps_)) / 2;
+  return variance > median(variances_) + limit && unscaled > median(unscaled_variances_) + limit;
 }
 
 void Guards::judge_variance(const std::vector<Merge>& merges, Alarms& alarms) {
   double sum = 0;
+  double unscaled_sum = 0;
   std::int64_t longest = 1;
   for (const Merge& merge : merges) {
     const auto rates = agreed_rates(merge);
     if (rates.has_value() != variance_rates_known_) {
-      variances_.clear();
-      variance_steps_.clear();
+      forget_variances();
       variance_rates_known_ = rates.has_value();
-      sum = 0;
+      sum = unscaled_sum = 0;
     }
     if (log_unit(merge)) {
       const auto steps = static_cast<double>(merge.steps);
       const double unit = rates.value_or(steps);
       sum += variance_of(merge) / unit / unit * std::sqrt(steps);
+      unscaled_sum += variance_of(merge) / steps / std::sqrt(steps);
       longest = std::max(longest, merge.steps);
     }
   }
@@ -121,11 +124,14 @@ void Guards::judge_variance(const std::vector<Merge>& merges, Alarms& alarms) {
     return;
   }
   const std::int64_t steps = log2_q16(longest);
-  const bool high = is_high(variance, steps);
+  const std::int64_t unscaled = log2_q16(unscaled_sum);
+  const bool high = is_high(variance, unscaled, steps);
   variances_.push_back(variance);
+  unscaled_variances_.push_back(unscaled);
   variance_steps_.push_back(steps);
   if (static_cast<std::int64_t>(variances_.size()) > options_.variance_window) {
     variances_.pop_front();
+    unscaled_variances_.pop_front();
     variance_steps_.pop_front();
   }
   variance_strikes_ = high ? variance_strikes_ + 1 : 0;
@@ -206,6 +212,7 @@ std::vector<Alarm> Guards::judge(const RoundStats& stats) {
 
 void Guards::forget_variances() {
   variances_.clear();
+  unscaled_variances_.clear();
   variance_steps_.clear();
   variance_strikes_ = 0;
 }
@@ -237,8 +244,9 @@ void Guards::state(StateIo& io) {
   }
   const auto window = static_cast<std::size_t>(options_.variance_window);
   io.field(variances_, window, -kMostLog, kMostLog);
+  io.field(unscaled_variances_, window, kLogOfZero, kMostLog);
   io.field(variance_steps_, window, 0, kMostLog);
-  io.require(variances_.size() == variance_steps_.size());
+  io.require(variances_.size() == variance_steps_.size() && variances_.size() == unscaled_variances_.size());
   io.field(variance_rates_known_);
   io.field(variance_strikes_, 0, options_.variance_strikes - 1);
   io.field(loss_strikes_, 0, options_.loss_strikes - 1);

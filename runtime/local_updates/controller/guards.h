@@ -10,8 +10,8 @@
 //   G5 digests of anchors, parameters  the minority takes those of the majority (compare PCCL, 2025); no majority: the
 //                                      job ends
 //   G6 merges that were late           one more step of delay; several in ten minutes: a pause
-// Variances are compared as log2(variance / (mean learning rate^2 * n^1.5)), and may grow with n^1 to n^2, so a new
-// interval or learning rate is no anomaly. Owned by the controller, or used alone. Pure. The updater executes the
+// Variances are compared as log2(variance / (mean learning rate^2 * n^1.5)) and without the rate, and may grow with n^1 to
+// n^2, so a new interval or learning rate is no anomaly. Owned by the controller, or used alone. Pure. The updater executes the
 // actions.
 #pragma once
 
@@ -121,7 +121,7 @@ class Guards {
   void judge_ranks(const std::vector<Merge>& merges, Alarms& alarms);
   void judge_norms(const std::vector<Merge>& merges, std::size_t rank, Alarms& alarms);
   void judge_variance(const std::vector<Merge>& merges, Alarms& alarms);
-  bool is_high(std::int64_t variance, std::int64_t steps) const;
+  bool is_high(std::int64_t variance, std::int64_t unscaled, std::int64_t steps) const;
   void judge_loss(const RoundStats& stats, Alarms& alarms);
   void judge_digests(const RoundStats& stats, Alarms& alarms) const;
   void judge_late(const RoundStats& stats, Alarms& alarms);
@@ -131,6 +131,7 @@ class Guards {
   std::vector<Record> records_;       // indexed by rank
   // Values of the last rounds, as log2 in 1/65536, and the steps that their differences covered.
   std::deque<std::int64_t> variances_;
+  std::deque<std::int64_t> unscaled_variances_;  // not divided by learning rates
   std::deque<std::int64_t> variance_steps_;
   bool variance_rates_known_ = false;
   std::int64_t variance_strikes_ = 0;

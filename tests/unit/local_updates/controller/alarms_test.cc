@@ -235,6 +235,32 @@ TEST(Alarms, APausedTrainingStartsAgainAtTheBase) {
   EXPECT_EQ(steps, (std::vector<std::int64_t>{2, 4, 8, 16, 32, 64}));
 }
 
+// Residuals of differences outlast the learning rates with which they came about.
+TEST(Alarms, DifferencesThatFallMoreSlowlyThanTheRateAreNone) {
+  Training training("4:delay=1");
+  double rate = 0.1;
+  double norm2 = 1.0;
+  training.report = [&](Reports& ranks) {
+    for (RankReport& rank : ranks) {
+      rank.norm2 = norm2;
+    }
+  };
+  training.rounds(30);
+  for (int i = 0; i < 40; ++i) {
+    training.set_rate(rate *= 0.85);
+    norm2 *= 0.9;
+    EXPECT_TRUE(training.round().alarms.empty()) << i;
+  }
+  // Models that move apart are an anomaly with a falling rate, too.
+  bool alarmed = false;
+  for (int i = 0; i < 20; ++i) {
+    norm2 *= 1.5;
+    const auto alarms = training.round().alarms;
+    alarmed = alarmed || std::ranges::any_of(alarms, [](const Alarm& a) { return a.guard == Guard::kVariance; });
+  }
+  EXPECT_TRUE(alarmed);
+}
+
 TEST(Alarms, LateMergesCostAStepOfDelay) {
   Training training("8:delay=1");
   training.round();

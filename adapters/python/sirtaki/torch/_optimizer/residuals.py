@@ -179,8 +179,8 @@ class ResidualStore:
     def leave_to_gradients(self) -> None:
         """Takes the residuals out of the stream, for add_to_gradients(). Not collective, not during a step.
 
-        Of a tensor whose residual consists of steps with a momentum of m, SGD with this momentum makes 1 / (1 - m)
-        times what is added to one gradient.
+        Residuals of momentum correction are steps. SGD with a momentum of m would make 1 / (1 - m) times the step of
+        what is added to one gradient, so they are scaled by 1 - m.
         """
         report = self.report()
         state = self.state()
