@@ -1,8 +1,8 @@
 """The report of the optimizers at the end of a session: on rank 0, to standard error, once.
 
-An optimizer gets a Training when it is made and notifies it of steps. Used from the threads that make, step and close
-optimizers; the thread that ends the session writes the report. There is no report if report.end is off, if a Progress
-has shown one, after an error that ends the program, or without any step.
+An optimizer gets a Training when it is made and notifies it of steps, on every rank. Used from the threads that make,
+step and close optimizers; the thread that ends the session writes the report. There is no report if report.end is off,
+if a Progress has shown one, after an error that ends the program, or without any step.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from sirtaki import _report_text, basics
+from sirtaki._telemetry.samples import StepSamples
 
 #: Number of optimizers in a report, the last ones of the session.
 _MAX_TRAININGS = 8
@@ -24,12 +25,13 @@ _HEADER = "sirtaki: report (SIRTAKI_REPORT_END=false leaves it out)\n"
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about one optimizer for the report."""
+    """Facts about one optimizer in a session."""
 
     name: str
     steps: int
     seconds: float
     exposed_seconds: float
+    samples: StepSamples
     local: dict[str, Any] = field(default_factory=dict)
     layers: list[dict[str, Any]] = field(default_factory=list)
 
@@ -43,39 +45,42 @@ class Training:
         self._generation = 0
         self._begin = self._last = time.monotonic()
         self._steps = 0
-        self._waited_before = 0.0
+        self._waited_before = self._waited = 0.0
+        self._samples = StepSamples()
         self._last_facts: Facts | None = None
 
     def stepped(self) -> None:
         """Records a step."""
-        self._last = time.monotonic()
+        before, self._last = self._last, time.monotonic()
         if self._generation != basics.generation():
             if self._generation != 0:
-                self._begin, self._steps = self._last, 0
+                self._begin = before = self._last
+                self._waited_before = self._waited
+                self._steps, self._samples = 0, StepSamples()
             self._generation = basics.generation()
             self._session.add(self)
         self._steps += 1
+        optimizer = self._optimizer()
+        waited_before, self._waited = self._waited, getattr(optimizer, "exposed_seconds", self._waited)
+        self._samples.add(self._last, self._last - before, self._waited - waited_before)
 
     def close(self, optimizer: Any) -> None:
-        """Keeps the facts for the report, because `optimizer` is about to go. Never raises."""
+        """Keeps the facts for the session, because `optimizer` is about to go. Never raises."""
         with suppress(Exception):
-            if self._session.will_report(self):
-                self._last_facts = self._facts_of(optimizer)
+            if self._session.has(self):
+                self._last_facts = self._facts_of(optimizer, self._session.will_report())
 
-    def collect(self) -> Facts | None:
-        """Returns the facts and begins anew for the next session; None if the optimizer is gone and left no facts."""
+    def facts(self, layers: bool) -> Facts | None:
+        """Returns the facts up to now, and those of layers if wanted; None if the optimizer is gone and left none."""
         optimizer = self._optimizer()
-        if optimizer is None:
-            return self._last_facts
-        facts = self._facts_of(optimizer)
-        self._waited_before = optimizer.exposed_seconds
-        return facts
+        return self._last_facts if optimizer is None else self._facts_of(optimizer, layers)
 
-    def _facts_of(self, optimizer: Any) -> Facts:
+    def _facts_of(self, optimizer: Any, layers: bool) -> Facts:
         waited = optimizer.exposed_seconds - self._waited_before
         seconds = max(1e-9, self._last - self._begin)
+        rows = optimizer.compression_report() if layers else []
         name = type(optimizer).__name__
-        return Facts(name, self._steps, seconds, waited, optimizer.local_stats(), optimizer.compression_report())
+        return Facts(name, self._steps, seconds, waited, self._samples, optimizer.local_stats(), rows)
 
 
 class _Session:
@@ -87,12 +92,20 @@ class _Session:
 
     def add(self, training: Training) -> None:
         """Adds a training at its first step in this session."""
-        if basics.rank() == 0 and _report_text.end_is_wanted():
-            self._trainings.append(training)
+        self._trainings.append(training)
 
-    def will_report(self, training: Training) -> bool:
-        """Returns True if the report will contain this training."""
-        return basics.is_initialized() and not self._reported and training in self._trainings
+    def has(self, training: Training) -> bool:
+        """Returns True if the training belongs to the current session."""
+        return basics.is_initialized() and training in self._trainings
+
+    def will_report(self) -> bool:
+        """Returns True if this session will write a report on this rank."""
+        return not self._reported and basics.rank() == 0 and _report_text.end_is_wanted()
+
+    def facts(self, layers: bool = False) -> list[Facts]:
+        """Returns the facts of the optimizers up to now, those of layers only if wanted, because they cost more."""
+        found = (training.facts(layers) for training in list(self._trainings))
+        return [facts for facts in found if facts is not None]
 
     def mark_reported(self) -> None:
         """Suppresses the report, because the program has shown one."""
@@ -100,19 +113,15 @@ class _Session:
 
     def end(self, stream: TextIO | None = None) -> None:
         """Writes the report, if there are facts. Called before the session ends; never raises."""
-        trainings, reported = list(self._trainings), self._reported
-        self._trainings.clear()
-        self._reported = False
-        if reported or failing():
-            return
-        out = sys.stderr if stream is None else stream
+        text = ""
         try:
-            if basics.rank() != 0 or not _report_text.end_is_wanted():
-                return
-            found = [facts for facts in (training.collect() for training in trainings) if facts is not None]
-            text = _text(found, basics.stats())
+            if self.will_report() and not failing():
+                text = _text(self.facts(layers=True), basics.stats())
         except Exception as error:
             text = f"sirtaki: there is no report at the end: {error}\n"
+        self._trainings.clear()
+        self._reported = False
+        out = sys.stderr if stream is None else stream
         # A program may have closed standard error.
         with suppress(Exception):
             out.write(text)
