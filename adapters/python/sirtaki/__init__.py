@@ -7,6 +7,7 @@ from sirtaki import _core
 from sirtaki import _unused_options as _unused_options
 from sirtaki import process_sets as process_sets
 from sirtaki._end_report import session as _session
+from sirtaki._telemetry.metrics import metrics
 from sirtaki.basics import before_end as _before_end
 from sirtaki.basics import (
     cross_rank,
@@ -72,6 +73,7 @@ __all__ = [
     "local_rank",
     "local_size",
     "members",
+    "metrics",
     "options",
     "rank",
     "run",

@@ -1,0 +1,164 @@
+"""Metrics: one flat dict of the runtime, the optimizers and their local updates. It reads and never counts itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sirtaki import basics
+from sirtaki._end_report import Facts, session
+
+#: Kinds of metrics: a number that only grows, one that goes up and down, a text.
+COUNTER, GAUGE, TEXT = "counter", "gauge", "text"
+
+Value = int | float | str
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Documentation of a metric. In a name, `{codec}` stands for the name of a codec: one metric for each in use."""
+
+    name: str
+    kind: str
+    help: str
+
+
+#: Every metric, in the order of the dict and of docs/metrics.md.
+METRICS = (
+    Metric("rank", GAUGE, "number of this rank"),
+    Metric("size", GAUGE, "number of ranks"),
+    Metric("hosts", GAUGE, "number of hosts"),
+    Metric("data_path", TEXT, "path of gradients between the ranks"),
+    Metric("steps", COUNTER, "steps of all optimizers in this session"),
+    Metric("training_seconds", COUNTER, "seconds from the first step of an optimizer, or its making, to its last step"),
+    Metric("step_seconds", GAUGE, "mean seconds of a step, in this session"),
+    Metric("last_step_seconds", GAUGE, "seconds of the last step"),
+    Metric("exposed_seconds", COUNTER, "seconds in which the program only waited for gradients or merges"),
+    Metric("exposed_share", GAUGE, "the same as a part of training_seconds, 0 to 1"),
+    Metric("last_exposed_seconds", GAUGE, "such seconds in the last step"),
+    Metric("gradient_bytes", COUNTER, "bytes of gradients before compression"),
+    Metric("wire_bytes", COUNTER, "bytes of gradients after compression, as the size of an allreduce of equal cost"),
+    Metric("sent_bytes", COUNTER, "bytes sent to other ranks by network, with everything that is no gradient"),
+    Metric("received_bytes", COUNTER, "bytes received from other ranks by network"),
+    Metric("codec", TEXT, "codec of most bytes of gradients from the next step on; none before the first step"),
+    Metric("codec.{codec}.tensors", GAUGE, "number of tensors with this codec from the next step on"),
+    Metric("codec.{codec}.step_bytes", GAUGE, "bytes of these tensors in a step, after compression"),
+    Metric("compression_ratio", GAUGE, "bytes of a step before compression, as a multiple of those after it"),
+    Metric("plans_adopted", COUNTER, "changes of the plan from measurements"),
+    Metric("link_bytes_per_second", GAUGE, "bandwidth of the slowest link, as measured from transfers of gradients"),
+    Metric("link_latency_seconds", GAUGE, "latency of the slowest link, as measured"),
+    Metric("predicted_step_seconds", GAUGE, "time of a step of the runtime that the plan predicts"),
+    Metric("local.mode", TEXT, "local: ranks make steps alone; sync: every step averages gradients"),
+    Metric("local.interval", GAUGE, "steps between two merges of the models"),
+    Metric("local.delay", GAUGE, "steps that a merge is in flight"),
+    Metric("local.reason", TEXT, "reason of the current interval"),
+    Metric("local.codec", TEXT, "codec of the differences between models"),
+    Metric("local.rounds", COUNTER, "rounds of merges"),
+    Metric("local.merges", COUNTER, "merges of a fragment of the model"),
+    Metric("local.merges_late", COUNTER, "merges that were late"),
+    Metric("local.merges_given_up", COUNTER, "merges that were given up"),
+    Metric("local.merged_bytes", COUNTER, "bytes of merged models as float32"),
+    Metric("local.divergence", GAUGE, "distance between the models of the ranks at the last merge, relative"),
+    Metric("local.alarms", COUNTER, "alarms of all guards"),
+)
+
+
+def metrics(prefix: str = "") -> dict[str, Value]:
+    """Returns numbers and texts on this rank by name, as for a logger; docs/metrics.md lists the names.
+
+    Not collective; call it from the thread that steps. The values exist already, and reading them costs more with more
+    tensors. A metric without a value is absent: those of local updates without them, those of links before the first
+    measurement.
+
+    Args:
+        prefix: begins each name, such as "sirtaki/" for TensorBoard and W&B.
+
+    Raises:
+        ValueError: before init().
+    """
+    return {prefix + name: value for name, value in from_facts(basics.stats(), session.facts()).items()}
+
+
+def from_facts(stats: dict[str, Any], trainings: list[Facts]) -> dict[str, Value]:
+    """Returns the metrics for sirtaki.stats() and the facts of the optimizers, in the order of METRICS."""
+    found: dict[str, Value | None] = {
+        "rank": stats["rank"],
+        "size": stats["size"],
+        "hosts": len(stats["ranks_by_host"]),
+        "data_path": stats["data_path"],
+        **_steps(stats, trainings),
+        "gradient_bytes": stats.get("streams.raw_bytes", 0),
+        "wire_bytes": stats.get("streams.wire_bytes", 0),
+        "sent_bytes": sum(peer["bytes_sent"] for peer in stats["peers"]),
+        "received_bytes": sum(peer["bytes_received"] for peer in stats["peers"]),
+        **_codecs(stats),
+        "plans_adopted": stats.get("streams.plans_adopted", 0),
+        **_links(stats),
+        **_local(next((facts.local for facts in reversed(trainings) if facts.local), {})),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _steps(stats: dict[str, Any], trainings: list[Facts]) -> dict[str, Value | None]:
+    if not trainings:
+        # The optimizers of TensorFlow and Keras count no steps; their streams do.
+        took, waited = stats.get("streams.step_ns", {}), stats.get("streams.exposed_ns", {})
+        return {"steps": stats.get("streams.steps", 0), "exposed_seconds": waited.get("sum", 0) / 1e9} | (
+            {"step_seconds": took["mean"] / 1e9} if took.get("count") else {}
+        )
+    steps = sum(facts.steps for facts in trainings)
+    seconds = sum(facts.seconds for facts in trainings)
+    waited_seconds = sum(facts.exposed_seconds for facts in trainings)
+    last = max(trainings, key=lambda facts: facts.samples.last_time).samples
+    return {
+        "steps": steps,
+        "training_seconds": seconds,
+        "step_seconds": seconds / max(1, steps),
+        "last_step_seconds": last.last_seconds,
+        "exposed_seconds": waited_seconds,
+        "exposed_share": min(1.0, waited_seconds / seconds),
+        "last_exposed_seconds": last.last_exposed_seconds,
+    }
+
+
+def bytes_by_codec(stats: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Returns tensors, held_bytes and step_bytes for each codec of the next step, the one of most held bytes first."""
+    found: dict[str, dict[str, int]] = {}
+    for rows in stats["tensors"].values():
+        for row in rows:
+            codec = found.setdefault(row["codec"], {"tensors": 0, "held_bytes": 0, "step_bytes": 0})
+            codec["tensors"] += 1
+            codec["held_bytes"] += row["held_bytes"]
+            codec["step_bytes"] += row["wire_bytes"]
+    return dict(sorted(found.items(), key=lambda item: (-item[1]["held_bytes"], item[0])))
+
+
+def _codecs(stats: dict[str, Any]) -> dict[str, Value | None]:
+    codecs = bytes_by_codec(stats)
+    found: dict[str, Value | None] = {"codec": next(iter(codecs), "none")}
+    for part in ("tensors", "step_bytes"):
+        found |= {f"codec.{codec}.{part}": sums[part] for codec, sums in sorted(codecs.items())}
+    held, sent = (sum(sums[part] for sums in codecs.values()) for part in ("held_bytes", "step_bytes"))
+    return found | {"compression_ratio": held / sent if sent else None}
+
+
+def _links(stats: dict[str, Any]) -> dict[str, Value | None]:
+    def measured(end: str) -> list[int]:
+        found = (stats.get(f"streams.{stream}.{end}", {}).get("value", 0) for stream in stats["tensors"])
+        return [value for value in found if value > 0]
+
+    bandwidths, latencies, steps = (
+        measured(end) for end in ("link_bytes_per_second", "link_latency_ns", "predicted_step_us")
+    )
+    return {
+        "link_bytes_per_second": min(bandwidths) if bandwidths else None,
+        "link_latency_seconds": max(latencies) / 1e9 if latencies else None,
+        "predicted_step_seconds": sum(steps) / 1e6 if steps else None,
+    }
+
+
+def _local(local: dict[str, Any]) -> dict[str, Value | None]:
+    if not local:
+        return {}
+    names = [metric.name.partition(".")[2] for metric in METRICS if metric.name.startswith("local.")]
+    return {f"local.{name}": sum(local[name].values()) if name == "alarms" else local[name] for name in names}
