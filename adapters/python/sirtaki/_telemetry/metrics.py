@@ -7,6 +7,7 @@ from typing import Any
 
 from sirtaki import basics
 from sirtaki._end_report import Facts, session
+from sirtaki._telemetry.stats_view import bytes_by_codec, links, traffic
 
 #: Kinds of metrics: a number that only grows, one that goes up and down, a text.
 COUNTER, GAUGE, TEXT = "counter", "gauge", "text"
@@ -40,7 +41,7 @@ METRICS = (
     Metric("wire_bytes", COUNTER, "bytes of gradients after compression, as the size of an allreduce of equal cost"),
     Metric("sent_bytes", COUNTER, "bytes sent to other ranks by network, with everything that is no gradient"),
     Metric("received_bytes", COUNTER, "bytes received from other ranks by network"),
-    Metric("codec", TEXT, "codec of most bytes of gradients from the next step on; none before the first step"),
+    Metric("codec", TEXT, "codec of most bytes of gradients from the next step on"),
     Metric("codec.{codec}.tensors", GAUGE, "number of tensors with this codec from the next step on"),
     Metric("codec.{codec}.step_bytes", GAUGE, "bytes of these tensors in a step, after compression"),
     Metric("compression_ratio", GAUGE, "bytes of a step before compression, as a multiple of those after it"),
@@ -67,8 +68,8 @@ def metrics(prefix: str = "") -> dict[str, Value]:
     """Returns numbers and texts on this rank by name, as for a logger; docs/metrics.md lists the names.
 
     Not collective; call it from the thread that steps. The values exist already, and reading them costs more with more
-    tensors. A metric without a value is absent: those of local updates without them, those of links before the first
-    measurement.
+    tensors. A metric without a value is absent: those of local updates without them, those of codecs before the
+    first step, those of links before the first measurement.
 
     Args:
         prefix: begins each name, such as "sirtaki/" for TensorBoard and W&B.
@@ -87,13 +88,10 @@ def from_facts(stats: dict[str, Any], trainings: list[Facts]) -> dict[str, Value
         "hosts": len(stats["ranks_by_host"]),
         "data_path": stats["data_path"],
         **_steps(stats, trainings),
-        "gradient_bytes": stats.get("streams.raw_bytes", 0),
-        "wire_bytes": stats.get("streams.wire_bytes", 0),
-        "sent_bytes": sum(peer["bytes_sent"] for peer in stats["peers"]),
-        "received_bytes": sum(peer["bytes_received"] for peer in stats["peers"]),
+        **traffic(stats),
         **_codecs(stats),
         "plans_adopted": stats.get("streams.plans_adopted", 0),
-        **_links(stats),
+        **links(stats),
         **_local(next((facts.local for facts in reversed(trainings) if facts.local), {})),
     }
     return {name: value for name, value in found.items() if value is not None}
@@ -121,40 +119,13 @@ def _steps(stats: dict[str, Any], trainings: list[Facts]) -> dict[str, Value | N
     }
 
 
-def bytes_by_codec(stats: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Returns tensors, held_bytes and step_bytes for each codec of the next step, the one of most held bytes first."""
-    found: dict[str, dict[str, int]] = {}
-    for rows in stats["tensors"].values():
-        for row in rows:
-            codec = found.setdefault(row["codec"], {"tensors": 0, "held_bytes": 0, "step_bytes": 0})
-            codec["tensors"] += 1
-            codec["held_bytes"] += row["held_bytes"]
-            codec["step_bytes"] += row["wire_bytes"]
-    return dict(sorted(found.items(), key=lambda item: (-item[1]["held_bytes"], item[0])))
-
-
 def _codecs(stats: dict[str, Any]) -> dict[str, Value | None]:
     codecs = bytes_by_codec(stats)
-    found: dict[str, Value | None] = {"codec": next(iter(codecs), "none")}
+    found: dict[str, Value | None] = {"codec": next(iter(codecs), None)}
     for part in ("tensors", "step_bytes"):
         found |= {f"codec.{codec}.{part}": sums[part] for codec, sums in sorted(codecs.items())}
     held, sent = (sum(sums[part] for sums in codecs.values()) for part in ("held_bytes", "step_bytes"))
     return found | {"compression_ratio": held / sent if sent else None}
-
-
-def _links(stats: dict[str, Any]) -> dict[str, Value | None]:
-    def measured(end: str) -> list[int]:
-        found = (stats.get(f"streams.{stream}.{end}", {}).get("value", 0) for stream in stats["tensors"])
-        return [value for value in found if value > 0]
-
-    bandwidths, latencies, steps = (
-        measured(end) for end in ("link_bytes_per_second", "link_latency_ns", "predicted_step_us")
-    )
-    return {
-        "link_bytes_per_second": min(bandwidths) if bandwidths else None,
-        "link_latency_seconds": max(latencies) / 1e9 if latencies else None,
-        "predicted_step_seconds": sum(steps) / 1e6 if steps else None,
-    }
 
 
 def _local(local: dict[str, Any]) -> dict[str, Value | None]:
