@@ -8,6 +8,8 @@ from sirtaki import _unused_options as _unused_options
 from sirtaki import process_sets as process_sets
 from sirtaki._end_report import session as _session
 from sirtaki._telemetry.metrics import metrics
+from sirtaki._telemetry.run_file import writer as _writer
+from sirtaki.basics import after_init as _after_init
 from sirtaki.basics import before_end as _before_end
 from sirtaki.basics import (
     cross_rank,
@@ -46,7 +48,10 @@ from sirtaki.report import Progress
 
 __version__: str = _core.version()
 
-_before_end(_session.end)
+for _callback in (_session.begin, _writer.begin):
+    _after_init(_callback)
+for _callback in (_writer.end, _session.end):
+    _before_end(_callback)
 
 __all__ = [
     "AbortedError",

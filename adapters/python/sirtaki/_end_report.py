@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from sirtaki import _report_text, basics
+from sirtaki._telemetry.readings import Readings
 from sirtaki._telemetry.samples import StepSamples
 
 #: Number of optimizers in a report, the last ones of the session.
@@ -63,12 +64,13 @@ class Training:
         optimizer = self._optimizer()
         waited_before, self._waited = self._waited, getattr(optimizer, "exposed_seconds", self._waited)
         self._samples.add(self._last, self._last - before, self._waited - waited_before)
+        self._session.stepped(self._last, optimizer)
 
     def close(self, optimizer: Any) -> None:
         """Keeps the facts for the session, because `optimizer` is about to go. Never raises."""
         with suppress(Exception):
             if self._session.has(self):
-                self._last_facts = self._facts_of(optimizer, self._session.will_report())
+                self._last_facts = self._facts_of(optimizer, self._session.wants_layers())
 
     def facts(self, layers: bool) -> Facts | None:
         """Returns the facts up to now, and those of layers if wanted; None if the optimizer is gone and left none."""
@@ -89,6 +91,35 @@ class _Session:
     def __init__(self) -> None:
         self._trainings: deque[Training] = deque(maxlen=_MAX_TRAININGS)
         self._reported = False
+        self._steps = 0
+        self._local: dict[str, Any] = {}
+        #: None: nobody reads them.
+        self.readings: Readings | None = None
+
+    def begin(self) -> None:
+        """Begins a session."""
+        self._steps, self._local = 0, {}
+        wanted = basics.rank() == 0 and basics.option("report.file")
+        self.readings = Readings() if wanted else None
+
+    def stepped(self, now: float, optimizer: Any) -> None:
+        """Counts a step of `optimizer`, and makes a reading if one is due."""
+        self._steps += 1
+        if self.readings is not None and self.readings.is_due(now):
+            self.readings.read(self._steps, basics.stats, lambda: self._local_of(optimizer))
+
+    def _local_of(self, optimizer: Any) -> dict[str, Any]:
+        """Returns the statistics of local updates of an optimizer, or the last ones of another that has them."""
+        self._local = optimizer.local_stats() or self._local
+        return self._local
+
+    def last_readings(self, stats: dict[str, Any]) -> list[dict[str, Any]]:
+        """Returns all readings, the last one from `stats`."""
+        if self.readings is None:
+            return []
+        local = next((facts.local for facts in reversed(self.facts()) if facts.local), self._local)
+        self.readings.read(self._steps, lambda: stats, lambda: local)
+        return self.readings.rows()
 
     def add(self, training: Training) -> None:
         """Adds a training at its first step in this session."""
@@ -101,6 +132,10 @@ class _Session:
     def will_report(self) -> bool:
         """Returns True if this session will write a report on this rank."""
         return not self._reported and basics.rank() == 0 and _report_text.end_is_wanted()
+
+    def wants_layers(self) -> bool:
+        """Returns True if a report or a run file will read the layers of optimizers."""
+        return self.readings is not None or self.will_report()
 
     def facts(self, layers: bool = False) -> list[Facts]:
         """Returns the facts of the optimizers up to now, those of layers only if wanted, because they cost more."""
@@ -116,7 +151,7 @@ class _Session:
         text = ""
         try:
             if self.will_report() and not failing():
-                text = _text(self.facts(layers=True), basics.stats())
+                text = text_of(self.facts(layers=True), basics.stats())
         except Exception as error:
             text = f"sirtaki: there is no report at the end: {error}\n"
         self._trainings.clear()
@@ -128,15 +163,21 @@ class _Session:
             out.flush()
 
 
+def current_error() -> BaseException | None:
+    """Returns the exception that ends the program or is being handled."""
+    error = sys.exc_info()[1]
+    if error is None and not hasattr(sys, "ps1"):
+        error = getattr(sys, "last_value", None)
+    return error
+
+
 def failing() -> bool:
     """Returns True if an error ends the program or is being handled: its text should be the last output."""
-    kind = sys.exc_info()[0]
-    if kind is None and not hasattr(sys, "ps1"):
-        kind = getattr(sys, "last_type", None)
-    return kind is not None and not issubclass(kind, (KeyboardInterrupt, SystemExit, GeneratorExit))
+    error = current_error()
+    return error is not None and not isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))
 
 
-def _text(trainings: list[Facts], stats: dict[str, Any]) -> str:
+def text_of(trainings: list[Facts], stats: dict[str, Any]) -> str:
     """Returns the whole report; "" without training. Without counted steps it shows the statistics of the streams."""
     streams: dict[str, list[dict[str, Any]]] = stats.get("tensors", {})
     if not trainings and not any(streams.values()):

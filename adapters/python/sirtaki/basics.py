@@ -47,6 +47,7 @@ class _SessionState:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.generation = 0
+        self.after_init: list[Any] = []
         self.on_shutdown: list[Any] = []
         self.before_shutdown: list[Any] = []
         self.before_end: list[Any] = []
@@ -59,6 +60,11 @@ _state = _SessionState()
 def generation() -> int:
     """Returns the number of the current session: 0 before the first init(), one more after each later init()."""
     return _state.generation
+
+
+def after_init(callback: Any) -> None:
+    """Calls `callback()` when a session has begun. It must not raise."""
+    _state.after_init.append(callback)
 
 
 def before_shutdown(callback: Any) -> None:
@@ -135,6 +141,8 @@ def open_session(job: _torchrun.Job | None, options: Mapping[str, object]) -> No
         else:
             _core.init(_toml(options), job.rank, job.size, job.rendezvous, job.secret)
         _state.generation += 1
+        for callback in _state.after_init:
+            callback()
 
 
 def shutdown() -> None:

@@ -69,6 +69,7 @@ const Row kRows[] = {
     {"timeline.flush_interval", "1s", [](const Config& c) { return c.timeline.flush_interval == 1s; }},
     {"report.live", "off", [](const Config& c) { return c.report.live == "off"; }},
     {"report.end", "false", [](const Config& c) { return !c.report.end; }},
+    {"report.file", "run.json", [](const Config& c) { return c.report.file == "run.json"; }},
 };
 
 // Returns sources with a job size, without which job.rank is invalid.
