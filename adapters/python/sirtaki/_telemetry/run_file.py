@@ -116,7 +116,7 @@ class _Writer:
             "options": {
                 row["name"]: row["value"]
                 for row in options
-                if row["value"] != row["default"] and not row["name"].startswith("job.")
+                if row["source"] != "default" and not row["name"].startswith("job.")
             },
             "optimizers": optimizers,
             "readings": session.last_readings(stats),
