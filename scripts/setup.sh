@@ -19,8 +19,10 @@ BUILD_PACKAGES=(
   libgloo-dev libboost1.81-dev libtomlplusplus-dev libhwy-dev libssl-dev libxxhash-dev libcli11-dev
   libgtest-dev libbenchmark-dev
 )
-# Packages for network namespaces and shaped links, ssh launches, link checks, training data.
-RUN_PACKAGES=(iproute2 nftables iperf3 openssh-server openssh-client procps util-linux dataset-fashion-mnist fortunes)
+# Packages for network namespaces and shaped links, ssh launches, link checks, training data; a browser for the pages
+# of run files.
+RUN_PACKAGES=(iproute2 nftables iperf3 openssh-server openssh-client procps util-linux dataset-fashion-mnist fortunes
+  chromium-headless-shell)
 # Other launchers, for `make compat` alone.
 COMPAT_PACKAGES=(openmpi-bin slurm-wlm)
 # Trainers of other libraries, for `make compat` alone.
