@@ -7,6 +7,7 @@ from sirtaki import _core
 from sirtaki import _unused_options as _unused_options
 from sirtaki import process_sets as process_sets
 from sirtaki._end_report import session as _session
+from sirtaki._telemetry.exporter import exporter as _exporter
 from sirtaki._telemetry.metrics import metrics
 from sirtaki._telemetry.run_file import writer as _writer
 from sirtaki.basics import after_init as _after_init
@@ -48,9 +49,9 @@ from sirtaki.report import Progress
 
 __version__: str = _core.version()
 
-for _callback in (_session.begin, _writer.begin):
+for _callback in (_session.begin, _writer.begin, _exporter.begin):
     _after_init(_callback)
-for _callback in (_writer.end, _session.end):
+for _callback in (_exporter.end, _writer.end, _session.end):
     _before_end(_callback)
 
 __all__ = [

@@ -72,17 +72,18 @@ class Training:
             if self._session.has(self):
                 self._last_facts = self._facts_of(optimizer, self._session.wants_layers())
 
-    def facts(self, layers: bool) -> Facts | None:
-        """Returns the facts up to now, and those of layers if wanted; None if the optimizer is gone and left none."""
+    def facts(self, layers: bool, live: bool) -> Facts | None:
+        """Returns the facts, see Session.facts(); None if the optimizer is gone and left none."""
         optimizer = self._optimizer()
-        return self._last_facts if optimizer is None else self._facts_of(optimizer, layers)
+        return self._last_facts if optimizer is None else self._facts_of(optimizer, layers, live)
 
-    def _facts_of(self, optimizer: Any, layers: bool) -> Facts:
+    def _facts_of(self, optimizer: Any, layers: bool, live: bool = True) -> Facts:
         waited = optimizer.exposed_seconds - self._waited_before
         seconds = max(1e-9, self._last - self._begin)
         rows = optimizer.compression_report() if layers else []
         name = type(optimizer).__name__
-        return Facts(name, self._steps, seconds, waited, self._samples, optimizer.local_stats(), rows)
+        local = optimizer.local_stats() if live else {}
+        return Facts(name, self._steps, seconds, waited, self._samples, local, rows)
 
 
 class _Session:
@@ -92,14 +93,15 @@ class _Session:
         self._trainings: deque[Training] = deque(maxlen=_MAX_TRAININGS)
         self._reported = False
         self._steps = 0
-        self._local: dict[str, Any] = {}
+        #: local_stats() at the last reading, of the last optimizer that has some.
+        self.last_local: dict[str, Any] = {}
         #: None: nobody reads them.
         self.readings: Readings | None = None
 
     def begin(self) -> None:
         """Begins a session."""
-        self._steps, self._local = 0, {}
-        wanted = basics.rank() == 0 and basics.option("report.file")
+        self._steps, self.last_local = 0, {}
+        wanted = (basics.rank() == 0 and basics.option("report.file")) or basics.option("metrics.port") != "0"
         self.readings = Readings() if wanted else None
 
     def stepped(self, now: float, optimizer: Any) -> None:
@@ -110,14 +112,14 @@ class _Session:
 
     def _local_of(self, optimizer: Any) -> dict[str, Any]:
         """Returns the statistics of local updates of an optimizer, or the last ones of another that has them."""
-        self._local = optimizer.local_stats() or self._local
-        return self._local
+        self.last_local = optimizer.local_stats() or self.last_local
+        return self.last_local
 
     def last_readings(self, stats: dict[str, Any]) -> list[dict[str, Any]]:
         """Returns all readings, the last one from `stats`."""
         if self.readings is None:
             return []
-        local = next((facts.local for facts in reversed(self.facts()) if facts.local), self._local)
+        local = next((facts.local for facts in reversed(self.facts()) if facts.local), self.last_local)
         self.readings.read(self._steps, lambda: stats, lambda: local)
         return self.readings.rows()
 
@@ -137,9 +139,12 @@ class _Session:
         """Returns True if a report or a run file will read the layers of optimizers."""
         return self.readings is not None or self.will_report()
 
-    def facts(self, layers: bool = False) -> list[Facts]:
-        """Returns the facts of the optimizers up to now, those of layers only if wanted, because they cost more."""
-        found = (training.facts(layers) for training in list(self._trainings))
+    def facts(self, layers: bool = False, live: bool = True) -> list[Facts]:
+        """Returns the facts of the optimizers up to now, those of layers only if wanted, because they cost more.
+
+        A thread that does not step an optimizer must set `live` to False, and gets no statistics of local updates.
+        """
+        found = (training.facts(layers, live) for training in list(self._trainings))
         return [facts for facts in found if facts is not None]
 
     def mark_reported(self) -> None:

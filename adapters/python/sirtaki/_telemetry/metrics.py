@@ -80,8 +80,16 @@ def metrics(prefix: str = "") -> dict[str, Value]:
     return {prefix + name: value for name, value in from_facts(basics.stats(), session.facts()).items()}
 
 
-def from_facts(stats: dict[str, Any], trainings: list[Facts]) -> dict[str, Value]:
-    """Returns the metrics for sirtaki.stats() and the facts of the optimizers, in the order of METRICS."""
+def from_facts(stats: dict[str, Any], trainings: list[Facts], local: dict[str, Any] | None = None) -> dict[str, Value]:
+    """Returns the metrics for sirtaki.stats() and the facts of the optimizers, in the order of METRICS.
+
+    Args:
+        stats: sirtaki.stats().
+        trainings: facts of the optimizers.
+        local: statistics of local updates; None: those of the facts.
+    """
+    if local is None:
+        local = next((facts.local for facts in reversed(trainings) if facts.local), {})
     found: dict[str, Value | None] = {
         "rank": stats["rank"],
         "size": stats["size"],
@@ -92,7 +100,7 @@ def from_facts(stats: dict[str, Any], trainings: list[Facts]) -> dict[str, Value
         **_codecs(stats),
         "plans_adopted": stats.get("streams.plans_adopted", 0),
         **links(stats),
-        **_local(next((facts.local for facts in reversed(trainings) if facts.local), {})),
+        **_local(local),
     }
     return {name: value for name, value in found.items() if value is not None}
 

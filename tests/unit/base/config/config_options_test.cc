@@ -70,6 +70,7 @@ const Row kRows[] = {
     {"report.live", "off", [](const Config& c) { return c.report.live == "off"; }},
     {"report.end", "false", [](const Config& c) { return !c.report.end; }},
     {"report.file", "run.json", [](const Config& c) { return c.report.file == "run.json"; }},
+    {"metrics.port", "9091", [](const Config& c) { return c.metrics.port == 9091; }},
 };
 
 // Returns sources with a job size, without which job.rank is invalid.
