@@ -22,6 +22,7 @@ from sirtaki.torch._optimizer.gradient_layout import StreamOpening
 from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.residuals import ResidualStore
 from sirtaki.torch._optimizer.step_errors import unequal_params_text
+from sirtaki.torch._profiling import profiled
 
 #: Flag of the runtime: the result is a step, not a gradient.
 _STEP = 2
@@ -74,6 +75,7 @@ class GradientStream:
         mean = ops.start_one(work).wait()
         return mean if isinstance(loss, Tensor) else mean.item()
 
+    @profiled("wait_tensors")
     def fetch(self, indices: Sequence[int]) -> None:
         """Waits for some gradients of the deferred step."""
         begin = time.perf_counter()
@@ -89,6 +91,7 @@ class GradientStream:
         finally:
             self.exposed_seconds += time.perf_counter() - begin
 
+    @profiled("wait_deferred")
     def end_deferred(self) -> None:
         """Waits for all gradients of the deferred step; the next one may begin."""
         begin = time.perf_counter()
@@ -123,6 +126,7 @@ class GradientStream:
         self._stream = self._stream_opening = None
         self.residuals.stream_closed()
 
+    @profiled("open_stream")
     def _open(self, interruptible: bool) -> None:
         """Agrees with the other ranks on the layout. Collective. Continues an interrupted opening."""
         self._stream = None

@@ -21,6 +21,7 @@ from sirtaki.ops import Description
 from sirtaki.torch._adapter import describe_memory
 from sirtaki.torch._optimizer.host_copy import HostCopies
 from sirtaki.torch._optimizer.reducer import GradientReducer
+from sirtaki.torch._profiling import profiled
 from sirtaki.torch.functions import share_state
 from sirtaki.torch.ops import Average, Max, Sum, allgather, allreduce, grouped_allreduce_
 
@@ -78,6 +79,7 @@ class LocalSgd(LocalSgdBase):
         self._unhook()
         self._check_memory()
 
+    @profiled("local_step")
     def after_step(self) -> None:
         """Called after the update."""
         if self._local is None:

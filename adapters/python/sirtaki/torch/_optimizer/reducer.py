@@ -35,6 +35,7 @@ from sirtaki.torch._optimizer.step_errors import (
 )
 from sirtaki.torch._optimizer.user_compressor import Packed, exchange, pack
 from sirtaki.torch._param_ownership import param_owners
+from sirtaki.torch._profiling import profiled
 
 _HANDED_OVER, _STALE = 1, 2
 
@@ -350,6 +351,7 @@ class GradientReducer(GradientStream):
         self._send_buffers: dict[int, Tensor] = {}
         self._packed: dict[int, Packed] = {}
 
+    @profiled("finish_backward")
     def _finish(self, interruptible: bool = False) -> None:
         """Submits the gradients that the hooks have not, and tells the runtime that the step is complete."""
         if self._superseded:
@@ -443,6 +445,7 @@ class GradientReducer(GradientStream):
             if total._nnz() > 0 or self.params[index].grad is not None:
                 self.params[index].grad = total
 
+    @profiled("wait_gradients")
     def _wait(self, interruptible: bool = False) -> None:
         if self._alone:
             self._phase = _Phase.REDUCED
