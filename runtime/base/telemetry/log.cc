@@ -9,6 +9,9 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <utility>
+
+#include "runtime/base/json.h"
 
 namespace sirtaki {
 namespace {
@@ -89,6 +92,15 @@ Result<std::unique_ptr<LogSink>> file_sink(const std::string& path) {
   return std::unique_ptr<LogSink>(std::make_unique<FdSink>(fd, true));
 }
 
+Result<std::unique_ptr<LogSink>> fd_sink(int fd) {
+  const int own = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (own < 0) {
+    return unavailable("cannot write the log to descriptor " + std::to_string(fd) + ": " + std::strerror(errno) +
+                       "; see the option log.fd");
+  }
+  return std::unique_ptr<LogSink>(std::make_unique<FdSink>(own, true));
+}
+
 Logger::Logger(LoggerOptions options, std::unique_ptr<LogSink> sink)
     : options_(with_clocks(std::move(options))), sink_(std::move(sink)) {}
 
@@ -97,8 +109,11 @@ Result<std::unique_ptr<Logger>> Logger::create(const Config& config, Rank rank) 
   options.level = log_level_from_name(config.log.level);
   options.rank = rank;
   options.timestamps = config.log.timestamps;
+  options.json = config.log.format == "json";
   std::unique_ptr<LogSink> sink = stderr_sink();
-  if (!config.log.file.empty()) {
+  if (config.log.fd >= 0) {
+    SRT_ASSIGN(sink, fd_sink(static_cast<int>(config.log.fd)));
+  } else if (!config.log.file.empty()) {
     SRT_ASSIGN(sink, file_sink(config.log.file));
   }
   return std::make_unique<Logger>(std::move(options), std::move(sink));
@@ -113,6 +128,24 @@ void Logger::write(LogLevel level, std::string_view text) {
 }
 
 void Logger::write_locked(LogLevel level, std::string_view text) {
+  sink_->write(level, options_.json ? json_line(level, text) : text_line(level, text));
+}
+
+std::string Logger::json_line(LogLevel level, std::string_view text) const {
+  JsonWriter json;
+  json.begin_object();
+  if (options_.timestamps) {
+    json.key("time").value(format_time(options_.wall_clock()));
+  }
+  json.key("level").value(log_level_name(level));
+  if (options_.rank >= 0) {
+    json.key("rank").value(options_.rank);
+  }
+  json.key("message").value(text).end_object();
+  return std::move(json).take() + "\n";
+}
+
+std::string Logger::text_line(LogLevel level, std::string_view text) const {
   std::string line;
   if (options_.timestamps) {
     line += format_time(options_.wall_clock()) + " ";
@@ -127,7 +160,7 @@ void Logger::write_locked(LogLevel level, std::string_view text) {
     line += c == '\n' || c == '\r' ? ' ' : c;
   }
   line += '\n';
-  sink_->write(level, line);
+  return line;
 }
 
 Logger::Limit* Logger::admit_locked(std::string_view key, Duration interval) {

@@ -38,11 +38,14 @@ class LogSink {
 std::unique_ptr<LogSink> stderr_sink();
 // Appends to a file; kUnavailable if it cannot be opened.
 Result<std::unique_ptr<LogSink>> file_sink(const std::string& path);
+// Writes to a duplicate of an open descriptor; drops what it does not take at once. kUnavailable if it is not open.
+Result<std::unique_ptr<LogSink>> fd_sink(int fd);
 
 struct LoggerOptions {
   LogLevel level = LogLevel::kWarn;
   Rank rank = -1;                                                     // -1 omits the rank from the prefix
   bool timestamps = true;                                             // UTC, to the microsecond
+  bool json = false;                                                  // each line is a JSON object
   std::function<std::chrono::system_clock::time_point()> wall_clock;  // empty: the clock of the system
   std::function<TimePoint()> clock;                                   // for rate limits; empty: steady_clock
 };
@@ -50,7 +53,7 @@ struct LoggerOptions {
 class Logger {
  public:
   Logger(LoggerOptions options, std::unique_ptr<LogSink> sink);
-  // Makes a logger from the options log.level, log.file and log.timestamps.
+  // Makes a logger from the options of the section log.
   static Result<std::unique_ptr<Logger>> create(const Config& config, Rank rank);
 
   bool enabled(LogLevel level) const { return level >= options_.level && level != LogLevel::kOff; }
@@ -70,6 +73,8 @@ class Logger {
   static constexpr std::size_t kMaxKeys = 1024;  // the oldest key is forgotten beyond it
 
   void write_locked(LogLevel level, std::string_view text);
+  std::string text_line(LogLevel level, std::string_view text) const;
+  std::string json_line(LogLevel level, std::string_view text) const;
   Limit* admit_locked(std::string_view key, Duration interval);
 
   const LoggerOptions options_;

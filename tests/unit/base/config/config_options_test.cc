@@ -64,6 +64,8 @@ const Row kRows[] = {
     {"torch.unequal_models", "error", [](const Config& c) { return c.torch.unequal_models == "error"; }},
     {"log.level", "debug", [](const Config& c) { return c.log.level == "debug"; }},
     {"log.file", "/tmp/x.log", [](const Config& c) { return c.log.file == "/tmp/x.log"; }},
+    {"log.fd", "7", [](const Config& c) { return c.log.fd == 7; }},
+    {"log.format", "json", [](const Config& c) { return c.log.format == "json"; }},
     {"log.timestamps", "false", [](const Config& c) { return !c.log.timestamps; }},
     {"timeline.path", "trace.json", [](const Config& c) { return c.timeline.path == "trace.json"; }},
     {"timeline.flush_interval", "1s", [](const Config& c) { return c.timeline.flush_interval == 1s; }},

@@ -1,8 +1,10 @@
 #include "runtime/base/telemetry/log.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -46,6 +48,22 @@ TEST_F(LogTest, TimeIsUtcWithMicroseconds) {
   Logger log = make(LogLevel::kInfo, -1, true);
   log.error("x");
   EXPECT_EQ(lines_.at(0), "2023-11-14T22:13:20.123456Z sirtaki error: x\n");
+}
+
+TEST_F(LogTest, JsonHasOneObjectALine) {
+  LoggerOptions options;
+  options.rank = 2;
+  options.timestamps = false;
+  options.json = true;
+  Logger(options, std::make_unique<MemorySink>(lines_)).warn("a \"b\"\nc");
+  options.rank = -1;
+  options.timestamps = true;
+  options.wall_clock = [] { return std::chrono::system_clock::time_point(1'700'000'000'123'456us); };
+  Logger(options, std::make_unique<MemorySink>(lines_)).error("x");
+  EXPECT_EQ(lines_, (std::vector<std::string>{R"({"level":"warn","rank":2,"message":"a \"b\"\nc"})"
+                                              "\n",
+                                              R"({"time":"2023-11-14T22:13:20.123456Z","level":"error","message":"x"})"
+                                              "\n"}));
 }
 
 TEST_F(LogTest, LevelsBelowAreNotWritten) {
@@ -141,6 +159,35 @@ TEST(LogFile, ThatCannotBeOpenedIsNamed) {
   ASSERT_FALSE(log);
   EXPECT_EQ(log.status().code(), Code::kUnavailable);
   EXPECT_NE(log.status().text().find("/nonexistent/folder/x.log"), std::string_view::npos);
+}
+
+TEST(LogDescriptor, IsDuplicatedAndNeverBlocks) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe2(pipe.data(), O_NONBLOCK), 0);
+  Config config;
+  config.log.fd = pipe[1];
+  config.log.file = "/nonexistent/folder/x.log";  // not opened
+  config.log.timestamps = false;
+  const auto log = Logger::create(config, 0);
+  ASSERT_TRUE(log) << log.status().to_string();
+  ::close(pipe[1]);
+  (*log)->error("first");
+  std::array<char, 64> read{};
+  const ssize_t length = ::read(pipe[0], read.data(), read.size());
+  EXPECT_EQ(std::string_view(read.data(), static_cast<std::size_t>(length)), "sirtaki[0] error: first\n");
+  for (int i = 0; i < 100; ++i) {
+    (*log)->error(std::string(4000, 'x'));  // more than a pipe takes
+  }
+  ::close(pipe[0]);
+}
+
+TEST(LogDescriptor, ThatIsNotOpenIsNamed) {
+  Config config;
+  config.log.fd = 1'000'000;
+  const auto log = Logger::create(config, 0);
+  ASSERT_FALSE(log);
+  EXPECT_EQ(log.status().code(), Code::kUnavailable);
+  EXPECT_NE(log.status().text().find("1000000"), std::string_view::npos);
 }
 
 TEST(LogLevelNames, RoundTrip) {
