@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sirtaki import _core, _torchrun, errors
+from sirtaki._telemetry.logs import LogPipe
 
 #: Functions of Horovod that every adapter re-exports.
 __all__ = [
@@ -52,6 +53,7 @@ class _SessionState:
         self.before_shutdown: list[Any] = []
         self.before_end: list[Any] = []
         self.add_process_set: Callable[[Any], Any] | None = None
+        self.log_pipe: LogPipe | None = None
 
 
 _state = _SessionState()
@@ -136,10 +138,17 @@ def init(comm: object = None, process_sets: object = None, *, options: Mapping[s
 def open_session(job: _torchrun.Job | None, options: Mapping[str, object]) -> None:
     """Opens the session as init() does, for a known job; None: the environment describes the job."""
     with _state.lock:
-        if job is None:
-            _core.init(_toml(options), 0, 0, None, None)
-        else:
-            _core.init(_toml(options), job.rank, job.size, job.rendezvous, job.secret)
+        if str(options.get("log.python", option("log.python"))).lower() == "true":
+            _state.log_pipe = LogPipe()
+            options = {**options, **_state.log_pipe.options}
+        try:
+            if job is None:
+                _core.init(_toml(options), 0, 0, None, None)
+            else:
+                _core.init(_toml(options), job.rank, job.size, job.rendezvous, job.secret)
+        except BaseException:
+            _close_log_pipe()
+            raise
         _state.generation += 1
         for callback in _state.after_init:
             callback()
@@ -161,8 +170,15 @@ def _close_session() -> None:
         if not _core.is_initialized():
             return
         _core.shutdown()
+        _close_log_pipe()
         for callback in list(_state.on_shutdown):
             callback()
+
+
+def _close_log_pipe() -> None:
+    pipe, _state.log_pipe = _state.log_pipe, None
+    if pipe is not None:
+        pipe.close()
 
 
 def _at_exit() -> None:

@@ -66,6 +66,7 @@ const Row kRows[] = {
     {"log.file", "/tmp/x.log", [](const Config& c) { return c.log.file == "/tmp/x.log"; }},
     {"log.fd", "7", [](const Config& c) { return c.log.fd == 7; }},
     {"log.format", "json", [](const Config& c) { return c.log.format == "json"; }},
+    {"log.python", "true", [](const Config& c) { return c.log.python; }},
     {"log.timestamps", "false", [](const Config& c) { return !c.log.timestamps; }},
     {"timeline.path", "trace.json", [](const Config& c) { return c.timeline.path == "trace.json"; }},
     {"timeline.flush_interval", "1s", [](const Config& c) { return c.timeline.flush_interval == 1s; }},
