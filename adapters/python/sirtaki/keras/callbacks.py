@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -13,6 +13,7 @@ import numpy as np
 from sirtaki import basics
 from sirtaki._numpy import numpy_ops
 from sirtaki._rank_local_variables import RankLocalVariables
+from sirtaki._telemetry.metrics import METRICS, TEXT, metrics
 from sirtaki.errors import require
 from sirtaki.keras._backend import backend
 from sirtaki.keras.optimizer import is_distributed, move_outside_loss_scale, set_initial_rank
@@ -24,6 +25,7 @@ __all__ = [
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "MetricsCallback",
 ]
 
 
@@ -124,6 +126,43 @@ class MetricAverageCallback(keras.callbacks.Callback):
         work = numpy_ops.allreduce(own, "keras.metrics", ReduceOp.AVERAGE, (1.0, 1.0), in_place=False)
         for name, value in zip(names, numpy_ops.start_one(work).wait().tolist(), strict=True):
             logs[name] = value
+
+
+class MetricsCallback(keras.callbacks.Callback):
+    """Adds numbers of sirtaki.metrics() of this rank to those of an epoch, for TensorBoard, CSVLogger, W&B and others.
+
+    Put it after MetricAverageCallback and before callbacks that log. Not collective.
+
+    Args:
+        names: metrics to add, or None for all; the progress bar of Keras shows them, too.
+        prefix: begins each name.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str] | None = ("step_seconds", "exposed_seconds", "wire_bytes", "compression_ratio"),
+        prefix: str = "sirtaki/",
+    ) -> None:
+        super().__init__()
+        known = {metric.name for metric in METRICS if metric.kind != TEXT}
+        for name in names or ():
+            shown = ", ".join(sorted(known))
+            require(name in known, f"{name!r} is not a number of sirtaki.metrics(): {shown}")
+        self._names = names
+        self._prefix = prefix
+        #: A metric may go, such as that of a codec without tensors; loggers need the same names in each epoch.
+        self._seen: dict[str, float] = {}
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Adds the metrics."""
+        del epoch
+        if logs is None:
+            return
+        for name, value in metrics().items():
+            if not isinstance(value, str) and (self._names is None or name in self._names):
+                self._seen[self._prefix + name] = 0.0
+                logs[self._prefix + name] = float(value)
+        logs.update({name: value for name, value in self._seen.items() if name not in logs})
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
