@@ -73,7 +73,8 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
         random_(world.options.seed * 1000003U + static_cast<std::uint64_t>(rank)),
         loop_(world.clock.make_loop()),
         timeline_(rank, "sim"),
-        log_({LogLevel::kWarn, rank, false, {}, {}}, std::make_unique<Lines>(world.rank_log)) {
+        log_({.level = LogLevel::kWarn, .rank = rank, .timestamps = false, .wall_clock = {}, .clock = {}},
+             std::make_unique<Lines>(world.rank_log)) {
     loop_->run_inline([this] {
       make_net();
       engine::EngineOptions options = world_.options.engine;
