@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -172,8 +171,7 @@ class LocalSgd(LocalSgdBase):
         local.restore(bytes(restored["saved"].numpy().tobytes()))
         self._push()
         self._steps, self._rounds = restored["steps"], restored["rounds"]
-        self._state_clock = (time.perf_counter(), self._rounds)
-        self._affordable_rounds = restored.get("affordable_rounds", 0)
+        self._affordable_rounds = restored["affordable_rounds"]
         now = json.loads(local.stats_json())
         self._mode = (now["interval"], now["delay"], now["mode"] != "local")
         self._restored = None

@@ -57,7 +57,8 @@ class GradientReducer(GradientStream):
         #: LocalSgd of the optimizer, or None; closed with the reducer.
         self.local: Any = None
         self.passes_per_step = 1
-        self._makes_own_steps = False
+        #: True while this rank makes steps by itself and sends no gradients.
+        self.alone = False
         self._no_sync_depth = 0
         self._known = {id(p) for p in params}
         self._superseded = False
@@ -133,17 +134,6 @@ class GradientReducer(GradientStream):
         strays = [p for group in groups for p in group["params"] if id(p) not in known and p.grad is not None]
         if strays:
             raise RuntimeError(uncombined_grad_text(groups, strays[0]))
-
-    @property
-    def alone(self) -> bool:
-        """True while this rank makes steps by itself and sends no gradients. Set it between steps, on all ranks."""
-        return self._makes_own_steps
-
-    @alone.setter
-    def alone(self, alone: bool) -> None:
-        if alone and not self._makes_own_steps and self._is_open():
-            self.residuals.leave_to_gradients()
-        self._makes_own_steps = alone
 
     @property
     def reduced(self) -> bool:

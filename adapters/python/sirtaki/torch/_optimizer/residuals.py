@@ -47,6 +47,8 @@ class ResidualStore:
         self._loaded: dict[str, Any] | None = None
         #: Steps of the training so far, for densities that warm up.
         self.steps = 0
+        #: Value of `steps` at which the stream had no residuals.
+        self._taken_at = -1
 
     # ---- the stream ----
 
@@ -137,6 +139,7 @@ class ResidualStore:
                 "checkpoint before it, or into a new optimizer, or write it with gather_state()"
             )
         own = state is not None and (state["rank"], state["size"]) == self._rank_and_size()
+        self._taken_at = -1
         self._set_residuals({} if state is None else self._part_of(state))
         self._load_codec_state(state.get("memory", {}) if own else {})
 
@@ -176,33 +179,28 @@ class ResidualStore:
         if self._options.rank == 0:
             _log.warning("%s", _redistribution_text(sizes[0], wanted))
 
-    def leave_to_gradients(self) -> None:
-        """Takes the residuals out of the stream, for add_to_gradients(). Not collective, not during a step.
-
-        Residuals of momentum correction are steps. SGD with a momentum of m would make 1 / (1 - m) times the step of
-        what is added to one gradient, so they are scaled by 1 - m.
-        """
-        report = self.report()
-        state = self.state()
-        if state is None or not state["owed"]:
-            return
-        self._set_residuals({})
-        for row in report:
-            if row["name"] in state["owed"]:
-                state["owed"][row["name"]].mul_(1.0 - row["momentum"])
-        self._loaded = state
-
     def add_to_gradients(self) -> None:
-        """Adds the residuals that were loaded or left to the gradients of a step in which this rank sends nothing."""
+        """Adds the residuals to the gradients of a step in which this rank sends nothing. Not collective.
+
+        Residuals are those of a checkpoint, or those of earlier steps in the stream, which loses them. Residuals of
+        momentum correction are steps: SGD with a momentum of m would make 1 / (1 - m) times the step of what is added
+        to one gradient, so they are scaled by 1 - m.
+        """
         state, self._loaded = self._loaded, None
+        momenta: dict[str, float] = {}
+        if state is None and self._stream is not None and self._taken_at != self.steps:
+            momenta = {row["name"]: row["momentum"] for row in self.report()}
+            state = self.state()
+            self._set_residuals({})
+        self._taken_at = self.steps
         if state is None:
             return
         residuals = self._part_of(state)
         for name, param in zip(self._names, self._params, strict=True):
             if name in residuals:
-                value = residuals[name].to(param.dtype)
+                value = residuals[name].to(param.device, param.dtype) * (1.0 - momenta.get(name, 0.0))
                 if param.grad is None:
-                    param.grad = value.clone()
+                    param.grad = value
                 elif param.grad.is_sparse:
                     param.grad = value + param.grad
                 else:
