@@ -81,8 +81,10 @@ class LocalSgdBase(abc.ABC):
         self._busy_seconds = 0.0
         self._steps = 0
         self._rounds = 0  # since the state of the optimizer was averaged
-        self._state_clock = (0.0, 0)  # time of the first decision since then, and the rounds before it
         self._affordable_rounds = 0  # between two averages; agreed on after each of them
+        #: Rounds of local steps since then and their seconds, and the end of the last one; None: it was no local round.
+        self._timed_rounds, self._timed_seconds = 0, 0.0
+        self._round_ended: float | None = None
         self._mode: tuple[int, int, bool] | None = None
         self._keeps_moments = keeps_moments
         #: Steps since the models were equal, and _params_version() at the last of them.
@@ -234,17 +236,25 @@ class LocalSgdBase(abc.ABC):
         codec = json.loads(self._local.stats_json())["codec"].partition(":")[0]
         return max(_DEFAULT_STATE_ROUNDS * 32 // _BITS.get(codec, _OTHER_BITS), self._affordable_rounds)
 
+    def _time_rounds(self, decisions: int) -> None:
+        """Counts rounds of local steps that have just ended, and their time."""
+        now = time.perf_counter()
+        if self._round_ended is not None:
+            self._timed_rounds += decisions
+            self._timed_seconds += now - self._round_ended
+        self._round_ended = now
+
     def _average_in_turn(self) -> None:
-        """Averages the state of the optimizer; with "auto", agrees on the rounds to the next average. Collective."""
-        if not self._config.is_auto():
-            # The steps of other policies do not depend on times.
-            self._average_state()
-            return
-        (start, before), begin = self._state_clock, time.perf_counter()
-        seconds_of_round = max(begin - start, 1e-9) / max(self._rounds - before, 1)
+        """Averages the state of the optimizer. With "auto", agrees on the rounds to the next average. Collective."""
+        begin = time.perf_counter()
         self._average_state()
-        cost = (time.perf_counter() - begin) / seconds_of_round
-        self._affordable_rounds = math.ceil(self._largest(cost) / _STATE_SHARE)
+        self._round_ended = time.perf_counter()
+        # The steps of other policies do not depend on times.
+        if self._timed_rounds > 0 and self._config.optimizer_state is None and self._config.is_auto():
+            seconds_of_round = max(self._timed_seconds, 1e-9) / self._timed_rounds
+            cost = self._largest((self._round_ended - begin) / seconds_of_round)
+            self._affordable_rounds = math.ceil(cost / _STATE_SHARE)
+        self._timed_rounds, self._timed_seconds = 0, 0.0
 
     def _step(self, lr: float, waited_ns: int, pull: Callable[[], None]) -> None:
         """Reports a step to the runtime; `pull` updates copies of the model."""
@@ -273,6 +283,7 @@ class LocalSgdBase(abc.ABC):
     def _follow(self, outcome: Outcome) -> None:
         averages, reset, equalize, donor, decisions, steps, delay, _ = outcome
         self._average_gradients(averages)
+        self._round_ended = None if averages else self._round_ended
         if donor >= 0:
             self._receive_state(donor, reset)
         elif reset:
@@ -282,8 +293,7 @@ class LocalSgdBase(abc.ABC):
             # With different momenta equal gradients would lead to different models.
             self._average_state()
         elif decisions > 0 and not averages:
-            if self._rounds == 0:
-                self._state_clock = (time.perf_counter(), decisions)
+            self._time_rounds(decisions)
             self._rounds += decisions
             if 0 < self._state_rounds() <= self._rounds:
                 self._average_in_turn()

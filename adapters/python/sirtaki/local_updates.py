@@ -59,7 +59,7 @@ class LocalUpdates:
             residual stays in the model of the rank. No momentum correction.
         optimizer_state: rounds between two averages of the state of the optimizer; 0: never; None: 0 for SGD, else 3
             (after DES-LOC, Iacob et al., 2025), as many times more as differences have fewer bits than float32: 12 with
-            int8, 48 with two bits. With the interval "auto" averages after the first take at most a twentieth of the time.
+            int8, 48 with two bits. With the interval "auto", later averages take about a twentieth of the time.
         buffers: "average": buffers such as those of BatchNorm are merged with the model. "local": they stay local.
         steps: number of steps of the training, if known: for the warm-up, and for the last round.
         on_change: called with local_stats() after a change of interval, delay or mode.

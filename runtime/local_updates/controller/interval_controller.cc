@@ -119,7 +119,13 @@ void IntervalController::apply_alarms(const std::vector<Alarm>& alarms, std::int
 // The order of measures is overlap, which needs no decision; then fewer bits; then longer intervals; then waits. Fewer
 // bits are preferred to merges more than a step late, too, because they cost a training less than the delay does.
 void IntervalController::raise_for_link(std::int64_t allowed, Wish& wish) const {
-  wish.encoding = options_.may_compress ? link_.encoding_for(allowed) : 0;
+  if (options_.may_compress) {
+    // Nothing is known before the first merge. Synchronous steps wait for the link, so it had better be a small one.
+    const std::int64_t unknown = mode_.mode == Mode::kLocal
+                                     ? now_.encoding
+                                     : static_cast<std::int64_t>(options_.link.bits_permille.size()) - 1;
+    wish.encoding = link_.is_known() ? link_.encoding_for(allowed) : unknown;
+  }
   wish.escalation = wish.encoding > 0 ? Escalation::kCompress : Escalation::kNone;
   const std::int64_t needed = options_.may_compress ? link_.steps_with(wish.encoding) : link_.steps();
   if (needed <= allowed) {

@@ -86,7 +86,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
     // Fragments and gradients take different times for the same bytes.
     dense_ = dense_longest_ = {};
     cost_ = mode == Mode::kSync ? Mean{} : cost_;
-    reference_ = 0;
+    reference_ = before_load_ = 0;
     costly_ = false;
     mode_ = mode;
   }
@@ -113,6 +113,8 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
     add_known(sent_, stats.transfer_us);
     add_known(longest_, stats.longest_us);
     last_sent_ = stats.transfer_us > 0 ? over_step(stats.transfer_us, stats.step_us) : last_sent_;
+  }
+  if (local) {
     learn_bits();
   }
   add_known(dense_longest_, stats.transfer_us > 0
@@ -187,10 +189,6 @@ bool LinkBound::fits(std::int64_t encoding, std::int64_t steps) const {
 
 std::int64_t LinkBound::encoding_for(std::int64_t steps) const {
   const auto last = static_cast<std::int64_t>(options_.bits_permille.size()) - 1;
-  if (dense_.count == 0 && sent_.count == 0) {
-    // Synchronous steps wait, so the first merge had better be a small one; it tells what others take.
-    return last;
-  }
   std::int64_t encoding = 0;
   while (encoding < last && !fits(encoding, steps)) {
     ++encoding;

@@ -3,9 +3,9 @@
 // Used by the interval controller. T is a step, C the transfer of all fragments, M that of the longest one:
 //   H >= margin * C / T   the link is busy for at most 80 % of the time
 //   D  ~ margin * M / T   most of the transfer of a fragment is hidden; more if steps wait for merges nevertheless
-//   cost: wait of a synchronous step over T. Local steps that gain less than gain_permille are not worth it, and at the
-//         highest learning rate not less than kGainAtRate times as much: a training needs more of them to the same loss,
-//         the more the longer the steps are.
+//   cost: wait of a synchronous step over T. Local steps that gain less than gain_permille are not worth it. At the
+//         highest learning rate they have to gain kGainAtRate times as much, because a training needs more of them to
+//         the same loss.
 // The cost is measured in Mode::kSync and never predicted: in Mode::kLocal a round of synchronous steps is tried after
 // the link became clearly faster, and otherwise so rarely that trials take a hundredth of the time. Values are running
 // means, and bounds fall only when they are wrong by an eighth, so noise moves none of them. The controller owns it.
@@ -46,6 +46,8 @@ class LinkBound {
   // the highest one of the training. Call once after a round in which no other reason fixes the mode.
   Path path(Mode mode, std::int64_t lr_permille);
 
+  // Returns true if a transfer was measured in the present mode.
+  bool is_known() const { return dense_.count > 0 || sent_.count > 0; }
   // Return H and D with the present encoding; 1 and 0 if unknown. Not limited.
   std::int64_t steps() const { return steps_; }
   std::int64_t delay() const { return delay_; }
@@ -53,7 +55,7 @@ class LinkBound {
   std::int64_t steps_with(std::int64_t encoding) const;
   std::int64_t delay_with(std::int64_t encoding) const;
   // Returns the encoding with the most bits that hides transfers behind so many steps, with merges at most a step late;
-  // the last one if none does, or if nothing was measured. More bits than at present have to fit with a margin.
+  // the last one if none does. More bits than at present have to fit with a margin. Requires is_known().
   std::int64_t encoding_for(std::int64_t steps) const;
   // Returns the wait of the last synchronous steps in permille of T.
   std::int64_t cost_permille() const;

@@ -207,6 +207,28 @@ TEST(IntervalController, AutoSpendsBitsBeforeSteps) {
   }
 }
 
+TEST(IntervalController, TheFirstMergeOnAnUnknownLinkHasFewBits) {
+  Training training("auto:compress=on,warmup=0");
+  training.dense_us = 2'880'000;
+  training.edit = [](RoundStats& stats) { stats.dense_us = stats.transfer_us = stats.longest_us = 0; };
+  while (training.current().mode == Mode::kSync) {
+    training.round();
+  }
+  EXPECT_EQ(training.current().encoding, 3);
+}
+
+TEST(IntervalController, ARoundBeforeTheFirstMergeChangesNoEncoding) {
+  Training training("auto:compress=on,warmup=0");
+  training.dense_us = 60'000;
+  while (training.current().mode == Mode::kSync) {
+    training.round();
+  }
+  const std::int64_t chosen = training.current().encoding;
+  ASSERT_LT(chosen, 3);
+  training.edit = [](RoundStats& stats) { stats.dense_us = stats.transfer_us = stats.longest_us = 0; };
+  EXPECT_EQ(training.round().interval.encoding, chosen);
+}
+
 // Residuals stay in the models, so fewer bits move the models of the ranks apart.
 TEST(IntervalController, ResidualsOfAnotherEncodingAreNoAlarm) {
   Training training("auto:compress=on,warmup=0");

@@ -22,10 +22,10 @@ RoundStats measured(std::int64_t step_us, std::int64_t link_us, std::int64_t lon
   return stats;
 }
 
-// Two synchronous rounds in which steps of 100 ms wait, then local ones.
 // The learning rate at the end of a decay, as a part of the highest one.
 constexpr std::int64_t kSmallRate = 0;
 
+// Two synchronous rounds in which steps of 100 ms wait, then local ones.
 LinkBound local_after(std::int64_t stall_us, const LinkOptions& options = {}, std::int64_t steps = kRound) {
   LinkBound link(options);
   for (int i = 0; i < 2; ++i) {
@@ -98,7 +98,7 @@ TEST(LinkBound, CompressedDifferencesAreMeasuredAnew) {
 
 TEST(LinkBound, EncodingsThatWereNotMeasuredArePredictedByTheirBits) {
   LinkBound link({});
-  EXPECT_EQ(link.encoding_for(4), 3) << "the smallest measurement of an unknown link";
+  EXPECT_FALSE(link.is_known());
   for (int i = 0; i < 20; ++i) {
     link.observe(measured(10'000, 640'000, 160'000), Mode::kSync, kRound);
   }
@@ -119,6 +119,20 @@ TEST(LinkBound, EncodingsThatWereNotMeasuredArePredictedByTheirBits) {
   EXPECT_EQ(link.steps_with(2), 10);
   EXPECT_EQ(link.steps_with(3), 5);
   EXPECT_EQ(link.steps_with(1), 40) << "from what two bits take";
+}
+
+TEST(LinkBound, TransfersOfGradientsDoNotCorrectTheBitsOfMerges) {
+  LinkBound link({});
+  for (const std::int64_t encoding : {1, 0}) {
+    RoundStats stats = measured(10'000, 0, 0);
+    stats.encoding = encoding;
+    stats.transfer_us = encoding == 0 ? 160'000 : 40'000;
+    link.observe(stats, Mode::kLocal, kRound);
+  }
+  for (int i = 0; i < 20; ++i) {
+    link.observe(measured(10'000, 40'000, 0), Mode::kSync, kRound);
+  }
+  EXPECT_EQ(link.steps_with(1), 2) << "a quarter of 4 steps, with the margin";
 }
 
 // On a link with a burst, two bits take a tenth of the time of eight, not a quarter, and seem to leave room for these.
