@@ -18,6 +18,7 @@ from typing import Any, TextIO
 from sirtaki import _report_text, basics
 from sirtaki._telemetry.readings import Readings
 from sirtaki._telemetry.samples import StepSamples
+from sirtaki._telemetry.totals import Totals, Waits
 
 #: Number of optimizers in a report, the last ones of the session.
 _MAX_TRAININGS = 8
@@ -47,6 +48,7 @@ class Training:
         self._begin = self._last = time.monotonic()
         self._steps = 0
         self._waited_before = self._waited = 0.0
+        self._waits = Waits(0.0)
         self._samples = StepSamples()
         self._last_facts: Facts | None = None
 
@@ -57,33 +59,43 @@ class Training:
             if self._generation != 0:
                 self._begin = before = self._last
                 self._waited_before = self._waited
+                self._waits = Waits(self._waited)
                 self._steps, self._samples = 0, StepSamples()
             self._generation = basics.generation()
             self._session.add(self)
         self._steps += 1
         optimizer = self._optimizer()
         waited_before, self._waited = self._waited, getattr(optimizer, "exposed_seconds", self._waited)
-        self._samples.add(self._last, self._last - before, self._waited - waited_before)
+        step = self._last - before, self._waited - waited_before
+        self._samples.add(*step)
+        self._session.totals.add_step(*step)
+        self._session.totals.add_waits(self._waits, self._waited)
         self._session.stepped(self._last, optimizer)
 
     def close(self, optimizer: Any) -> None:
         """Keeps the facts for the session, because `optimizer` is about to go. Never raises."""
         with suppress(Exception):
+            self.count_waits(optimizer)
             if self._session.has(self):
                 self._last_facts = self._facts_of(optimizer, self._session.wants_layers())
 
-    def facts(self, layers: bool, live: bool) -> Facts | None:
+    def count_waits(self, optimizer: Any = None) -> None:
+        """Adds waits after the last step to the totals of the session. `optimizer` is given where it is about to go."""
+        optimizer = self._optimizer() if optimizer is None else optimizer
+        if optimizer is not None and self._generation == basics.generation():
+            self._session.totals.add_waits(self._waits, optimizer.exposed_seconds)
+
+    def facts(self, layers: bool) -> Facts | None:
         """Returns the facts, see Session.facts(); None if the optimizer is gone and left none."""
         optimizer = self._optimizer()
-        return self._last_facts if optimizer is None else self._facts_of(optimizer, layers, live)
+        return self._last_facts if optimizer is None else self._facts_of(optimizer, layers)
 
-    def _facts_of(self, optimizer: Any, layers: bool, live: bool = True) -> Facts:
+    def _facts_of(self, optimizer: Any, layers: bool) -> Facts:
         waited = optimizer.exposed_seconds - self._waited_before
         seconds = max(1e-9, self._last - self._begin)
         rows = optimizer.compression_report() if layers else []
         name = type(optimizer).__name__
-        local = optimizer.local_stats() if live else {}
-        return Facts(name, self._steps, seconds, waited, self._samples, local, rows)
+        return Facts(name, self._steps, seconds, waited, self._samples, optimizer.local_stats(), rows)
 
 
 class _Session:
@@ -92,7 +104,7 @@ class _Session:
     def __init__(self) -> None:
         self._trainings: deque[Training] = deque(maxlen=_MAX_TRAININGS)
         self._reported = False
-        self._steps = 0
+        self.totals = Totals()
         #: local_stats() at the last reading, of the last optimizer that has some.
         self.last_local: dict[str, Any] = {}
         #: None: nobody reads them.
@@ -100,27 +112,35 @@ class _Session:
 
     def begin(self) -> None:
         """Begins a session."""
-        self._steps, self.last_local = 0, {}
+        self.totals, self.last_local = Totals(), {}
         wanted = (basics.rank() == 0 and basics.option("report.file")) or basics.option("metrics.port") != "0"
         self.readings = Readings() if wanted else None
 
     def stepped(self, now: float, optimizer: Any) -> None:
-        """Counts a step of `optimizer`, and makes a reading if one is due."""
-        self._steps += 1
+        """Makes a reading after a step of `optimizer`, if one is due."""
         if self.readings is not None and self.readings.is_due(now):
-            self.readings.read(self._steps, basics.stats, lambda: self._local_of(optimizer))
+            self.readings.read(self.totals.steps, basics.stats, lambda: self._local_of(optimizer))
 
     def _local_of(self, optimizer: Any) -> dict[str, Any]:
         """Returns the statistics of local updates of an optimizer, or the last ones of another that has them."""
         self.last_local = optimizer.local_stats() or self.last_local
         return self.last_local
 
+    def totals_now(self) -> Totals:
+        """Returns the totals, with the waits up to now. Any thread may call it."""
+        for training in list(self._trainings):
+            training.count_waits()
+        return self.totals
+
+    def local_now(self) -> dict[str, Any]:
+        """Returns the statistics of local updates of the last optimizer that has some, or those of the last reading."""
+        return next((facts.local for facts in reversed(self.facts()) if facts.local), self.last_local)
+
     def last_readings(self, stats: dict[str, Any]) -> list[dict[str, Any]]:
         """Returns all readings, the last one from `stats`."""
         if self.readings is None:
             return []
-        local = next((facts.local for facts in reversed(self.facts()) if facts.local), self.last_local)
-        self.readings.read(self._steps, lambda: stats, lambda: local)
+        self.readings.read(self.totals.steps, lambda: stats, self.local_now)
         return self.readings.rows()
 
     def add(self, training: Training) -> None:
@@ -139,12 +159,12 @@ class _Session:
         """Returns True if a report or a run file will read the layers of optimizers."""
         return self.readings is not None or self.will_report()
 
-    def facts(self, layers: bool = False, live: bool = True) -> list[Facts]:
-        """Returns the facts of the optimizers up to now, those of layers only if wanted, because they cost more.
+    def facts(self, layers: bool = False) -> list[Facts]:
+        """Returns the facts of the last optimizers up to now, those of layers only if wanted, because they cost more.
 
-        A thread that does not step an optimizer must set `live` to False, and gets no statistics of local updates.
+        Call it from the thread that steps.
         """
-        found = (training.facts(layers, live) for training in list(self._trainings))
+        found = (training.facts(layers) for training in list(self._trainings))
         return [facts for facts in found if facts is not None]
 
     def mark_reported(self) -> None:

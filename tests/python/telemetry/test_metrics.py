@@ -14,7 +14,9 @@ torch = pytest.importorskip("torch")
 
 import sirtaki  # noqa: E402
 import sirtaki.torch as hvd  # noqa: E402
+from sirtaki._end_report import follow  # noqa: E402
 from sirtaki._telemetry.metrics import COUNTER, METRICS, TEXT, from_facts  # noqa: E402
+from sirtaki._telemetry.totals import Totals  # noqa: E402
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/metrics.md"
 
@@ -115,6 +117,56 @@ def test_streams_count_where_no_optimizer_does() -> None:
     stats = {"rank": 1, "size": 2, "ranks_by_host": [1, 1], "data_path": "tcp", "peers": [], "tensors": {"keras": []}}
     stats |= {"streams.steps": 4, "streams.step_ns": {"count": 4, "mean": 5e6, "sum": 20_000_000}}
     stats |= {"streams.exposed_ns": {"sum": 2_000_000}, "streams.keras.link_latency_ns": {"value": 3000}}
-    found = from_facts(stats, [])
+    found = from_facts(stats, Totals(), {})
     assert (found["steps"], found["step_seconds"], found["exposed_seconds"]) == (4, 0.005, 0.002)
     assert found["link_latency_seconds"] == 3e-6
+
+
+class Stepped:
+    """The part of an optimizer that metrics read."""
+
+    def __init__(self) -> None:
+        self.exposed_seconds = 0.0
+
+    @staticmethod
+    def local_stats() -> dict[str, object]:
+        return {}
+
+    @staticmethod
+    def compression_report() -> list[dict[str, object]]:
+        return []
+
+
+@pytest.mark.usefixtures("session")
+def test_counters_never_fall_while_optimizers_come_and_go() -> None:
+    counters = ("steps", "training_seconds", "exposed_seconds")
+    before = dict.fromkeys(counters, 0.0)
+    alive = []
+
+    def check(steps: int, exposed_seconds: float) -> None:
+        found = {name: float(value) for name, value in sirtaki.metrics().items() if name in counters}
+        assert (found["steps"], found["exposed_seconds"]) == (steps, exposed_seconds)
+        assert all(found[name] >= before[name] for name in counters), (before, found)
+        before.update(found)
+
+    for number in range(1, 13):
+        optimizer = Stepped()
+        training = follow(optimizer)
+        optimizer.exposed_seconds = 1.0
+        training.stepped()
+        check(number, 1.5 * number - 0.5)
+        optimizer.exposed_seconds += 0.5  # as drain() after the last step
+        check(number, 1.5 * number)
+        if number % 3 == 0:
+            training.close(optimizer)
+        elif number % 3 == 1:
+            alive.append((training, optimizer))
+        del training, optimizer
+        check(number, 1.5 * number)
+    alive[0][0].stepped()
+    check(13, 18.0)
+    # The report has the last eight optimizers only, the first one is not among them.
+    alive[0][1].exposed_seconds += 0.5
+    alive[0][0].close(alive[0][1])
+    alive.clear()
+    check(13, 18.5)

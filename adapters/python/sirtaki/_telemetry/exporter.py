@@ -175,7 +175,7 @@ def _decoded(data: bytes) -> Found:
 
 def _own_metrics() -> Found:
     # This is not the thread of the optimizers, so local updates are as of the last reading.
-    return {basics.rank(): from_facts(basics.stats(), session.facts(live=False), session.last_local)}
+    return {basics.rank(): from_facts(basics.stats(), session.totals_now(), session.last_local)}
 
 
 class Exporter:

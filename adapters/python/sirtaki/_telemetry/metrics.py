@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sirtaki import basics
-from sirtaki._end_report import Facts, session
+from sirtaki._end_report import session
 from sirtaki._telemetry.stats_view import bytes_by_codec, links, traffic
+from sirtaki._telemetry.totals import Totals
 
 #: Kinds of metrics: a number that only grows, one that goes up and down, a text.
 COUNTER, GAUGE, TEXT = "counter", "gauge", "text"
@@ -77,25 +78,21 @@ def metrics(prefix: str = "") -> dict[str, Value]:
     Raises:
         ValueError: before init().
     """
-    return {prefix + name: value for name, value in from_facts(basics.stats(), session.facts()).items()}
+    found = from_facts(basics.stats(), session.totals_now(), session.local_now())
+    return {prefix + name: value for name, value in found.items()}
 
 
-def from_facts(stats: dict[str, Any], trainings: list[Facts], local: dict[str, Any] | None = None) -> dict[str, Value]:
-    """Returns the metrics for sirtaki.stats() and the facts of the optimizers, in the order of METRICS.
+def from_facts(stats: dict[str, Any], totals: Totals, local: dict[str, Any]) -> dict[str, Value]:
+    """Returns the metrics for sirtaki.stats(), the totals of the optimizers and local_stats() of one of them.
 
-    Args:
-        stats: sirtaki.stats().
-        trainings: facts of the optimizers.
-        local: statistics of local updates; None: those of the facts.
+    They have the order of METRICS.
     """
-    if local is None:
-        local = next((facts.local for facts in reversed(trainings) if facts.local), {})
     found: dict[str, Value | None] = {
         "rank": stats["rank"],
         "size": stats["size"],
         "hosts": len(stats["ranks_by_host"]),
         "data_path": stats["data_path"],
-        **_steps(stats, trainings),
+        **_steps(stats, totals),
         **traffic(stats),
         **_codecs(stats),
         "plans_adopted": stats.get("streams.plans_adopted", 0),
@@ -105,25 +102,21 @@ def from_facts(stats: dict[str, Any], trainings: list[Facts], local: dict[str, A
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _steps(stats: dict[str, Any], trainings: list[Facts]) -> dict[str, Value | None]:
-    if not trainings:
+def _steps(stats: dict[str, Any], totals: Totals) -> dict[str, Value | None]:
+    if totals.steps == 0:
         # The optimizers of TensorFlow and Keras count no steps; their streams do.
         took, waited = stats.get("streams.step_ns", {}), stats.get("streams.exposed_ns", {})
         return {"steps": stats.get("streams.steps", 0), "exposed_seconds": waited.get("sum", 0) / 1e9} | (
             {"step_seconds": took["mean"] / 1e9} if took.get("count") else {}
         )
-    steps = sum(facts.steps for facts in trainings)
-    seconds = sum(facts.seconds for facts in trainings)
-    waited_seconds = sum(facts.exposed_seconds for facts in trainings)
-    last = max(trainings, key=lambda facts: facts.samples.last_time).samples
     return {
-        "steps": steps,
-        "training_seconds": seconds,
-        "step_seconds": seconds / max(1, steps),
-        "last_step_seconds": last.last_seconds,
-        "exposed_seconds": waited_seconds,
-        "exposed_share": min(1.0, waited_seconds / seconds),
-        "last_exposed_seconds": last.last_exposed_seconds,
+        "steps": totals.steps,
+        "training_seconds": totals.seconds,
+        "step_seconds": totals.seconds / totals.steps,
+        "last_step_seconds": totals.last_step_seconds,
+        "exposed_seconds": totals.exposed_seconds,
+        "exposed_share": min(1.0, totals.exposed_seconds / max(1e-9, totals.seconds)),
+        "last_exposed_seconds": totals.last_exposed_seconds,
     }
 
 

@@ -111,7 +111,7 @@ class _Writer:
             "ended": _iso(time.time()),
             "ended_by": self._ended_by(),
             "report": text_of(trainings, stats),
-            "metrics": from_facts(stats, trainings),
+            "metrics": from_facts(stats, session.totals_now(), session.local_now()),
             "members": basics.members(),
             "options": {
                 row["name"]: row["value"]

@@ -26,18 +26,14 @@ class StepSamples:
     """
 
     def __init__(self) -> None:
-        self.last_time = 0.0
-        self.last_seconds = 0.0
-        self.last_exposed_seconds = 0.0
         self._points: list[Point] = []
         self._steps_per_point = 1
         self._steps = 0
         self._open_steps = 0
         self._open_seconds = self._open_longest = self._open_exposed = 0.0
 
-    def add(self, time: float, seconds: float, exposed_seconds: float) -> None:
-        """Adds a step that ended at `time` (of a monotonic clock), took `seconds` and waited `exposed_seconds`."""
-        self.last_time, self.last_seconds, self.last_exposed_seconds = time, seconds, exposed_seconds
+    def add(self, seconds: float, exposed_seconds: float) -> None:
+        """Adds a step that took `seconds` and waited `exposed_seconds`."""
         self._steps += 1
         self._open_steps += 1
         self._open_seconds += seconds
