@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import socket
 from collections.abc import Iterator
 from http.client import HTTPConnection
+from typing import Any
 
 import pytest
 from prometheus_text import of, parsed
@@ -14,6 +17,7 @@ from rank_support import launch
 torch = pytest.importorskip("torch")
 
 import sirtaki.torch as hvd  # noqa: E402
+from sirtaki._telemetry import exporter  # noqa: E402
 from sirtaki._telemetry.exporter import HostExporter, RankExporter, ask_host, ask_rank  # noqa: E402
 from sirtaki._telemetry.exposition import CONTENT_TYPE  # noqa: E402
 
@@ -99,6 +103,32 @@ def test_neither_errors_nor_silent_clients_end_the_endpoint(closing: list[HostEx
     closing.clear()
     assert ask_host("localhost", own.port) == {}
     assert ask_rank("\0sirtaki-test-nobody") == {}
+
+
+class Stumbling:
+    """A listener whose first accept() fails."""
+
+    def __init__(self, listener: socket.socket, number: int) -> None:
+        self._listener = listener
+        self._errors = [OSError(number, os.strerror(number))]
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self._errors:
+            raise self._errors.pop()
+        return self._listener.accept()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._listener, name)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ECONNABORTED])
+def test_a_failed_accept_does_not_end_the_endpoint(
+    number: int, closing: list[HostExporter | RankExporter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listen = exporter._listen
+    monkeypatch.setattr(exporter, "_listen", lambda port: Stumbling(listen(port), number))
+    closing.append(HostExporter(0, [(0, "a")], lambda: {0: {"steps": 1}}, []))
+    assert get(closing[0].port, "/metrics")[0] == 200  # type: ignore[union-attr]
 
 
 def _zero_division() -> str:

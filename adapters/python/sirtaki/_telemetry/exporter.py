@@ -27,6 +27,8 @@ from sirtaki._telemetry.metrics import Value, from_facts
 
 #: Seconds for an answer of a rank or a host; Prometheus itself waits 10 s by default.
 _PATIENCE = 2.0
+#: Seconds after an error of accept().
+_PAUSE = 0.1
 _MAX_THREADS = 16
 
 #: sirtaki.metrics() by rank.
@@ -39,15 +41,18 @@ class _Server:
     def __init__(self, listener: socket.socket, handler: type[socketserver.BaseRequestHandler]) -> None:
         self._listener = listener
         self._handler = handler
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sirtaki-metrics", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
                 connection, address = self._listener.accept()
             except OSError:
-                return  # closed
+                # The client has gone, the process has no free descriptor, or close() wakes the thread up.
+                self._closed.wait(_PAUSE)
+                continue
             # Neither a client that goes away nor a session that fails may end the thread.
             with connection, suppress(Exception):
                 connection.settimeout(_PATIENCE)
@@ -55,6 +60,7 @@ class _Server:
 
     def close(self) -> None:
         """Stops answering. Waits for an answer that is being made."""
+        self._closed.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread up
         self._listener.close()
