@@ -89,6 +89,11 @@ def set_process_set_adder(add: Callable[[Any], Any]) -> None:
     _state.add_process_set = add
 
 
+def _is_on(value: object) -> bool:
+    """Returns True if the runtime reads `value`, of a Boolean option, as true."""
+    return value is True or str(value) in {"true", "yes", "on", "1"}
+
+
 def _toml(options: Mapping[str, object]) -> str:
     lines = []
     for name, value in options.items():
@@ -138,7 +143,7 @@ def init(comm: object = None, process_sets: object = None, *, options: Mapping[s
 def open_session(job: _torchrun.Job | None, options: Mapping[str, object]) -> None:
     """Opens the session as init() does, for a known job; None: the environment describes the job."""
     with _state.lock:
-        if str(options.get("log.python", option("log.python"))).lower() == "true":
+        if _is_on(options.get("log.python", option("log.python"))):
             _state.log_pipe = LogPipe()
             options = {**options, **_state.log_pipe.options}
         try:

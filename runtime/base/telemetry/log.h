@@ -38,7 +38,8 @@ class LogSink {
 std::unique_ptr<LogSink> stderr_sink();
 // Appends to a file; kUnavailable if it cannot be opened.
 Result<std::unique_ptr<LogSink>> file_sink(const std::string& path);
-// Writes to a duplicate of an open descriptor; drops what it does not take at once. kUnavailable if it is not open.
+// Writes to a duplicate of an open descriptor; kUnavailable if it is not open. A non-blocking descriptor drops what it
+// does not take at once; with a blocking one the caller of the logger waits.
 Result<std::unique_ptr<LogSink>> fd_sink(int fd);
 
 struct LoggerOptions {

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import sirtaki.torch as hvd  # noqa: E402
 from sirtaki._telemetry.logs import LogPipe  # noqa: E402
+from sirtaki.basics import option  # noqa: E402
 
 #: The runtime has a message at level info for the rounds of local updates.
 PROGRAM = """
@@ -76,6 +77,16 @@ def test_each_session_has_a_pipe_of_its_own(caplog: pytest.LogCaptureFixture) ->
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
+@pytest.mark.parametrize("value", [True, 1, "true", "yes", "on", "1", False, 0, "false", "no", "off", "0"])
+def test_every_spelling_of_the_runtime_is_accepted(value: object) -> None:
+    hvd.init(options={"log.python": value})
+    try:
+        reads = [thread for thread in threading.enumerate() if thread.name == "sirtaki-log"]
+        assert bool(reads) == (option("log.python") == "true")
+    finally:
+        hvd.shutdown()
+
+
 def test_every_message_is_passed_on_with_its_level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(1, logger="sirtaki")
     pipe = LogPipe()
@@ -114,3 +125,17 @@ def test_a_full_pipe_drops_messages_and_blocks_nobody() -> None:
         go_on.set()
         pipe.close()
         logger.removeHandler(handler)
+
+
+def test_a_cut_message_does_not_hide_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    pipe = LogPipe()
+    descriptor = pipe.options["log.fd"]
+    assert isinstance(descriptor, int)
+    held = os.dup(descriptor)  # as in a forked process
+    try:
+        os.write(descriptor, b'{"cut')
+        pipe.close()
+        assert not [thread for thread in threading.enumerate() if thread.name == "sirtaki-log"]
+        assert [record.getMessage() for record in caplog.records] == ['{"cut']
+    finally:
+        os.close(held)

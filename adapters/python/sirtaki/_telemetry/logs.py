@@ -39,7 +39,8 @@ class LogPipe:
         """Waits until the messages up to now are passed on, and ends."""
         # A forked process may hold the pipe open, so its end is no sign. A handler that hangs leaves the pipe full.
         if select.select([], [self._write_end], [], _JOIN_SECONDS)[1]:
-            os.write(self._write_end, _END)
+            # The first byte ends a message that the full pipe has cut.
+            os.write(self._write_end, b"\n" + _END)
         os.close(self._write_end)
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
