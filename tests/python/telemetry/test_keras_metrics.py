@@ -31,6 +31,11 @@ assert found["sirtaki/compression_ratio"][0] > 1.5, found
 every = fit(hvd.callbacks.MetricsCallback(None, ""))
 assert every["size"] == [2, 2] and min(every["codec.int8.tensors"]) >= 1, every
 assert "codec" not in every
+
+picked = fit(hvd.callbacks.MetricsCallback(["codec.int8.tensors", "codec.{codec}.step_bytes"], ""))
+assert "codec.int8.tensors" in picked and "codec.int8.step_bytes" in picked, picked
+other = [name for name in picked if name.endswith(".tensors")]
+assert other == ["codec.int8.tensors"], other
 try:
     hvd.callbacks.MetricsCallback(["codec"])
 except ValueError as error:

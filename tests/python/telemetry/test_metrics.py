@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ torch = pytest.importorskip("torch")
 import sirtaki  # noqa: E402
 import sirtaki.torch as hvd  # noqa: E402
 from sirtaki._end_report import follow  # noqa: E402
-from sirtaki._telemetry.metrics import COUNTER, METRICS, TEXT, from_facts  # noqa: E402
+from sirtaki._telemetry.metrics import COUNTER, METRICS, TEXT, from_facts, pattern_of  # noqa: E402
 from sirtaki._telemetry.totals import Totals  # noqa: E402
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/metrics.md"
@@ -62,7 +61,7 @@ def rows() -> list[tuple[str, ...]]:
 def described(name: str) -> tuple[str, str]:
     """Returns name and kind of the row of METRICS for a metric."""
     for metric in METRICS:
-        if re.fullmatch(re.escape(metric.name).replace(r"\{codec\}", r"\w+"), name):
+        if pattern_of(metric.name).fullmatch(name):
             return metric.name, metric.kind
     raise AssertionError(f"{name} is not in METRICS")
 

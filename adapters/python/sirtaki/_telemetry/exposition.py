@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
-from sirtaki._telemetry.metrics import COUNTER, METRICS, TEXT, Metric, Value
+from sirtaki._telemetry.metrics import COUNTER, METRICS, TEXT, Metric, Value, pattern_of
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Metrics that are labels.
@@ -48,7 +47,7 @@ def _samples(metric: Metric, rank: int, host: str, values: Mapping[str, Value]) 
     labels = {"rank": str(rank), "host": host}
     if "{codec}" not in metric.name:
         return [(labels, values[metric.name])] if metric.name in values else []
-    pattern = re.compile(re.escape(metric.name).replace(r"\{codec\}", r"(\w+)"))
+    pattern = pattern_of(metric.name)
     matches = ((pattern.fullmatch(name), value) for name, value in values.items())
     return [({**labels, "codec": match[1]}, value) for match, value in matches if match]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +64,11 @@ METRICS = (
     Metric("local.divergence", GAUGE, "distance between the models of the ranks at the last merge, relative"),
     Metric("local.alarms", COUNTER, "alarms of all guards"),
 )
+
+
+def pattern_of(name: str) -> re.Pattern[str]:
+    """Returns a pattern for the names that `name` stands for; its group is the codec for `{codec}`."""
+    return re.compile(re.escape(name).replace(r"\{codec\}", r"(\w+)"))
 
 
 def metrics(prefix: str = "") -> dict[str, Value]:

@@ -13,7 +13,7 @@ import numpy as np
 from sirtaki import basics
 from sirtaki._numpy import numpy_ops
 from sirtaki._rank_local_variables import RankLocalVariables
-from sirtaki._telemetry.metrics import METRICS, TEXT, metrics
+from sirtaki._telemetry.metrics import METRICS, TEXT, metrics, pattern_of
 from sirtaki.errors import require
 from sirtaki.keras._backend import backend
 from sirtaki.keras.optimizer import is_distributed, move_outside_loss_scale, set_initial_rank
@@ -134,7 +134,8 @@ class MetricsCallback(keras.callbacks.Callback):
     Put it after MetricAverageCallback and before callbacks that log. Not collective.
 
     Args:
-        names: metrics to add, or None for all; the progress bar of Keras shows them, too.
+        names: metrics to add, or None for all; the progress bar of Keras shows them, too. "codec.int8.tensors" is that
+            of one codec, and "codec.{codec}.tensors" stands for those of all.
         prefix: begins each name.
     """
 
@@ -144,11 +145,12 @@ class MetricsCallback(keras.callbacks.Callback):
         prefix: str = "sirtaki/",
     ) -> None:
         super().__init__()
-        known = {metric.name for metric in METRICS if metric.kind != TEXT}
+        known = [metric.name for metric in METRICS if metric.kind != TEXT]
         for name in names or ():
             shown = ", ".join(sorted(known))
-            require(name in known, f"{name!r} is not a number of sirtaki.metrics(): {shown}")
-        self._names = names
+            good = name in known or any(pattern_of(one).fullmatch(name) for one in known)
+            require(good, f"{name!r} is not a number of sirtaki.metrics(): {shown}")
+        self._patterns = None if names is None else [pattern_of(name) for name in names]
         self._prefix = prefix
         #: A metric may go, such as that of a codec without tensors; loggers need the same names in each epoch.
         self._seen: dict[str, float] = {}
@@ -159,10 +161,13 @@ class MetricsCallback(keras.callbacks.Callback):
         if logs is None:
             return
         for name, value in metrics().items():
-            if not isinstance(value, str) and (self._names is None or name in self._names):
+            if not isinstance(value, str) and self._wants(name):
                 self._seen[self._prefix + name] = 0.0
                 logs[self._prefix + name] = float(value)
         logs.update({name: value for name, value in self._seen.items() if name not in logs})
+
+    def _wants(self, name: str) -> bool:
+        return self._patterns is None or any(pattern.fullmatch(name) for pattern in self._patterns)
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
