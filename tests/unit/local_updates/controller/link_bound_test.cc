@@ -321,7 +321,8 @@ TEST(LinkBound, ALinkThatRecoversAtOnceIsNoticedToo) {
 }
 
 TEST(LinkBound, LocalStepsAreWorthMoreWaitingAtHighRates) {
-  for (const auto& [lr_permille, least_us] : {std::pair<std::int64_t, std::int64_t>{1000, 40'000}, {500, 25'000}, {0, 10'000}}) {
+  for (const auto& [lr_permille, least_us] :
+       {std::pair<std::int64_t, std::int64_t>{1000, 40'000}, {500, 25'000}, {0, 10'000}}) {
     for (const std::int64_t stall_us : {least_us - 1'000, least_us + 1'000}) {
       LinkBound link{LinkOptions{}};
       bool local = false;
