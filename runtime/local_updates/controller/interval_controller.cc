@@ -121,9 +121,8 @@ void IntervalController::apply_alarms(const std::vector<Alarm>& alarms, std::int
 void IntervalController::raise_for_link(std::int64_t allowed, Wish& wish) const {
   if (options_.may_compress) {
     // Nothing is known before the first merge. Synchronous steps wait for the link, so it had better be a small one.
-    const std::int64_t unknown = mode_.mode == Mode::kLocal
-                                     ? now_.encoding
-                                     : static_cast<std::int64_t>(options_.link.bits_permille.size()) - 1;
+    const std::int64_t unknown =
+        mode_.mode == Mode::kLocal ? now_.encoding : static_cast<std::int64_t>(options_.link.bits_permille.size()) - 1;
     wish.encoding = link_.is_known() ? link_.encoding_for(allowed) : unknown;
   }
   wish.escalation = wish.encoding > 0 ? Escalation::kCompress : Escalation::kNone;

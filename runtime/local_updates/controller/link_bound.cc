@@ -75,6 +75,15 @@ void LinkBound::Mean::state(StateIo& io) {
   io.field(count, 0, kMeanRounds);
 }
 
+void LinkBound::change_encoding(std::int64_t encoding) {
+  before_ = encoding_;
+  // The last load: a change of the link, on which the mean follows slowly, is what changes encodings.
+  before_load_ = sent_.count > 0 && encoding_ > 0 ? last_sent_ : 0;
+  sent_ = longest_ = {};
+  hidden_ = reference_ = 0;
+  encoding_ = encoding;
+}
+
 void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) {
   local_steps_ = mode == Mode::kSync ? 0 : std::min(local_steps_ + steps, RoundStats::kMaxStep);
   sync_steps_ = mode == Mode::kSync ? steps : sync_steps_;
@@ -93,12 +102,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
   // Synchronous rounds do not measure compressed differences, so their values survive a trial.
   const bool local = mode == Mode::kLocal;
   if (local && stats.encoding != encoding_) {
-    before_ = encoding_;
-    // The last one: a change of the link, on which the mean follows slowly, is what changes encodings.
-    before_load_ = sent_.count > 0 && encoding_ > 0 ? last_sent_ : 0;
-    sent_ = longest_ = {};
-    hidden_ = reference_ = 0;
-    encoding_ = stats.encoding;
+    change_encoding(stats.encoding);
   } else if (changed && encoding_ == 0) {
     sent_ = longest_ = {};
   }
@@ -153,8 +157,8 @@ void LinkBound::learn_bits() {
   const bool last = sent_.count == kMeanRounds;
   const Wide nominal = options_.bits_permille[place_of(encoding_)];
   const Wide learned = Wide{bits_[place_of(before_)]} * sent_.value / before_load_;
-  bits_[place_of(encoding_)] =
-      static_cast<std::int64_t>(std::clamp<Wide>(learned, std::max<Wide>(nominal / kMostWrong, 1), nominal * kMostWrong));
+  bits_[place_of(encoding_)] = static_cast<std::int64_t>(
+      std::clamp<Wide>(learned, std::max<Wide>(nominal / kMostWrong, 1), nominal * kMostWrong));
   before_load_ = last ? 0 : before_load_;
 }
 

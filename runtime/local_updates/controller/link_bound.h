@@ -25,7 +25,7 @@ namespace sirtaki::local_updates {
 struct LinkOptions {
   // Part of T that synchronous steps have to wait before local ones are worth it, with small learning rates.
   std::int64_t gain_permille = 100;
-  std::int64_t band_permille = 50;   // margin below it, at most half, before synchronous steps are worth it again
+  std::int64_t band_permille = 50;  // margin below it, at most half, before synchronous steps are worth it again
   std::int64_t margin_permille = 1250;
   std::int64_t trial_steps = 16;  // synchronous steps in a trial
   // Bits an element of the encodings of differences, in thousandths, float32 first, falling. A transfer is predicted by
@@ -42,8 +42,8 @@ class LinkBound {
   // Adds a round of `steps` steps in Mode kSync or kLocal. A round without a measured step is ignored.
   void observe(const RoundStats& stats, Mode mode, std::int64_t steps);
 
-  // Returns the better path; kTrial means one round of synchronous steps. `lr_permille`: the learning rate, as a part of
-  // the highest one of the training. Call once after a round in which no other reason fixes the mode.
+  // Returns the better path; kTrial means one round of synchronous steps. `lr_permille`: the learning rate, as a part
+  // of the highest one of the training. Call once after a round in which no other reason fixes the mode.
   Path path(Mode mode, std::int64_t lr_permille);
 
   // Returns true if a transfer was measured in the present mode.
@@ -84,6 +84,7 @@ class LinkBound {
   // Returns the load of an encoding, given that of the present one and that of float32.
   std::int64_t load_with(std::int64_t encoding, const Mean& sent, const Mean& dense) const;
   bool trial_is_due() const;
+  void change_encoding(std::int64_t encoding);
   void learn_waits(const RoundStats& stats, std::int64_t steps);
   void learn_bits();
   std::size_t place_of(std::int64_t encoding) const;  // its index in bits_
@@ -95,13 +96,13 @@ class LinkBound {
   Mean sent_;
   Mean longest_;
   Mean dense_longest_;
-  std::int64_t hidden_ = 0;       // part of a transfer that M does not contain: encoding, busy processors
-  Mode mode_ = Mode::kSync;       // mode of the rounds in dense_
-  std::int64_t encoding_ = 0;     // that of the local rounds in sent_, longest_ and hidden_
+  std::int64_t hidden_ = 0;    // part of a transfer that M does not contain: encoding, busy processors
+  Mode mode_ = Mode::kSync;    // mode of the rounds in dense_
+  std::int64_t encoding_ = 0;  // that of the local rounds in sent_, longest_ and hidden_
   // Bits by which loads are predicted: those of the options, corrected by the loads of encodings that followed one
   // another. A link with a burst, for example, carries short transfers faster.
   std::vector<std::int64_t> bits_;
-  std::int64_t before_ = 0;       // the compressed encoding before encoding_, and its load; 0: none
+  std::int64_t before_ = 0;  // the compressed encoding before encoding_, and its load; 0: none
   std::int64_t before_load_ = 0;
   std::int64_t last_sent_ = 0;    // load of the last round
   std::int64_t reference_ = 0;    // sent_ of the first local rounds with this encoding; 0: too few rounds
