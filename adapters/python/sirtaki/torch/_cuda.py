@@ -52,9 +52,9 @@ class CudaStream:
         self._used[queue.address] = queue
         self._stream.ready(slot, address, absent, queue.address)
 
-    def wait(self) -> None:
+    def wait(self, timeout_ms: int = -1) -> None:
         """Waits for all results; work queued on the current stream afterwards sees them."""
-        self._stream.wait()
+        self._stream.wait(timeout_ms)
         self._follow()
         self._used.clear()
 

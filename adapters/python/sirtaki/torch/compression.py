@@ -59,7 +59,7 @@ class Compression(Methods):
     bf16 = BF16Compressor
 
 
-def suited(text: str, optimizer: torch.optim.Optimizer) -> str:
-    """Returns `text` for the kind of the optimizer; see for_optimizer()."""
+def suited(text: str, optimizer: torch.optim.Optimizer | None) -> str:
+    """Returns `text` for the kind of the optimizer, None being an unknown one; see for_optimizer()."""
     kind = "sgd" if isinstance(optimizer, torch.optim.SGD) else "adam" if isinstance(optimizer, _ADAM) else "other"
     return for_optimizer(text, kind)

@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from sirtaki import basics, errors
 from sirtaki._end_report import Training, follow
 from sirtaki.compression import option_text
 from sirtaki.errors import require
-from sirtaki.local_updates import LocalChoice, local_choice
+from sirtaki.local_updates import LocalChoice, LocalUpdates, local_choice
 from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch._adapter import torch_ops
@@ -24,6 +23,7 @@ from sirtaki.torch._optimizer.adasum import compressor_of, make_adasum, refuse_f
 from sirtaki.torch._optimizer.checkpoints import CheckpointMethods, only_makes_state
 from sirtaki.torch._optimizer.deferred_updates import DeferredUpdates, check_optimizer, updates_per_parameter
 from sirtaki.torch._optimizer.local_sgd import LocalSgd, check_local
+from sirtaki.torch._optimizer.momentum_correction import MomentumCorrection
 from sirtaki.torch._optimizer.options import checked_passes, fit_options, make_options
 from sirtaki.torch._optimizer.parameters import named_params
 from sirtaki.torch._optimizer.reducer import GradientReducer
@@ -316,7 +316,7 @@ def _close(optimizer: Any) -> None:
         if training is not None:
             training.close(optimizer)
         if reducer is not None:
-            reducer.close()
+            reducer.optimizer_gone()
 
     if updates is None:
         last()
@@ -325,6 +325,47 @@ def _close(optimizer: Any) -> None:
 
 
 _METHODS = {**own_methods(CheckpointMethods), **own_methods(_Distributed)}
+
+
+def extend_optimizer(
+    optimizer: torch.optim.Optimizer,
+    reducer: Any,
+    names: dict[Tensor, str],
+    correction: MomentumCorrection | None,
+    local: LocalUpdates | None,
+) -> None:
+    """Gives `optimizer`, in place, the methods of DistributedOptimizer over a reducer.
+
+    Args:
+        optimizer: the optimizer of the program.
+        reducer: a GradientReducer, or a reducer with its methods.
+        names: names of the parameters.
+        correction: momentum correction; None: the codec corrects none.
+        local: local updates; None: none.
+    """
+    plain, options = type(optimizer), reducer.options
+    extend_class(optimizer, _METHODS)
+    update = None
+    if correction is not None:
+        correction.momentum_corrected = reducer.momentum_corrected
+        update = correction.wrap(unhooked_step(plain))
+    training = None
+    if local is not None:
+        codec = option_text() if options.codec is None and options.compressor is None else options.codec
+        training = reducer.local = LocalSgd(optimizer, reducer, local, codec)
+    attributes = {
+        "_parameter_names": names,
+        "_sirtaki": reducer,
+        "_sirtaki_owner": id(optimizer),
+        "_sirtaki_skip": False,
+        "_sirtaki_per_parameter": updates_per_parameter(plain),
+        "_sirtaki_update": update,
+        "_sirtaki_updates": DeferredUpdates(optimizer, plain, reducer, update) if options.sync == "forward" else None,
+        "_sirtaki_local": training,
+        "_sirtaki_training": follow(optimizer),
+    }
+    vars(optimizer).update(attributes)
+    rebind_scheduler_step(optimizer)
 
 
 def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
@@ -406,36 +447,12 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
         return optimizer
     options = make_options(op, compression, gradient_predivide_factor, sync, sparse_as_dense, process_set)
     local = local_choice(local_updates, basics.option("local.updates"))
-    if local is not None and options.compressor is None:
-        options = replace(options, codec=local.gradient_compression(options.codec, option_text()))
-    options, correction = fit_options(optimizer, options)
+    options, correction = fit_options(optimizer, options, local)
     if local is not None:
-        check_local(optimizer, params, options.sync, options.mean)
-        if process_set != global_process_set:
-            raise errors.UnsupportedError("local updates are made by all ranks; give no process_set")
+        check_local(optimizer, params, options)
     if options.sync == "forward":
         check_optimizer(optimizer)
-    plain = type(optimizer)
     reducer = GradientReducer(names, params, options)
     reducer.passes_per_step = passes
-    extend_class(optimizer, _METHODS)
-    optimizer._sirtaki = reducer  # type: ignore[attr-defined]
-    optimizer._sirtaki_owner = id(optimizer)  # type: ignore[attr-defined]
-    optimizer._parameter_names = every  # type: ignore[attr-defined]
-    optimizer._sirtaki_skip = False  # type: ignore[attr-defined]
-    optimizer._sirtaki_per_parameter = updates_per_parameter(plain)  # type: ignore[attr-defined]
-    update = None
-    if correction is not None:
-        correction.momentum_corrected = reducer.momentum_corrected
-        update = correction.wrap(unhooked_step(plain))
-    optimizer._sirtaki_update = update  # type: ignore[attr-defined]
-    deferred = DeferredUpdates(optimizer, plain, reducer, update) if options.sync == "forward" else None
-    optimizer._sirtaki_updates = deferred  # type: ignore[attr-defined]
-    training = None
-    if local is not None:
-        codec = option_text() if options.codec is None and options.compressor is None else options.codec
-        training = reducer.local = LocalSgd(optimizer, reducer, local, codec)
-    optimizer._sirtaki_local = training  # type: ignore[attr-defined]
-    optimizer._sirtaki_training = follow(optimizer)  # type: ignore[attr-defined]
-    rebind_scheduler_step(optimizer)
+    extend_optimizer(optimizer, reducer, every, correction, local)
     return optimizer

@@ -195,9 +195,9 @@ class _CommitStream:
         self._stream.ready(0, self._one.data_ptr(), False)
         self._stream.finish()
 
-    def wait(self) -> None:
+    def wait(self, timeout_ms: int = -1) -> None:
         """Waits until all ranks have finished the step."""
-        self._stream.wait()
+        self._stream.wait(timeout_ms)
 
     def abort(self, why: str) -> None:
         """Aborts the step on all ranks."""

@@ -52,6 +52,11 @@ class GradientStream:
         self._ready_order: list[int] = []
 
     @property
+    def options(self) -> ReducerOptions:
+        """Options of the reduction."""
+        return self._options
+
+    @property
     def stream_name(self) -> str:
         """Name of the stream; the same on all ranks."""
         return self._options.stream_name
@@ -92,11 +97,11 @@ class GradientStream:
             self.exposed_seconds += time.perf_counter() - begin
 
     @profiled("wait_deferred")
-    def end_deferred(self) -> None:
+    def end_deferred(self, timeout_ms: int = -1) -> None:
         """Waits for all gradients of the deferred step; the next one may begin."""
         begin = time.perf_counter()
         try:
-            self._stream.wait()
+            self._stream.wait(timeout_ms)
             self.residuals.steps += 1
         finally:
             self.exposed_seconds += time.perf_counter() - begin
@@ -113,6 +118,10 @@ class GradientStream:
         flags = self._stream.used()
         places = zip(self.params, self._slots, strict=True)
         return {id(param) for param, slot in places if slot >= 0 and flags[slot] == _STEP}
+
+    def skips(self, error: BaseException) -> bool:
+        """Returns True if the option compression.nonfinite skips a step with this error, on all ranks."""
+        return isinstance(error, errors.NonFiniteError) and basics.option("compression.nonfinite") == "skip"
 
     def _current(self) -> bool:
         return self._generation == basics.generation()

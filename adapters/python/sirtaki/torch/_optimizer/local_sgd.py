@@ -17,8 +17,10 @@ from sirtaki import basics, errors
 from sirtaki._local_sgd import MAXIMUM, MEAN, VARIANCE, Buffer, LocalSgdBase, Outcome
 from sirtaki.local_updates import LocalUpdates
 from sirtaki.ops import Description
+from sirtaki.process_sets import global_process_set
 from sirtaki.torch._adapter import describe_memory
 from sirtaki.torch._optimizer.host_copy import HostCopies
+from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.reducer import GradientReducer
 from sirtaki.torch._profiling import profiled
 from sirtaki.torch.functions import share_state
@@ -28,18 +30,20 @@ from sirtaki.torch.ops import Average, Max, Sum, allgather, allreduce, grouped_a
 KEY = "sirtaki.local"
 
 
-def check_local(optimizer: torch.optim.Optimizer, params: list[Tensor], sync: str, mean: bool) -> None:
+def check_local(optimizer: torch.optim.Optimizer, params: list[Tensor], options: ReducerOptions) -> None:
     """Refuses optimizers, parameters and options that local updates do not support. Raises UnsupportedError."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise errors.UnsupportedError(
             "local updates count steps, and LBFGS evaluates its closure several times a step; use local_updates=None"
         )
-    if sync == "forward":
+    if options.sync == "forward":
         raise errors.UnsupportedError(
             'local updates hide transfers behind whole steps, as sync="forward" does behind layers; leave sync out'
         )
-    if not mean:
+    if not options.mean:
         raise errors.UnsupportedError("local updates average models, which does not match op=Sum; use op=Average")
+    if options.process_set != global_process_set:
+        raise errors.UnsupportedError("local updates are made by all ranks; give no process_set")
     others = [p for p in params if p.dtype is not torch.float32 or p.device.type not in ("cpu", "cuda")]
     if others:
         raise errors.UnsupportedError(

@@ -32,8 +32,13 @@ class MomentumCorrection:
         #: Returns ids of the parameters whose gradients are steps, in the current step of the program.
         self.momentum_corrected: Callable[[], set[int]] = set
 
-    def check(self, optimizer: torch.optim.Optimizer) -> None:
-        """Requires SGD with the momentum of the codec. Raises InvalidArgumentError for other optimizers."""
+    def check(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Requires SGD with the momentum of the codec. Raises InvalidArgumentError for all others, and None."""
+        if optimizer is None:
+            raise errors.InvalidArgumentError(
+                f'compression "{self._text}" corrects the momentum of an optimizer, and none is given: give it to '
+                "accelerate(), or leave momentum out of the compression"
+            )
         name = type(optimizer).__name__
         if not isinstance(optimizer, torch.optim.SGD):
             raise errors.InvalidArgumentError(

@@ -12,6 +12,7 @@ import torch
 from sirtaki import basics, errors
 from sirtaki.compression import option_text
 from sirtaki.errors import require
+from sirtaki.local_updates import LocalUpdates
 from sirtaki.ops import Ops, ReduceOp, check_reduce_op
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch._adapter import torch_ops
@@ -101,15 +102,22 @@ def make_options(  # noqa: PLR0917  (as DistributedOptimizer's)
 
 
 def fit_options(
-    optimizer: torch.optim.Optimizer, options: ReducerOptions
+    optimizer: torch.optim.Optimizer | None, options: ReducerOptions, local: LocalUpdates | None
 ) -> tuple[ReducerOptions, MomentumCorrection | None]:
     """Adapts the choice of compression to the optimizer; returns it with the momentum correction, if there is one.
+
+    Args:
+        optimizer: the optimizer; None: an unknown one.
+        options: the options.
+        local: the local updates that choose compression for themselves; None: none.
 
     Raises:
         InvalidArgumentError: the momentum of the optimizer does not match the correction.
     """
     if options.compressor is not None:
         return options, None
+    if local is not None:
+        options = replace(options, codec=local.gradient_compression(options.codec, option_text()))
     chosen = option_text() if options.codec is None else options.codec
     text = suited(chosen, optimizer)
     if text != chosen:

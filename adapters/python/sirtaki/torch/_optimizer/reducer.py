@@ -100,6 +100,10 @@ class GradientReducer(GradientStream):
         self._forget_stream()
         self._reset()
 
+    def optimizer_gone(self) -> None:
+        """Called when nobody uses the optimizer any more."""
+        self.close()
+
     def unhook(self) -> None:
         """Removes the hooks: gradients are left to the program."""
         for hook in self._hooks:
@@ -176,10 +180,6 @@ class GradientReducer(GradientStream):
         memory = StepBuffers(self._grads, self._versions, self._send_buffers)
         self._reset()
         return memory
-
-    def skips(self, error: BaseException) -> bool:
-        """Returns True if the option compression.nonfinite skips a step with this error, on all ranks."""
-        return isinstance(error, errors.NonFiniteError) and basics.option("compression.nonfinite") == "skip"
 
     def mark_stale(self, index: int) -> None:
         """Marks a parameter whose update is pending: its gradient in this backward is an error."""
