@@ -98,6 +98,11 @@ class SirtakiGroup(ProcessGroup):
         """Sets the timeout of later calls."""
         self._timeout = convert.seconds(timeout)
 
+    @property
+    def timeout_seconds(self) -> float:
+        """Seconds that calls without a timeout of their own may take."""
+        return self._timeout
+
     def call_at_shutdown(self, callback: Any) -> None:
         """Calls `callback()` once when the group is destroyed."""
         self._on_shutdown = callback

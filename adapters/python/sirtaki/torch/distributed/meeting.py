@@ -75,13 +75,7 @@ def create_group(options: Any, backend_options: object) -> SirtakiGroup:
             f"{_GLOO}"
         )
     ops = torch_ops.within(ProcessSet(ranks or None))
-    here = (ops.rank(), ops.size())
-    if (options.group_rank, size) != here:
-        raise errors.InvalidArgumentError(
-            f"torch.distributed was told that this is rank {options.group_rank} of {size}, and Sirtaki that it is rank "
-            f"{here[0]} of {here[1]}. Give init_process_group() neither rank nor world_size, or the same as the "
-            "launcher; start the job with one launcher"
-        )
+    _check_place((options.group_rank, size), (ops.rank(), ops.size()))
     group = SirtakiGroup(ops, options.group_id, options.timeout)
     _session_owner.add(group, options.group_id)
     return group
@@ -120,9 +114,44 @@ def _open(options: Any) -> None:
     if any(name in os.environ for name in _JOB):
         _session_owner.open(None, limits)
         return
-    address = os.environ.get("MASTER_ADDR") or "127.0.0.1"
-    job = _torchrun.meet_in(options.store, _torchrun.store_key(), options.group_rank, options.group_size, address)
+    key = _torchrun.store_key()
+    job = _torchrun.meet_in(options.store, key, options.group_rank, options.group_size, _master(options.store))
     _session_owner.open(job, limits)
+
+
+def join_default_group() -> None:
+    """Opens a session among the ranks of torch's default group, of any backend, unless there is one. Collective.
+
+    Raises:
+        InvalidArgumentError: torch and the session know different ranks or sizes.
+        HorovodInternalError: the ranks cannot meet.
+    """
+    rank, size = distributed.get_rank(), distributed.get_world_size()
+    if not basics.is_initialized():
+        store = distributed.distributed_c10d._get_default_store()
+        if store is None or any(name in os.environ for name in _JOB):
+            basics.init()
+        else:
+            # A store keeps old values, and a program may open several sessions.
+            key = f"{_torchrun.store_key()}/session/{basics.generation()}"
+            basics.open_session(_torchrun.meet_in(store, key, rank, size, _master(store)), {})
+    _check_place((rank, size), (basics.rank(), basics.size()))
+
+
+def _check_place(told: tuple[int, int], here: tuple[int, int]) -> None:
+    if told != here:
+        raise errors.InvalidArgumentError(
+            f"torch.distributed was told that this is rank {told[0]} of {told[1]}, and Sirtaki that it is rank "
+            f"{here[0]} of {here[1]}. Give init_process_group() neither rank nor world_size, or the same as the "
+            "launcher; start the job with one launcher"
+        )
+
+
+def _master(store: Any) -> str:
+    """Returns the address at which the others reach the host of rank 0, which serves a store over TCP."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return os.environ.get("MASTER_ADDR") or getattr(store, "host", "") or "127.0.0.1"
 
 
 def _address() -> str:
