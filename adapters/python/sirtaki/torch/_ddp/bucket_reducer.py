@@ -1,0 +1,307 @@
+"""BucketReducer: combines the gradients of one DistributedDataParallel by a stream, as its communication hook.
+
+The hook submits the gradients of a bucket and returns a future. After the last bucket of a backward a thread waits for
+the step and sets the futures, so the hook never waits, and neither does a backward through several models before its
+end. The stream is opened after the first backward, by the same thread. Residuals belong to parameters, so other buckets
+change nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.futures import Future
+
+from sirtaki import basics, errors
+from sirtaki.torch._ddp.step_thread import StepThread
+from sirtaki.torch._ddp.texts import (
+    JOIN_WITH_LOCAL,
+    PYTHON_REDUCER,
+    SUPERSEDED,
+    changed_model_text,
+    failed_backward_text,
+    late_text,
+    unknown_param_text,
+)
+from sirtaki.torch._optimizer.backward_end import was_interrupted
+from sirtaki.torch._optimizer.gradient_stream import GradientStream
+from sirtaki.torch._optimizer.options import ReducerOptions
+from sirtaki.torch._optimizer.step_errors import changed_param_text
+from sirtaki.torch._param_ownership import param_owners
+from sirtaki.torch._sparse_allreduce import sparse_allreduce_async
+
+#: Elements of a gradient that are looked at first in the search for one that is not 0.
+_FIRST = 64
+
+
+@dataclass
+class _Bucket:
+    """A bucket of one backward, whose buffer the runtime reduces in place."""
+
+    indices: list[int]
+    buffer: Tensor
+    gradients: list[Tensor]
+    future: Future[Any]
+
+
+class BucketReducer(GradientStream):
+    """Combines the gradients of one model; see the text of the module.
+
+    The hook runs in the thread of backward, which waits for the futures before it goes on; so that thread and the one
+    that ends the step never work at the same time.
+    """
+
+    def __init__(
+        self, model: Any, names: list[str], params: list[Tensor], options: ReducerOptions, timeout: float
+    ) -> None:
+        """Makes a reducer; `model` is the DistributedDataParallel, `timeout` the seconds of a step after backward."""
+        super().__init__(names, params, options)
+        self._model = weakref.ref(model)
+        self._group = model.process_group
+        # Only then a gradient may be missing; DistributedDataParallel sends zeros in its place.
+        self._looks_for_zeros = bool(model.find_unused_parameters or getattr(model, "static_graph", False))
+        self._timeout = timeout
+        self._index = {id(p): i for i, p in enumerate(params)}
+        self._thread = StepThread(f"sirtaki-{options.stream_name}")
+        #: LocalSgd of the optimizer, or None.
+        self.local: Any = None
+        #: The program has called synchronize() itself.
+        self.synchronized_by_program = False
+        self._buckets: list[_Bucket] = []  # of the running backward
+        self._open_at_begin = False
+        self._closed = self._superseded = False
+        self._void = False  # the last step is skipped
+        param_owners.claim(self, params)
+        weakref.finalize(model, self.close).atexit = False
+
+    # ---- the hook ----
+
+    def hook(self, bucket: Any) -> Future[Any]:
+        """Submits the gradients of a bucket; returns a future of its buffer with the averages."""
+        if self._superseded:
+            raise RuntimeError(SUPERSEDED)
+        if isinstance(bucket, tuple):
+            raise errors.UnsupportedError(PYTHON_REDUCER)
+        if self._closed:
+            return default_hooks.allreduce_hook(self._group, bucket)
+        if bucket.index() == 0:
+            self._begin()
+        buffer = bucket.buffer()
+        future: Future[Any] = Future(devices=[buffer.device]) if buffer.device.type == "cuda" else Future()
+        one = _Bucket(self._indices_of(bucket), buffer, bucket.gradients(), future)
+        self._buckets.append(one)
+        if self._open_at_begin:
+            self._submit(one)
+        else:
+            self._ready_order += one.indices
+        if bucket.is_last():
+            step, self._buckets = self._buckets, []
+            if self._open_at_begin:
+                self._stream.finish()
+            opens = not self._open_at_begin
+            self._thread.post(lambda: self._end_step(step, opens))
+        # The C++ of torch takes an exception set here for a result; one raised by a callback is an error there, too.
+        return future.then(lambda done: done.value())
+
+    def _begin(self) -> None:
+        if self._buckets:
+            self._give_up(failed_backward_text())
+        if not self._is_open():
+            self._ready_order = []
+        self._open_at_begin = self._is_open() and self._options.size > 1
+
+    def _indices_of(self, bucket: Any) -> list[int]:
+        params = bucket.parameters()
+        try:
+            return [self._index[id(p)] for p in params]
+        except KeyError:
+            shape = next(p.shape for p in params if id(p) not in self._index)
+            self._give_up(text := unknown_param_text(shape))
+            raise RuntimeError(text) from None
+
+    def _submit(self, bucket: _Bucket) -> None:
+        if bucket.buffer.is_sparse:
+            return
+        layout, ready = self._layout, self._stream.ready
+        for index, grad in zip(bucket.indices, bucket.gradients, strict=True):
+            if not layout.matches(index, self.params[index]) or grad.dtype is not layout.dtypes[index]:
+                self._refuse_change(index, grad)
+            absent = self._looks_for_zeros and not _has_nonzero(grad)
+            ready(self._slots[index], grad.data_ptr(), absent)
+
+    def _refuse_change(self, index: int, grad: Tensor) -> None:
+        agreed, param = self._layout, self.params[index]
+        before = (agreed.shapes[index], agreed.dtypes[index], agreed.devices[index])
+        text = changed_param_text(self.names[index], before, (param.shape, grad.dtype, param.device))
+        self._give_up(text)
+        raise RuntimeError(text)
+
+    def _give_up(self, why: str) -> None:
+        """Aborts the unfinished step on all ranks. The runtime uses the buffers until this returns."""
+        submitted = self._open_at_begin and bool(self._buckets)
+        if submitted and self._is_open() and basics.is_initialized():
+            self._stream.abort(why)
+        self._buckets = []
+
+    # ---- the thread that ends steps ----
+
+    def _end_step(self, step: list[_Bucket], opens: bool) -> None:
+        try:
+            if self._options.size > 1:
+                if opens:
+                    self._open_and_submit(step)
+                self._wait()
+            results = [self._result(bucket) for bucket in step]
+        except Exception as error:
+            if not self.skips(error):
+                # Torch writes the traceback behind the text, and it tells nothing about the program.
+                error.__traceback__ = error.__context__ = None
+                for bucket in step:
+                    bucket.future.set_exception(error)
+                return
+            results = [bucket.buffer.zero_() for bucket in step]
+            self._void = True
+        self._alone = self._options.size == 1
+        for bucket, result in zip(step, results, strict=True):
+            bucket.future.set_result(result)
+
+    def _open_and_submit(self, step: list[_Bucket]) -> None:
+        covered = {index for bucket in step for index in bucket.indices}
+        missing = [name for index, name in enumerate(self.names) if index not in covered]
+        if missing:
+            raise errors.InvalidArgumentError(changed_model_text(missing), basics.rank(), missing[0])
+        self._open(interruptible=False)
+        for bucket in step:
+            self._submit(bucket)
+        self._stream.finish()
+
+    def _wait(self) -> None:
+        try:
+            self.end_deferred(round(self._timeout * 1000))
+        except Exception as error:
+            if not was_interrupted(error):
+                raise
+            # The other ranks cannot make a step without this one, so they are told.
+            self._forget_stream()
+            raise errors.DeadlineError(late_text(self.names[0], self._timeout)) from None
+
+    def _result(self, bucket: _Bucket) -> Tensor:
+        if not bucket.buffer.is_sparse or self._options.size == 1:
+            return bucket.buffer
+        name = f"{self.stream_name}.{self.names[bucket.indices[0]]}"
+        return sparse_allreduce_async(bucket.buffer, name, self._options.op, self._options.process_set)()
+
+    # ---- for the optimizer: methods of GradientReducer, with gradients that are always combined ----
+
+    @property
+    def alone(self) -> bool:
+        """True while this rank makes steps by itself, and DistributedDataParallel sends no gradients."""
+        model = self._model()
+        return model is not None and not model.require_backward_grad_sync
+
+    @alone.setter
+    def alone(self, alone: bool) -> None:
+        model = self._model()
+        if model is not None:
+            model.require_backward_grad_sync = not alone
+
+    @property
+    def in_flight(self) -> bool:
+        """False: backward() returns with combined gradients."""
+        return False
+
+    @property
+    def reduced(self) -> bool:
+        """True; see in_flight."""
+        return True
+
+    def synchronize(self) -> None:
+        """Makes gradients ready for the optimizer; waits for nothing."""
+        self.synchronized_by_program = False
+        if self._options.size == 1:
+            self.residuals.add_to_gradients()
+        if self._void:
+            # Without gradients an optimizer changes nothing.
+            self._void = False
+            for param in self.params:
+                param.grad = None
+
+    def stepped(self) -> None:
+        """Called after the optimizer has applied the gradients."""
+        self._alone = True
+
+    def check_step(self, groups: Sequence[dict[str, Any]]) -> None:
+        """Refuses a step that ranks cannot make together. Raises an error."""
+        del groups
+        if self._superseded:
+            raise RuntimeError(SUPERSEDED)
+        model = self._model()
+        if self.local is not None and model is not None and model._join_config.enable:
+            raise errors.UnsupportedError(JOIN_WITH_LOCAL)
+
+    def check_zero_grad(self) -> None:
+        """Called before zero_grad(): aborts a backward that failed half-way."""
+        self._give_up(failed_backward_text())
+
+    def check_between_steps(self, what: str) -> None:
+        """Does nothing: no gradients are in flight outside backward()."""
+
+    def check_add(self) -> None:
+        """Does nothing; see add()."""
+
+    def add(self, name: str, param: Tensor) -> None:
+        """Does nothing: DistributedDataParallel combines the gradients of the model that it was made with."""
+
+    @property
+    def passes_per_step(self) -> int:
+        """Returns 1."""
+        return 1
+
+    @passes_per_step.setter
+    def passes_per_step(self, passes: int) -> None:
+        if passes != 1:
+            self.set_no_sync(True)
+
+    def set_no_sync(self, entered: bool) -> None:
+        """Refused. Raises UnsupportedError."""
+        if entered:
+            raise errors.UnsupportedError(
+                "DistributedDataParallel accumulates gradients inside no_sync() of the model; use that instead"
+            )
+
+    # ---- the end ----
+
+    def optimizer_gone(self) -> None:
+        """Called when nobody uses the optimizer any more. The model may get another one."""
+        if self.local is not None:
+            self.local.close()
+            self.local, self.alone = None, False
+
+    def supersede(self) -> None:
+        """Implements Owner."""
+        self.close()
+        self._superseded = True
+
+    def check_join(self) -> None:
+        """Implements Owner: no gradients wait for a step of the runtime."""
+
+    def close(self) -> None:
+        """Closes the stream; a step in flight ends with an error. The process group averages later gradients."""
+        if self._closed:
+            return
+        self._closed = True
+        self.optimizer_gone()
+        param_owners.release(self)
+        self._buckets = []
+        self._forget_stream()
+        self._thread.close()
+
+
+def _has_nonzero(grad: Tensor) -> bool:
+    flat = grad.reshape(-1)
+    return bool(flat[:_FIRST].any()) or bool(flat[_FIRST:].any())

@@ -1,0 +1,66 @@
+"""Texts of errors about DistributedDataParallel, with the line that mends each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sirtaki import basics
+
+#: Error of a second communication hook.
+TWO_HOOKS = (
+    "the model has a communication hook already, and DistributedDataParallel takes one: leave out "
+    "register_comm_hook(), or leave out accelerate()"
+)
+#: Error of an optimizer that combines gradients itself.
+DISTRIBUTED_TWICE = (
+    "the optimizer is a DistributedOptimizer, and DistributedDataParallel combines the same gradients: give "
+    "accelerate() the plain optimizer, or give DistributedOptimizer the plain model"
+)
+#: Error of a backward after another optimizer or wrapper has taken the parameters.
+SUPERSEDED = (
+    "another DistributedDataParallel or DistributedOptimizer made later combines the gradients of this model's "
+    "parameters: use the one made last, or make one only"
+)
+#: Error of torch.compile with compiled autograd.
+PYTHON_REDUCER = (
+    "the Python reducer of DistributedDataParallel (torch._dynamo.config.optimize_ddp = 'python_reducer') passes no "
+    "buckets to communication hooks: leave that setting at its default"
+)
+#: Error of join() of DistributedDataParallel with local updates.
+JOIN_WITH_LOCAL = (
+    "join() of DistributedDataParallel together with local updates: ranks merge their models at the same steps, so all "
+    "need the same number of them. Give every rank as many batches and leave join() out, or train with local_updates=1"
+)
+
+
+def changed_model_text(names: Sequence[str]) -> str:
+    """Returns the text for parameters without a bucket."""
+    more = "" if len(names) == 1 else f" and {len(names) - 1} more"
+    return (
+        f"{names[0]}{more} requires a gradient on rank {basics.rank()} and is in no bucket of DistributedDataParallel, "
+        "so nobody combines it: the model was changed after DistributedDataParallel was made. Add, replace and "
+        "unfreeze parameters before that call"
+    )
+
+
+def unknown_param_text(shape: Sequence[int]) -> str:
+    """Returns the text for a bucket with a parameter that the model does not have."""
+    return (
+        f"DistributedDataParallel combines a parameter of shape {list(shape)} that the model had when it was wrapped "
+        f"and does not have now on rank {basics.rank()}: replace, add and unfreeze parameters before "
+        "DistributedDataParallel is made, and call accelerate() directly after that"
+    )
+
+
+def failed_backward_text() -> str:
+    """Returns the text for other ranks when a backward has ended before its last bucket."""
+    return f"backward() failed on rank {basics.rank()} before all gradients were there"
+
+
+def late_text(name: str, seconds: float) -> str:
+    """Returns the text for a step that is not over in time."""
+    return (
+        f"the gradients of {name} and the other parameters of the model are not combined after {seconds:g} s: another "
+        "rank has not run this backward() yet, or is slow. Every rank must run as many; "
+        "init_process_group(timeout=...) gives more time"
+    )
