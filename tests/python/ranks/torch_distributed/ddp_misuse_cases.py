@@ -1,0 +1,144 @@
+"""Mistakes around accelerate(), and failures inside backward(): one line on every rank, and training goes on."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+import sirtaki.torch as hvd
+from ranks.error_cases import fails
+from ranks.torch_distributed.ddp_support import (
+    TWOBIT,
+    accelerated,
+    equal_on_all,
+    loss_of,
+    net,
+    sgd,
+    start,
+    step_with,
+    train,
+    with_distributed_optimizer,
+    wrapped,
+)
+from sirtaki.torch.ddp import accelerate
+
+
+def case_a_second_hook() -> None:
+    start()
+    model = wrapped()
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    fails(lambda: accelerate(model), ValueError, "communication hook already")
+    model = wrapped()
+    accelerate(model)
+    fails(lambda: accelerate(model), ValueError, "communication hook already")
+
+
+def case_wrong_wrappers_and_optimizers() -> None:
+    model = wrapped()
+    fails(lambda: accelerate(nn.Sequential(wrapped()), sgd(model)), ValueError, "give it that one (model.0)")
+    fails(lambda: accelerate(model, with_distributed_optimizer("none")[1]), ValueError, "give accelerate() the plain")
+    fails(lambda: accelerate(model, model.parameters()), ValueError, "expected a torch.optim.Optimizer")
+    fails(lambda: accelerate(net()), ValueError, "accelerate(model, optimizer)")
+    fails(lambda: accelerate(model, local_updates="auto"), ValueError, "accelerate(model, optimizer, ...)")
+    fails(lambda: accelerate(42), ValueError, "takes a model")
+    own = hvd.Compressor()
+    fails(lambda: accelerate(model, compression=own), ValueError, "register_comm_hook")
+    momentum = "group_topk:momentum=0.9"
+    fails(lambda: accelerate(model, compression=momentum), ValueError, "give it to accelerate()")
+
+
+def case_sharded_models() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = net()
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    fails(lambda: accelerate(model, sgd(model)), NotImplementedError, "FSDP")
+
+
+def case_a_distributed_optimizer_over_the_same_parameters() -> None:
+    model, _, _ = accelerated("none")
+    loss_of(model, 0).backward()
+    hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    fails(lambda: loss_of(model, 1).backward(), RuntimeError, "made later combines the gradients")
+
+
+def case_a_model_that_was_changed_after_it_was_wrapped() -> None:
+    inner = net()
+    inner[0].weight.requires_grad_(False)
+    model = DistributedDataParallel(inner)
+    inner[0].weight.requires_grad_(True)
+    accelerate(model, compression="none")
+    fails(lambda: loss_of(model, 0).backward(), RuntimeError, "0.weight", "before that call")
+
+    inner = net()
+    model = DistributedDataParallel(inner)
+    inner[4] = nn.Linear(128, 3)
+    fails(lambda: accelerate(model), ValueError, "4.weight", "before that call")
+
+
+def case_a_backward_that_fails_on_one_rank() -> None:
+    class Sometimes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, rows: Tensor, fail: bool) -> Tensor:
+            ctx.fail = fail
+            return rows * 1.0
+
+        @staticmethod
+        def backward(ctx: object, grad: Tensor) -> tuple[Tensor, None]:
+            if ctx.fail:
+                raise ArithmeticError("on purpose")
+            return grad, None
+
+    class Fragile(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 128), nn.Linear(128, 128)
+
+        def forward(self, rows: Tensor, fail: bool) -> Tensor:
+            return self.last(Sometimes.apply(self.first(rows), fail))
+
+    def made() -> nn.Module:
+        torch.manual_seed(1)
+        return Fragile()
+
+    model, optimizer, _ = accelerated(TWOBIT, made)
+    rows = torch.ones(2, 8)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(rows, fail=False).square().mean().backward()
+        optimizer.step()
+    failing = model(rows, fail=dist.get_rank() == 0).square().mean()
+    if dist.get_rank() == 0:
+        fails(failing.backward, ArithmeticError, "on purpose")
+        optimizer.zero_grad()
+    else:
+        fails(failing.backward, RuntimeError, "rank 0", within=5.0)
+    equal_on_all(model)
+
+
+def case_methods_that_the_model_has() -> None:
+    model, optimizer, _ = accelerated("none")
+    with_it = functools.partial(optimizer.set_backward_passes_per_step, 2)
+    fails(with_it, NotImplementedError, "no_sync() of the model")
+    fails(lambda: optimizer.no_sync().__enter__(), NotImplementedError, "no_sync() of the model")
+    step_with(model, optimizer, 0)
+    optimizer.synchronize()
+    optimizer.wait()
+    with optimizer.skip_synchronize():
+        optimizer.step()
+
+
+def case_a_model_that_is_wrapped_again() -> None:
+    model, optimizer, _ = accelerated(TWOBIT)
+    train(model, optimizer, range(2))
+    again = DistributedDataParallel(model.module)
+    accelerate(again, compression="none")
+    train(again, sgd(again), range(2, 4))
+    equal_on_all(again)
+    fails(lambda: loss_of(model, 4).backward(), RuntimeError, "use the one made last")
