@@ -1,8 +1,8 @@
 """Warnings about calls that a program forgot and options that have no effect in it.
 
 Without a broadcast of the model each rank trains a different one; without drain() at the end of local updates one
-rank's model is saved; `--compression` and `--local-updates` have no effect in a program with DDP or without an
-optimizer of Sirtaki.
+rank's model is saved; `--compression` and `--local-updates` have no effect in a program with FSDP, with a communication
+hook of its own for DDP, or without an optimizer of Sirtaki.
 
 Right: each fault is reported once, with the call to make; a correct program gets no warning.
 """
@@ -33,16 +33,23 @@ def train(local_updates: int | None, broadcast: bool, drain: bool) -> None:
         optimizer.drain()
 
 
-def train_with_ddp() -> None:
+def train_with_ddp(own_hook: bool) -> None:
     import torch
     import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     import sirtaki.torch.distributed  # noqa: F401
 
     dist.init_process_group("sirtaki")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    if own_hook:
+        model.register_comm_hook(None, default_hooks.allreduce_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    if not own_hook:
+        optimizer.drain()
     dist.destroy_process_group()
 
 
@@ -58,7 +65,8 @@ def use_operations() -> None:
 RANKS = {
     "no broadcast": lambda: train(1, broadcast=False, drain=False),
     "no drain": lambda: train(4, broadcast=True, drain=False),
-    "options with DDP": train_with_ddp,
+    "options with a hook of DDP": lambda: train_with_ddp(own_hook=True),
+    "options with DDP": lambda: train_with_ddp(own_hook=False),
     "options with operations": use_operations,
     "options with an optimizer": lambda: train(None, broadcast=True, drain=True),
 }
@@ -67,7 +75,7 @@ FLAGS = ["--compression", "fp16", "--local-updates", "4"]
 TOLD = {
     "no broadcast": "broadcast_parameters(",
     "no drain": "call the optimizer's drain()",
-    "options with DDP": 'compression.codec ("fp16") and local.updates ("4") have no effect',
+    "options with a hook of DDP": 'compression.codec ("fp16") and local.updates ("4") have no effect',
     "options with operations": 'compression.codec ("fp16") and local.updates ("4") have no effect',
 }
 

@@ -43,6 +43,10 @@ class _Warner:
             sys.stderr.write(f"sirtaki: warning: {listed} {has} no effect: {why}\n")
             sys.stderr.flush()
 
+    def options_are_used(self) -> None:
+        """Suppresses the warning of a backward in this session."""
+        self._warned_generation = basics.generation()
+
     def warn_at_end(self) -> None:
         """Warns before the session ends. Never raises."""
         with suppress(Exception):
@@ -57,9 +61,14 @@ _warner = _Warner()
 basics.before_end(_warner.warn_at_end)
 
 
+def options_are_used() -> None:
+    """Records that a DistributedDataParallel of the program follows the options."""
+    _warner.options_are_used()
+
+
 def warn_in_backward() -> None:
-    """Warns that gradients are sent over torch.distributed, as by DDP and FSDP."""
+    """Warns that gradients are sent over torch.distributed, as by FSDP and by hooks of the program."""
     _warner.warn(
-        "torch.distributed sends gradients as DDP or FSDP passes them. Use sirtaki.torch.DistributedOptimizer instead "
-        "of DDP, or a communication hook of DDP such as fp16_compress_hook"
+        "torch.distributed sends gradients as FSDP, or a communication hook of the program, passes them. Use "
+        "DistributedDataParallel without a hook, or sirtaki.torch.DistributedOptimizer"
     )

@@ -30,9 +30,12 @@ def register() -> None:
 
 
 def _create_group(options: Any, backend_options: object) -> Any:
+    from sirtaki.torch._ddp.automatic import follow_options
     from sirtaki.torch.distributed import create_group
 
-    return create_group(options, backend_options)
+    group = create_group(options, backend_options)
+    follow_options()
+    return group
 
 
 def _rendezvous(url: str, **arguments: Any) -> Iterator[tuple[Any, int, int]]:

@@ -18,6 +18,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.futures import Future
 
 from sirtaki import basics, errors
+from sirtaki._unused_options import options_are_used
 from sirtaki.torch._ddp.step_thread import StepThread
 from sirtaki.torch._ddp.texts import (
     JOIN_WITH_LOCAL,
@@ -77,6 +78,7 @@ class BucketReducer(GradientStream):
         self._closed = self._superseded = False
         self._void = False  # the last step is skipped
         param_owners.claim(self, params)
+        options_are_used()
         weakref.finalize(model, self.close).atexit = False
 
     # ---- the hook ----
