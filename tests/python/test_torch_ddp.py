@@ -14,6 +14,8 @@ HOOK = "torch_distributed.ddp_hook_cases"
 MISUSE = "torch_distributed.ddp_misuse_cases"
 NONFINITE = "torch_distributed.ddp_nonfinite_cases"
 OPTIONS = "torch_distributed.ddp_option_cases"
+LOCAL = "torch_distributed.ddp_local_cases"
+LOCAL_OPTIONS = "torch_distributed.ddp_local_option_cases"
 
 
 @pytest.mark.parametrize("case", case_names(HOOK))
@@ -38,6 +40,17 @@ def test_nonfinite(how: str, case: str) -> None:
 @pytest.mark.parametrize("np", [2, 3])
 def test_options_of_the_launcher(np: int, case: str) -> None:
     check_case(OPTIONS, np, case, ("--compression", "twobit:wire=gather"))
+
+
+@pytest.mark.parametrize("case", case_names(LOCAL))
+@pytest.mark.parametrize("np", [2, 3])
+def test_local_updates(np: int, case: str) -> None:
+    check_case(LOCAL, np, case)
+
+
+@pytest.mark.parametrize("case", case_names(LOCAL_OPTIONS))
+def test_local_updates_by_an_option(case: str) -> None:
+    check_case(LOCAL_OPTIONS, 2, case, ("--local-updates", "4"))
 
 
 # The session comes from the store of torch's default group, twice, and ends with the program.

@@ -76,5 +76,12 @@ class Acceleration:
         self._reducer.residuals.load(state_dict.get(KEY))
 
     def remove(self) -> None:
-        """Ends compression and local updates; the process group averages later gradients. Call it on all ranks."""
-        self._reducer.close()  # type: ignore[attr-defined]
+        """Ends compression and local updates; the process group averages later gradients. Collective.
+
+        The gradients of a model without DistributedDataParallel are not combined any more.
+        """
+        # Synchronous steps begin with equal models and equal states of the optimizers.
+        with self.synchronous():
+            self._reducer.close()  # type: ignore[attr-defined]
+        if self._optimizer is not None:
+            self._optimizer._sirtaki_local = None

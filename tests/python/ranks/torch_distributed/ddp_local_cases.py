@@ -1,0 +1,191 @@
+"""Local updates under DistributedDataParallel, whose reducer is off in local steps and on in synchronous ones."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import sirtaki.torch as hvd
+from ranks.error_cases import fails
+from ranks.torch.local_cases import (
+    STEPS,
+    Make,
+    adamw,
+    differ,
+    distributed,
+    everything,
+    loss_of,
+    net,
+    sgd,
+    train,
+)
+from ranks.torch.optimizer_support import same_on_all_ranks
+from ranks.torch_distributed.ddp_support import equal, start
+from sirtaki.torch.ddp import accelerate
+
+#: A layer of the net is never used.
+UNUSED = {"find_unused_parameters": True, "bucket_cap_mb": 0.001}
+
+
+def accelerated(make: Make = sgd, how: Any = 4, **options: Any) -> tuple[DistributedDataParallel, Any, Any]:
+    start()
+    model = DistributedDataParallel(net(), **{**UNUSED, **options})
+    optimizer = make(model)
+    return model, optimizer, accelerate(model, optimizer, compression="none", local_updates=how)
+
+
+def case_results_are_those_of_distributed_optimizer() -> None:
+    for make, how in (
+        (sgd, "fixed:steps=4,delay=1"),
+        (adamw, hvd.LocalUpdates("fixed:steps=3,delay=1", fragments=2)),
+        (sgd, hvd.LocalUpdates("fixed:steps=4,delay=1", compression="int8")),
+    ):
+        for options in ({}, {"static_graph": True}, {"gradient_as_bucket_view": True}):
+            # Broadcasts of buffers belong to the model, and DistributedOptimizer has none.
+            model, optimizer, handle = accelerated(make, how, broadcast_buffers=False, **options)
+            train(model, optimizer, range(STEPS))
+            assert handle.local_stats()["mode"] == "local"
+            assert model.require_backward_grad_sync is False
+            handle.drain()
+            other = net()
+            reference = distributed(other, make, local_updates=how)
+            train(other, reference, range(STEPS))
+            reference.drain()
+            equal(model.module, other)
+
+
+def case_models_drift_and_meet() -> None:
+    for how in (4, "fixed:steps=6,delay=2", "diloco:steps=8"):
+        model, optimizer, handle = accelerated(how=how)
+        train(model, optimizer, range(STEPS + 1))
+        assert differ(list(model.parameters())), how
+        with handle.global_model():
+            same_on_all_ranks(model.parameters())
+        assert differ(list(model.parameters())), how
+        handle.drain()
+        assert not differ(everything(model)), how
+        train(model, optimizer, range(3))
+        handle.drain()
+        assert not differ(everything(model)), how
+
+
+def case_a_fast_network_stays_synchronous_with_auto() -> None:
+    model, optimizer, handle = accelerated(how="auto:warmup=1000")
+    train(model, optimizer, range(6))
+    assert handle.local_stats()["mode"] != "local"
+    assert model.require_backward_grad_sync is True
+    assert not differ(list(model.parameters()))
+
+
+def case_synchronous_steps_use_the_hook() -> None:
+    model, optimizer, handle = accelerated()
+    train(model, optimizer, range(6))
+    with handle.synchronous():
+        same_on_all_ranks(model.parameters())
+        assert model.require_backward_grad_sync is True
+        train(model, optimizer, range(3))
+        assert all(p.grad is None or not differ([p.grad]) for p in model.parameters() if p.requires_grad)
+        same_on_all_ranks(model.parameters())
+    train(model, optimizer, range(60))
+    assert model.require_backward_grad_sync is False
+    handle.drain()
+    same_on_all_ranks(model.parameters())
+
+
+def case_accumulation_with_no_sync() -> None:
+    model, optimizer, handle = accelerated(how=3)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
+    for step in range(12):
+        optimizer.zero_grad()
+        with model.no_sync():
+            loss_of(model, 2 * step, dist.get_rank()).backward()
+        loss_of(model, 2 * step + 1, dist.get_rank()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+    assert handle.local_stats()["mode"] == "local"
+    assert model.require_backward_grad_sync is False
+    handle.drain()
+    same_on_all_ranks(model.parameters())
+
+
+def case_resumed_training_is_the_same() -> None:
+    for make, how in ((sgd, "fixed:steps=4,delay=1"), (adamw, hvd.LocalUpdates("fixed:steps=3,delay=1", fragments=2))):
+        model, optimizer, handle = accelerated(make, how)
+        train(model, optimizer, range(9))
+        handle.drain()
+        kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        train(model, optimizer, range(9, STEPS))
+        handle.drain()
+        again, resumed, of_again = accelerated(make, how)
+        again.load_state_dict(kept[0])
+        resumed.load_state_dict(kept[1])
+        assert again.require_backward_grad_sync is False
+        train(again, resumed, range(9, STEPS))
+        of_again.drain()
+        equal(again, model)
+
+
+def case_a_compiled_model() -> None:
+    torch._dynamo.reset()
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)))
+    optimizer = sgd(model)
+    compiled = torch.compile(model, backend="aot_eager")
+    handle = accelerate(compiled, optimizer, local_updates=4)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        compiled(torch.ones(2, 8) * (step + dist.get_rank())).square().mean().backward()
+        optimizer.step()
+    assert differ(list(model.parameters()))
+    handle.drain()
+    same_on_all_ranks(model.parameters())
+
+
+def case_plain_models() -> None:
+    start()
+    model = net()
+    optimizer = sgd(model)
+    handle = accelerate(model, optimizer, local_updates="fixed:steps=4,delay=1")
+    train(model, optimizer, range(STEPS))
+    assert differ(list(model.parameters()))
+    handle.drain()
+    assert not differ(everything(model))
+    assert handle.local_stats()["rounds"] > 0
+
+
+def case_mistakes() -> None:
+    model, optimizer, handle = accelerated()
+    train(model, optimizer, range(6))
+
+    def with_join() -> None:
+        with model.join():
+            train(model, optimizer, range(2))
+
+    fails(with_join, NotImplementedError, "leave join() out")
+    handle.remove()
+
+    def with_closure() -> None:
+        other, made, _ = accelerated()
+        made.step(lambda: loss_of(other, 0, dist.get_rank()))
+
+    fails(with_closure, NotImplementedError, "closure")
+    group = dist.new_group([0, dist.get_world_size() - 1]) if dist.get_world_size() > 2 else None
+    if group is not None and dist.get_rank() in (0, dist.get_world_size() - 1):
+        fails(lambda: accelerated(process_group=group), NotImplementedError, "by all ranks")
+    doubles = DistributedDataParallel(net().double(), **UNUSED)
+    fails(lambda: accelerate(doubles, sgd(doubles), local_updates=4), NotImplementedError, "float32")
+
+
+def case_a_removed_handle_leaves_synchronous_training() -> None:
+    model, optimizer, handle = accelerated()
+    train(model, optimizer, range(9))
+    handle.drain()
+    handle.remove()
+    assert model.require_backward_grad_sync is True
+    train(model, optimizer, range(3))
+    assert not differ(list(model.parameters()))
