@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rank_support import case_names, check_case
+from rank_support import case_names, check_case, launch
 from test_torch_distributed import results, with_torchrun
 
 pytest.importorskip("torch")
@@ -75,3 +75,64 @@ def test_a_program_with_gloo_under_torchrun(tmp_path: Path) -> None:
     program.write_text(GLOO)
     output = with_torchrun(2, program)
     assert results(output) == [f"RESULT {rank} [1.5, 'int8', 1.5, 'int8']" for rank in range(2)], output
+
+
+# The last rank stops before its backward: in the first one, or after some.
+LATE = """
+import datetime, sys, threading, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from sirtaki.torch.ddp import accelerate
+dist.init_process_group(sys.argv[1], timeout=datetime.timedelta(seconds=2))
+model = DistributedDataParallel(torch.nn.Linear(100, 100))
+accelerate(model, compression="int8")
+for _ in range(int(sys.argv[2])):
+    model(torch.ones(1, 100)).sum().backward()
+if dist.get_rank() == 1:
+    threading.Event().wait(60)
+try:
+    model(torch.ones(1, 100)).sum().backward()
+except RuntimeError as error:
+    sys.stdout.write(f"RESULT {' '.join(str(error).split())}\\n")
+    sys.stdout.flush()
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("backend", ["sirtaki", "gloo"])
+def test_the_timeout_of_the_group_ends_a_backward_that_a_rank_never_joins(
+    backend: str, steps: int, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(LATE)
+    told = results(launch(2, str(program), backend, str(steps), limit=60, warm=True).stdout)
+    assert len(told) == 1
+    assert "weight and the other parameters of the model are not combined after 2 s" in told[0]
+
+
+DYING = """
+import os, signal, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from sirtaki.torch.ddp import accelerate
+dist.init_process_group("sirtaki")
+model = DistributedDataParallel(torch.nn.Linear(100, 100))
+accelerate(model, compression="int8")
+model(torch.ones(1, 100)).sum().backward()
+loss = model(torch.ones(1, 100)).sum()
+if dist.get_rank() == 1:
+    loss.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+try:
+    loss.backward()
+except RuntimeError as error:
+    sys.stdout.write(f"RESULT {dist.get_rank()} {' '.join(str(error).split())}\\n")
+    sys.stdout.flush()
+    sys.exit(3)
+"""
+
+
+def test_survivors_of_a_killed_rank_name_it(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(DYING)
+    told = results(launch(3, str(program), limit=60).stdout)
+    assert [line.split()[1] for line in told] == ["0", "2"], told
+    assert all("rank 1" in line for line in told), told

@@ -8,6 +8,7 @@ change nothing.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,6 +49,30 @@ class _Bucket:
     buffer: Tensor
     gradients: list[Tensor]
     future: Future[Any]
+
+
+class _Step:
+    """The buckets of one backward. Its futures are set once, from any thread."""
+
+    def __init__(self, buckets: list[_Bucket], opens: bool) -> None:
+        self.buckets = buckets
+        #: The stream is still to be opened.
+        self.opens = opens
+        self._ended = threading.Lock()  # held by the first of results, error and timeout
+
+    def resolve(self, results: list[Tensor]) -> None:
+        """Gives the results to torch."""
+        if self._ended.acquire(blocking=False):
+            for bucket, result in zip(self.buckets, results, strict=True):
+                bucket.future.set_result(result)
+
+    def fail(self, error: Exception) -> None:
+        """Gives the error to torch, which raises it from backward()."""
+        # Torch writes the traceback behind the text, and it tells nothing about the program.
+        error.__traceback__ = error.__context__ = None
+        if self._ended.acquire(blocking=False):
+            for bucket in self.buckets:
+                bucket.future.set_exception(error)
 
 
 class BucketReducer(GradientStream):
@@ -102,11 +127,10 @@ class BucketReducer(GradientStream):
         else:
             self._ready_order += one.indices
         if bucket.is_last():
-            step, self._buckets = self._buckets, []
-            if self._open_at_begin:
+            step, self._buckets = _Step(self._buckets, opens=not self._open_at_begin), []
+            if not step.opens:
                 self._stream.finish()
-            opens = not self._open_at_begin
-            self._thread.post(lambda: self._end_step(step, opens))
+            self._thread.post(lambda: self._end_step(step))
         # The C++ of torch takes an exception set here for a result; one raised by a callback is an error there, too.
         return future.then(lambda done: done.value())
 
@@ -152,33 +176,36 @@ class BucketReducer(GradientStream):
 
     # ---- the thread that ends steps ----
 
-    def _end_step(self, step: list[_Bucket], opens: bool) -> None:
+    def _end_step(self, step: _Step) -> None:
         try:
             if self._options.size > 1:
-                if opens:
+                if step.opens:
                     self._open_and_submit(step)
                 self._wait()
-            results = [self._result(bucket) for bucket in step]
+            results = [self._result(bucket) for bucket in step.buckets]
         except Exception as error:
             if not self.skips(error):
-                # Torch writes the traceback behind the text, and it tells nothing about the program.
-                error.__traceback__ = error.__context__ = None
-                for bucket in step:
-                    bucket.future.set_exception(error)
+                step.fail(error)
                 return
-            results = [bucket.buffer.zero_() for bucket in step]
+            results = [bucket.buffer.zero_() for bucket in step.buckets]
             self._void = True
         self._alone = self._options.size == 1
-        for bucket, result in zip(step, results, strict=True):
-            bucket.future.set_result(result)
+        step.resolve(results)
 
-    def _open_and_submit(self, step: list[_Bucket]) -> None:
-        covered = {index for bucket in step for index in bucket.indices}
+    def _open_and_submit(self, step: _Step) -> None:
+        covered = {index for bucket in step.buckets for index in bucket.indices}
         missing = [name for index, name in enumerate(self.names) if index not in covered]
         if missing:
             raise errors.InvalidArgumentError(changed_model_text(missing), basics.rank(), missing[0])
-        self._open(interruptible=False)
-        for bucket in step:
+        # The wait of an opening has no limit of its own, and torch waits for futures without one.
+        late = threading.Timer(self._timeout, lambda: step.fail(self._late_error()))
+        late.daemon = True
+        late.start()
+        try:
+            self._open(interruptible=False)
+        finally:
+            late.cancel()
+        for bucket in step.buckets:
             self._submit(bucket)
         self._stream.finish()
 
@@ -190,7 +217,10 @@ class BucketReducer(GradientStream):
                 raise
             # The other ranks cannot make a step without this one, so they are told.
             self._forget_stream()
-            raise errors.DeadlineError(late_text(self.names[0], self._timeout)) from None
+            raise self._late_error() from None
+
+    def _late_error(self) -> errors.DeadlineError:
+        return errors.DeadlineError(late_text(self.names[0], self._timeout))
 
     def _result(self, bucket: _Bucket) -> Tensor:
         if not bucket.buffer.is_sparse or self._options.size == 1:
