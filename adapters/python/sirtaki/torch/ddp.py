@@ -14,11 +14,11 @@ import torch
 from torch import distributed, nn
 
 from sirtaki import basics
-from sirtaki.errors import InvalidArgumentError, require
+from sirtaki.errors import InvalidArgumentError, UnsupportedError, require
 from sirtaki.local_updates import LocalChoice, local_choice
 from sirtaki.torch._ddp.bucket_reducer import BucketReducer
 from sirtaki.torch._ddp.handle import Acceleration
-from sirtaki.torch._ddp.texts import DISTRIBUTED_TWICE, TWO_HOOKS
+from sirtaki.torch._ddp.texts import DISTRIBUTED_TWICE, SEVERAL_MODELS, TWO_HOOKS
 from sirtaki.torch._ddp.wrapped import find_wrapper, named_params, process_set_of, timeout_of
 from sirtaki.torch._optimizer.local_sgd import check_local
 from sirtaki.torch._optimizer.options import fit_options, make_options
@@ -48,7 +48,8 @@ def accelerate(
         model: a DistributedDataParallel, compiled or not. A plain model is trained as with DistributedOptimizer, from
             the parameters of rank 0, and needs `optimizer`.
         optimizer: the optimizer of the model, changed in place: it gains the methods of DistributedOptimizer for
-            compression, local updates and checkpoints. Without it, "auto" assumes an optimizer that is no SGD.
+            compression, local updates and checkpoints. Without it, "auto" assumes an optimizer that is no SGD. Several
+            models may have one optimizer, without local updates; its checkpoints have the residuals of the first.
         compression: a choice as in DistributedOptimizer, except compressors of the program. With None, the options
             compression.* decide if they are set, else it is "auto". "none" sends gradients as they are.
         local_updates: a choice as in DistributedOptimizer; needs `optimizer`. With None, the option local.updates
@@ -64,7 +65,7 @@ def accelerate(
         HorovodInternalError: ranks disagree, or one is lost.
     """
     wrapper = find_wrapper(model)
-    require(not isinstance(optimizer, DistributedMarker), DISTRIBUTED_TWICE)
+    require(not isinstance(optimizer, DistributedMarker) or is_shared(optimizer), DISTRIBUTED_TWICE)
     known = optimizer is None or isinstance(optimizer, torch.optim.Optimizer)
     require(known, f"expected a torch.optim.Optimizer, not {type(optimizer).__name__}")
     if distributed.is_available() and distributed.is_initialized():
@@ -82,6 +83,11 @@ def accelerate(
         made = DistributedOptimizer(optimizer, names, compression=chosen, local_updates=local_updates)
         return Acceleration(made._sirtaki, made)
     return _attach(wrapper, optimizer, chosen, local_updates)
+
+
+def is_shared(optimizer: Any) -> bool:
+    """Returns True for the optimizer of another accelerated model."""
+    return isinstance(optimizer, DistributedMarker) and isinstance(getattr(optimizer, "_sirtaki", None), BucketReducer)
 
 
 def _default_compression() -> Choice:
@@ -103,13 +109,22 @@ def _attach(
     if local is not None:
         require(optimizer is not None, "local updates need the optimizer: accelerate(model, optimizer, ...)")
     options, correction = fit_options(optimizer, options, local)
+    shared = is_shared(optimizer)
     if local is not None:
         check_local(optimizer, params, options)
+    if local is not None or correction is not None:
+        ours = {id(p) for p in params}
+        others = [
+            p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and id(p) not in ours
+        ]
+        if shared or others:
+            raise UnsupportedError(SEVERAL_MODELS)
     reducer = BucketReducer(wrapper, names, params, options, timeout_of(wrapper))
     _register(wrapper, reducer)
-    if optimizer is not None:
-        every = {param: name for name, param in wrapper.module.named_parameters()}
-        extend_optimizer(optimizer, reducer, every, correction, local)
+    if optimizer is None or shared:
+        return Acceleration(reducer, None)
+    every = {param: name for name, param in wrapper.module.named_parameters()}
+    extend_optimizer(optimizer, reducer, every, correction, local)
     return Acceleration(reducer, optimizer)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import sirtaki
 import sirtaki.torch as hvd
@@ -176,6 +178,55 @@ def case_several_models_in_one_backward() -> None:
                 optimizer.step()
     for (model, *_), (other, _) in zip(made, others, strict=True):
         equal(model.module, other)
+
+
+def case_several_models_with_one_optimizer() -> None:
+    def chained(models: list[nn.Module], optimizer: torch.optim.Optimizer) -> None:
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            sum(loss_of(model, step + i) for i, model in enumerate(models)).backward()
+            optimizer.step()
+
+    models = [wrapped(), wrapped()]
+    optimizer = torch.optim.SGD([*models[0].parameters(), *models[1].parameters()], lr=0.1)
+    handles = [accelerate(model, optimizer, compression=TWOBIT) for model in models]
+    chained(models, optimizer)
+    others = [net(), net()]
+    plain = torch.optim.SGD([*others[0].parameters(), *others[1].parameters()], lr=0.1)
+    named = [(f"{i}.{name}", p) for i, other in enumerate(others) for name, p in other.named_parameters()]
+    chained(others, hvd.DistributedOptimizer(plain, named, compression=TWOBIT))
+    for model, other, handle in zip(models, others, handles, strict=True):
+        equal(model.module, other)
+        assert "twobit" in codecs_of(handle)
+
+
+def case_a_static_graph_with_unused_parameters() -> None:
+    for codec in ("none", TWOBIT):
+        model, optimizer, _ = accelerated(codec, branches, static_graph=True)
+        other, reference = with_distributed_optimizer(codec, branches)
+        for step in range(STEPS):
+            for one, made in ((model, optimizer), (other, reference)):
+                made.zero_grad()
+                one(torch.full((2, 8), 1.0 + step + dist.get_rank()), ("left",)).square().mean().backward()
+                made.step()
+        equal(model.module, other)
+
+
+def case_checkpointed_activations() -> None:
+    class Recomputed(nn.Module):
+        def __init__(self, reentrant: bool) -> None:
+            super().__init__()
+            self.inner, self.reentrant = net(), reentrant
+
+        def forward(self, rows: Tensor) -> Tensor:
+            rows = rows.requires_grad_()
+            return checkpoint(self.inner, rows, use_reentrant=self.reentrant)
+
+    for reentrant in (False, True):
+        for static in (False, True):
+            model, optimizer, _ = accelerated(TWOBIT, functools.partial(Recomputed, reentrant), static_graph=static)
+            train(model, optimizer)
+            equal(model.module.inner, train(*with_distributed_optimizer(TWOBIT)))
 
 
 def case_halves_and_doubles() -> None:

@@ -177,6 +177,9 @@ def case_mistakes() -> None:
     group = dist.new_group([0, dist.get_world_size() - 1]) if dist.get_world_size() > 2 else None
     if group is not None and dist.get_rank() in (0, dist.get_world_size() - 1):
         fails(lambda: accelerated(process_group=group), NotImplementedError, "by all ranks")
+    two = [DistributedDataParallel(net(), **UNUSED) for _ in range(2)]
+    both = torch.optim.SGD([*two[0].parameters(), *two[1].parameters()], lr=0.1)
+    fails(lambda: accelerate(two[0], both, local_updates=4), NotImplementedError, "an optimizer for each model")
     doubles = DistributedDataParallel(net().double(), **UNUSED)
     fails(lambda: accelerate(doubles, sgd(doubles), local_updates=4), NotImplementedError, "float32")
 

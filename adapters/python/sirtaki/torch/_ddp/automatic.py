@@ -21,7 +21,7 @@ from sirtaki.errors import require
 from sirtaki.local_updates import local_choice
 from sirtaki.torch._optimizer_class import DistributedMarker
 from sirtaki.torch.compression import Compression
-from sirtaki.torch.ddp import accelerate
+from sirtaki.torch.ddp import accelerate, is_shared
 from sirtaki.torch.distributed.group import SirtakiGroup
 
 
@@ -74,7 +74,7 @@ def _look_at(model: DistributedDataParallel) -> None:
     if not _compresses() and not _makes_local_updates():
         return
     found = _optimizers_of(model.parameters())
-    if any(isinstance(optimizer, DistributedMarker) for optimizer in found):
+    if any(isinstance(optimizer, DistributedMarker) and not is_shared(optimizer) for optimizer in found):
         return
     require(
         len(found) == 1 or not _makes_local_updates(),

@@ -16,6 +16,11 @@ DISTRIBUTED_TWICE = (
     "the optimizer is a DistributedOptimizer, and DistributedDataParallel combines the same gradients: give "
     "accelerate() the plain optimizer, or give DistributedOptimizer the plain model"
 )
+#: Error of an optimizer with parameters of several models.
+SEVERAL_MODELS = (
+    "local updates and momentum correction work on the parameters of one model, and the optimizer has others: make an "
+    "optimizer for each model"
+)
 #: Error of a backward after another optimizer or wrapper has taken the parameters.
 SUPERSEDED = (
     "another DistributedDataParallel or DistributedOptimizer made later combines the gradients of this model's "
