@@ -77,6 +77,32 @@ def test_a_program_with_gloo_under_torchrun(tmp_path: Path) -> None:
     assert results(output) == [f"RESULT {rank} [1.5, 'int8', 1.5, 'int8']" for rank in range(2)], output
 
 
+UNCHANGED = """
+import torch, torch.distributed as dist
+dist.init_process_group("sirtaki")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(100, 100))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(12):
+    optimizer.zero_grad()
+    model(torch.ones(1, 100)).square().mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("option", ["auto", "int8"])
+def test_the_report_at_the_end_of_an_unchanged_program(option: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(UNCHANGED)
+    done = launch(2, str(program), options=("--compression", option), limit=60, warm=True)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("sirtaki: report (") == 1, done.stdout
+    assert " steps                  12 in " in done.stdout, done.stdout
+    assert "exposed communication" in done.stdout
+    assert ("saved by compression" in done.stdout) == (option == "int8"), done.stdout
+    assert "has no effect" not in done.stdout
+
+
 # The last rank stops before its backward: in the first one, or after some.
 LATE = """
 import datetime, sys, threading, torch, torch.distributed as dist

@@ -9,6 +9,7 @@ import gc
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -295,6 +296,16 @@ def case_checkpoints_hold_residuals() -> None:
         plain.load_state_dict({key: saved[key] for key in ("state", "param_groups")})
         accelerate(third, compression=codec).load_state_dict({"sirtaki": saved["sirtaki"]})
         equal(train(third, plain, range(4, 8)), model)
+
+
+def case_checkpoints_of_torch_hold_residuals() -> None:
+    model, optimizer, _ = accelerated(TWOBIT)
+    train(model, optimizer, range(4))
+    saved = copy.deepcopy(get_state_dict(model, optimizer))
+    train(model, optimizer, range(4, 8))
+    again, resumed, _ = accelerated(TWOBIT)
+    set_state_dict(again, resumed, model_state_dict=saved[0], optim_state_dict=saved[1])
+    equal(train(again, resumed, range(4, 8)), model)
 
 
 def case_flush_applies_residuals() -> None:
