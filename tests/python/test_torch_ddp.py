@@ -50,7 +50,7 @@ def test_local_updates(np: int, case: str) -> None:
 
 @pytest.mark.parametrize("case", case_names(LOCAL_OPTIONS))
 def test_local_updates_by_an_option(case: str) -> None:
-    check_case(LOCAL_OPTIONS, 2, case, ("--local-updates", "4"))
+    check_case(LOCAL_OPTIONS, 2, case, ("--local-updates", "fixed:steps=4,delay=1"))
 
 
 # The session comes from the store of torch's default group, twice, and ends with the program.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -38,6 +40,19 @@ def case_an_unchanged_program_is_compressed() -> None:
     assert any(row["codec"].startswith("twobit") for row in optimizer.compression_report())
     equal(model.module, train(*with_distributed_optimizer(TWOBIT)))
     assert optimizer.state_dict()["sirtaki"]["owed"]
+
+
+def case_residuals_come_back_with_a_checkpoint() -> None:
+    model = wrapped()
+    optimizer = sgd(model)
+    train(model, optimizer, range(4))
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    train(model, optimizer, range(4, 8))
+    again = wrapped()
+    resumed = sgd(again)
+    again.load_state_dict(saved[0])
+    resumed.load_state_dict(saved[1])
+    equal(train(again, resumed, range(4, 8)), model)
 
 
 def case_an_optimizer_that_comes_later() -> None:

@@ -14,11 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from sirtaki import basics
 from sirtaki.compression import option_text
 from sirtaki.errors import require
 from sirtaki.local_updates import local_choice
+from sirtaki.torch._optimizer.local_sgd import KEY as LOCAL_KEY
+from sirtaki.torch._optimizer.residuals import KEY
 from sirtaki.torch._optimizer_class import DistributedMarker
 from sirtaki.torch.compression import Compression
 from sirtaki.torch.ddp import accelerate, is_shared
@@ -31,6 +34,8 @@ class _Automatic:
     def __init__(self) -> None:
         self._watches = False
         self._seen: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+        #: Additions in states that optimizers have loaded before they were known.
+        self._loaded: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKeyDictionary()
 
     def watch(self) -> None:
         """Looks at every model from its next forward pass on. Again: does nothing."""
@@ -38,16 +43,50 @@ class _Automatic:
             return
         self._watches = True
         plain: Any = DistributedDataParallel.forward
+        plain_load: Any = Optimizer.load_state_dict
 
         @functools.wraps(plain)
         def forward(model: DistributedDataParallel, *inputs: Any, **kwargs: Any) -> Any:
             if torch.is_grad_enabled() and model not in self._seen:
                 self._seen.add(model)
-                _look_at(model)
+                self._look_at(model)
             return plain(model, *inputs, **kwargs)
+
+        @functools.wraps(plain_load)
+        def load_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+            self._loaded[optimizer] = {key: state_dict[key] for key in (KEY, LOCAL_KEY) if key in state_dict}
+            plain_load(optimizer, state_dict)
 
         # The forward pass of the model inside is still compiled.
         DistributedDataParallel.forward = torch.compiler.disable(forward, recursive=False)  # type: ignore[method-assign]
+        Optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign]
+
+    @torch.compiler.disable
+    def _look_at(self, model: DistributedDataParallel) -> None:
+        if not basics.is_initialized() or not isinstance(model.process_group, SirtakiGroup) or model._comm_hooks:
+            return
+        if not _compresses() and not _makes_local_updates():
+            return
+        found: list[Any] = _optimizers_of(model.parameters())
+        if any(isinstance(optimizer, DistributedMarker) and not is_shared(optimizer) for optimizer in found):
+            return
+        require(
+            len(found) == 1 or not _makes_local_updates(),
+            f"local.updates needs one optimizer with the parameters of the model before its first forward pass, and "
+            f"the program has {len(found)}: make one before, or call sirtaki.torch.ddp.accelerate(model, optimizer) "
+            "with local_updates=1 for a model without local updates",
+        )
+        if len(found) != 1:
+            accelerate(model, compression=Compression.none)
+            return
+        optimizer = found[0]
+        accelerate(model, optimizer, compression=Compression.none)
+        loaded = self._loaded.pop(optimizer, {})
+        if KEY in loaded:
+            optimizer._sirtaki.residuals.load(loaded[KEY])
+        if optimizer._sirtaki_local is not None:
+            optimizer._sirtaki_local.may_lack_state = True
+            optimizer._sirtaki_local.load(loaded.get(LOCAL_KEY))
 
 
 _automatic = _Automatic()
@@ -67,29 +106,11 @@ def _makes_local_updates() -> bool:
     return local_choice(None, basics.option("local.updates")) is not None
 
 
-@torch.compiler.disable
-def _look_at(model: DistributedDataParallel) -> None:
-    if not basics.is_initialized() or not isinstance(model.process_group, SirtakiGroup) or model._comm_hooks:
-        return
-    if not _compresses() and not _makes_local_updates():
-        return
-    found = _optimizers_of(model.parameters())
-    if any(isinstance(optimizer, DistributedMarker) and not is_shared(optimizer) for optimizer in found):
-        return
-    require(
-        len(found) == 1 or not _makes_local_updates(),
-        f"local.updates needs one optimizer with the parameters of the model before its first forward pass, and the "
-        f"program has {len(found)}: make one before, or call sirtaki.torch.ddp.accelerate(model, optimizer) with "
-        "local_updates=1 for a model without local updates",
-    )
-    accelerate(model, found[0] if len(found) == 1 else None, compression=Compression.none)
-
-
-def _optimizers_of(params: Iterable[Tensor]) -> list[torch.optim.Optimizer]:
+def _optimizers_of(params: Iterable[Tensor]) -> list[Optimizer]:
     """Returns the optimizers of this process that have any of `params`, without those that wrap another one."""
     mine = {id(p) for p in params}
     # The type, because isinstance() asks proxies of libraries for their class, which may load them.
-    every = [one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer)]
+    every = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
     found = [
         one
         for one in every

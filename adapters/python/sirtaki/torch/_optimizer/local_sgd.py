@@ -28,6 +28,11 @@ from sirtaki.torch.ops import Average, Max, Sum, allgather, allreduce, grouped_a
 
 #: Key in state_dict() of an optimizer.
 KEY = "sirtaki.local"
+_NO_STATE = (
+    "state_dict() has no state of local updates, because merges are in flight, and the model is that of this rank "
+    "alone; a training that is resumed from it begins local updates anew. Call the optimizer's drain() on all ranks "
+    "before it"
+)
 
 
 def check_local(optimizer: torch.optim.Optimizer, params: list[Tensor], options: ReducerOptions) -> None:
@@ -67,6 +72,8 @@ class LocalSgd(LocalSgdBase):
         self._memory: list[tuple[Tensor, str, Callable[[], Any]]] = []
         self._host_copies = HostCopies()
         self._waited = 0.0
+        #: state() has no value while merges are in flight, for programs that do not know of drain(); else it raises.
+        self.may_lack_state = False
 
     # ---- what the optimizer calls ----
 
@@ -114,10 +121,16 @@ class LocalSgd(LocalSgdBase):
                     p.copy_(kept)
 
     def state(self) -> dict[str, Any] | None:
-        """Returns the entry of state_dict(); None before the first step."""
+        """Returns the entry of state_dict(); None before the first step. Raises InvalidArgumentError during a merge."""
         if self._local is None:
             return self._restored
-        saved = torch.frombuffer(bytearray(self._local.save()), dtype=torch.uint8)
+        try:
+            saved = torch.frombuffer(bytearray(self._local.save()), dtype=torch.uint8)
+        except errors.InvalidArgumentError:
+            if not self.may_lack_state:
+                raise
+            warnings.warn(_NO_STATE, stacklevel=2)
+            return None
         return {
             "rank": basics.rank(),
             "size": basics.size(),
