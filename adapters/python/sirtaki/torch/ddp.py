@@ -8,16 +8,18 @@ accelerate(model, optimizer)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import distributed, nn
+from torch import Tensor, distributed, nn
+from torch.optim import Optimizer
 
 from sirtaki import basics
 from sirtaki.errors import InvalidArgumentError, UnsupportedError, require
 from sirtaki.local_updates import LocalChoice, local_choice
 from sirtaki.torch._ddp.bucket_reducer import BucketReducer
 from sirtaki.torch._ddp.handle import Acceleration
+from sirtaki.torch._ddp.optimizer_part import OptimizerPart, divide
 from sirtaki.torch._ddp.texts import DISTRIBUTED_TWICE, SEVERAL_MODELS, TWO_HOOKS
 from sirtaki.torch._ddp.wrapped import find_wrapper, named_params, process_set_of, timeout_of
 from sirtaki.torch._optimizer.local_sgd import check_local
@@ -34,7 +36,7 @@ __all__ = ["Acceleration", "accelerate"]
 
 def accelerate(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
     *,
     compression: Choice | None = None,
     local_updates: LocalChoice = None,
@@ -47,9 +49,10 @@ def accelerate(
     Args:
         model: a DistributedDataParallel, compiled or not. A plain model is trained as with DistributedOptimizer, from
             the parameters of rank 0, and needs `optimizer`.
-        optimizer: the optimizer of the model, changed in place: it gains the methods of DistributedOptimizer for
-            compression, local updates and checkpoints. Without it, "auto" assumes an optimizer that is no SGD. Several
-            models may have one optimizer, without local updates; its checkpoints have the residuals of the first.
+        optimizer: the optimizer of the model, or a list of several, changed in place: they gain the methods of
+            DistributedOptimizer for compression, local updates and checkpoints. Without it, "auto" assumes an optimizer
+            that is no SGD. Several models may have one optimizer, without local updates; its checkpoints have the
+            residuals of the first.
         compression: a choice as in DistributedOptimizer, except compressors of the program. With None, the options
             compression.* decide if they are set, else it is "auto". "none" sends gradients as they are.
         local_updates: a choice as in DistributedOptimizer; needs `optimizer`. With None, the option local.updates
@@ -65,29 +68,36 @@ def accelerate(
         HorovodInternalError: ranks disagree, or one is lost.
     """
     wrapper = find_wrapper(model)
-    require(not isinstance(optimizer, DistributedMarker) or is_shared(optimizer), DISTRIBUTED_TWICE)
-    known = optimizer is None or isinstance(optimizer, torch.optim.Optimizer)
-    require(known, f"expected a torch.optim.Optimizer, not {type(optimizer).__name__}")
+    optimizers = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    for one in optimizers:
+        require(isinstance(one, Optimizer), f"expected a torch.optim.Optimizer, not {type(one).__name__}")
+        require(not isinstance(one, DistributedMarker) or is_shared(one), DISTRIBUTED_TWICE)
     if distributed.is_available() and distributed.is_initialized():
         join_default_group()
     else:
         basics.init()
     chosen = _default_compression() if compression is None else compression
     if wrapper is None:
-        require(
-            optimizer is not None,
-            "a model without DistributedDataParallel needs the optimizer: accelerate(model, optimizer)",
-        )
-        broadcast_parameters(model.state_dict(), root_rank=0)
-        names = getattr(model, "_orig_mod", model).named_parameters()
-        made = DistributedOptimizer(optimizer, names, compression=chosen, local_updates=local_updates)
-        return Acceleration(made._sirtaki, made)
-    return _attach(wrapper, optimizer, chosen, local_updates)
+        return _without_wrapper(model, optimizers, chosen, local_updates)
+    return _attach(wrapper, optimizers, chosen, local_updates)
+
+
+def _without_wrapper(
+    model: nn.Module, optimizers: Sequence[Optimizer], compression: Choice, local_updates: LocalChoice
+) -> Acceleration:
+    require(
+        len(optimizers) == 1,
+        "a model without DistributedDataParallel needs the optimizer: accelerate(model, optimizer)",
+    )
+    broadcast_parameters(model.state_dict(), root_rank=0)
+    names = getattr(model, "_orig_mod", model).named_parameters()
+    made = DistributedOptimizer(optimizers[0], names, compression=compression, local_updates=local_updates)
+    return Acceleration(made._sirtaki, [made])
 
 
 def is_shared(optimizer: Any) -> bool:
     """Returns True for the optimizer of another accelerated model."""
-    return isinstance(optimizer, DistributedMarker) and isinstance(getattr(optimizer, "_sirtaki", None), BucketReducer)
+    return isinstance(optimizer, DistributedMarker) and isinstance(getattr(optimizer, "_sirtaki", None), OptimizerPart)
 
 
 def _default_compression() -> Choice:
@@ -96,7 +106,7 @@ def _default_compression() -> Choice:
 
 
 def _attach(
-    wrapper: Any, optimizer: torch.optim.Optimizer | None, compression: Choice, local_updates: LocalChoice
+    wrapper: Any, optimizers: Sequence[Optimizer], compression: Choice, local_updates: LocalChoice
 ) -> Acceleration:
     names, params = named_params(wrapper)
     options = make_options(Average, compression, 1.0, "backward", False, process_set_of(wrapper))
@@ -107,25 +117,31 @@ def _attach(
     )
     local = local_choice(local_updates, basics.option("local.updates"))
     if local is not None:
-        require(optimizer is not None, "local updates need the optimizer: accelerate(model, optimizer, ...)")
-    options, correction = fit_options(optimizer, options, local)
-    shared = is_shared(optimizer)
-    if local is not None:
-        check_local(optimizer, params, options)
+        require(bool(optimizers), "local updates need the optimizer: accelerate(model, optimizer, ...)")
+    kinds = {type(one) for one in optimizers}
+    options, correction = fit_options(optimizers[0] if len(kinds) == 1 else None, options, local)
+    own = [one for one in optimizers if not is_shared(one)]
     if local is not None or correction is not None:
-        ours = {id(p) for p in params}
-        others = [
-            p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and id(p) not in ours
-        ]
-        if shared or others:
-            raise UnsupportedError(SEVERAL_MODELS)
+        _check_several(params, optimizers, own, correction)
+    if local is not None:
+        for one in own:
+            check_local(one, params, options)
     reducer = BucketReducer(wrapper, names, params, options, timeout_of(wrapper))
     _register(wrapper, reducer)
-    if optimizer is None or shared:
-        return Acceleration(reducer, None)
+    parts = divide(reducer, own)
     every = {param: name for name, param in wrapper.module.named_parameters()}
-    extend_optimizer(optimizer, reducer, every, correction, local)
-    return Acceleration(reducer, optimizer)
+    for one, part in zip(own, parts, strict=False):
+        extend_optimizer(one, part, every, correction, local)
+    return Acceleration(reducer, own)
+
+
+def _check_several(params: list[Tensor], optimizers: Sequence[Optimizer], own: Sequence[Any], correction: Any) -> None:
+    """Refuses optimizers whose step cannot be changed for one model. Raises UnsupportedError."""
+    ours = {id(p) for p in params}
+    groups = [group for one in optimizers for group in one.param_groups]
+    others = [p for group in groups for p in group["params"] if p.requires_grad and id(p) not in ours]
+    if others or len(own) < len(optimizers) or (correction is not None and len(own) > 1):
+        raise UnsupportedError(SEVERAL_MODELS)
 
 
 def _register(wrapper: Any, reducer: BucketReducer) -> None:

@@ -201,6 +201,47 @@ def case_several_models_with_one_optimizer() -> None:
         assert "twobit" in codecs_of(handle)
 
 
+def two_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
+    params = [p for _, p in sorted(model.named_parameters(), key=lambda pair: pair[1].dim())]
+    return [torch.optim.AdamW(params[:3], lr=0.01), torch.optim.SGD(params[3:], lr=0.1, momentum=0.9)]
+
+
+def train_both(model: nn.Module, optimizers: list[torch.optim.Optimizer], steps: range) -> nn.Module:
+    for step in steps:
+        model.zero_grad()
+        loss_of(model, step).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    return model
+
+
+def case_several_optimizers_of_one_model() -> None:
+    for codec in ("none", *CODECS):
+        model = wrapped()
+        optimizers = two_optimizers(model)
+        handle = accelerate(model, optimizers, compression=codec)
+        train_both(model, optimizers, range(4))
+        saved = copy.deepcopy([model.state_dict(), handle.state_dict(), *(one.state_dict() for one in optimizers)])
+        train_both(model, optimizers, range(4, 8))
+        other = net()
+        named = list(other.named_parameters())
+        references = [hvd.DistributedOptimizer(one, named, compression=codec) for one in two_optimizers(other)]
+        equal(model.module, train_both(other, references, range(8)))
+        assert len(handle.compression_report()) == len(named)
+        assert sum(len(one.compression_report()) for one in optimizers) == len(named)
+
+        for by_handle in (False, True):
+            again = wrapped()
+            resumed = two_optimizers(again)
+            of_again = accelerate(again, resumed, compression=codec)
+            again.load_state_dict(saved[0])
+            for one, state in zip(resumed, copy.deepcopy(saved[2:]), strict=True):
+                one.load_state_dict({k: v for k, v in state.items() if k != "sirtaki"} if by_handle else state)
+            if by_handle:
+                of_again.load_state_dict(saved[1])
+            equal(train_both(again, resumed, range(4, 8)), model)
+
+
 def case_a_static_graph_with_unused_parameters() -> None:
     for codec in ("none", TWOBIT):
         model, optimizer, _ = accelerated(codec, branches, static_graph=True)

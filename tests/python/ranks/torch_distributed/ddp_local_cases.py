@@ -25,7 +25,7 @@ from ranks.torch.local_cases import (
     train,
 )
 from ranks.torch.optimizer_support import same_on_all_ranks
-from ranks.torch_distributed.ddp_support import equal, start
+from ranks.torch_distributed.ddp_support import equal, start, train_with
 from sirtaki.torch.ddp import accelerate
 
 #: A layer of the net is never used.
@@ -57,6 +57,38 @@ def case_results_are_those_of_distributed_optimizer() -> None:
             train(other, reference, range(STEPS))
             reference.drain()
             equal(model.module, other)
+
+
+def case_several_optimizers_of_one_model() -> None:
+    start()
+    how = "fixed:steps=4,delay=1"
+
+    def made(model: nn.Module) -> list[torch.optim.Optimizer]:
+        params = [p for p in model.parameters() if p.requires_grad]
+        matrices = [p for p in params if p.dim() == 2]
+        others = [p for p in params if p.dim() != 2]
+        return [torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(others, lr=0.01)]
+
+    model = DistributedDataParallel(net(), **UNUSED, broadcast_buffers=False)
+    optimizers = made(model)
+    handle = accelerate(model, optimizers, compression="none", local_updates=how)
+    train_with(model, optimizers, range(STEPS))
+    assert model.require_backward_grad_sync is False
+    assert differ(list(model.parameters()))
+    with handle.global_model():
+        same_on_all_ranks(model.parameters())
+    with handle.synchronous():
+        assert model.require_backward_grad_sync is True
+        train_with(model, optimizers, range(3))
+        same_on_all_ranks(model.parameters())
+    handle.drain()
+    assert not differ(everything(model))
+    # A step that a rank makes by one optimizer alone keeps averages for the other.
+    first, second = (one._sirtaki for one in optimizers)
+    first.alone, second.alone = True, False
+    assert model.require_backward_grad_sync is True
+    handle.remove()
+    assert model.require_backward_grad_sync is True
 
 
 def case_models_drift_and_meet() -> None:

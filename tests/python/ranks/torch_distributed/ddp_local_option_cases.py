@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ranks.error_cases import fails
-from ranks.torch.local_cases import STEPS, differ, everything, net, sgd, train
-from ranks.torch_distributed.ddp_support import equal, start
+from ranks.torch.local_cases import STEPS, differ, everything, loss_of, net, sgd, train
+from ranks.torch_distributed.ddp_support import equal, start, train_with
 
 UNUSED = {"find_unused_parameters": True}
 
@@ -69,8 +69,18 @@ def case_one_rank_saves_and_all_resume() -> None:
     optimizer.drain()
 
 
-def case_models_with_several_optimizers_are_refused() -> None:
+def case_models_with_several_optimizers() -> None:
     model = DistributedDataParallel(net(), **UNUSED)
     params = [p for p in model.parameters() if p.requires_grad]
-    optimizers = [torch.optim.SGD(params[:2], lr=0.1), torch.optim.SGD(params[2:], lr=0.1)]
-    fails(lambda: train(model, optimizers[0], range(1)), ValueError, "has 2", "local_updates=1")
+    optimizers = [torch.optim.SGD(params[:3], lr=0.05), torch.optim.AdamW(params[3:], lr=0.01)]
+    train_with(model, optimizers, range(STEPS + 1))
+    assert differ(list(model.parameters()))
+    for optimizer in optimizers:
+        assert optimizer.local_stats()["mode"] == "local"
+        optimizer.drain()
+    assert not differ(everything(model))
+
+
+def case_a_model_without_an_optimizer_is_refused() -> None:
+    model = DistributedDataParallel(net(), **UNUSED)
+    fails(lambda: loss_of(model, 0, 0), ValueError, "optimizer of the model before", "local_updates=1")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import sirtaki.torch as hvd
+from ranks.torch import local_cases
 from sirtaki.torch.ddp import Acceleration, accelerate
 
 SEED = int(os.environ.get("SEED", "33"))
@@ -115,3 +116,12 @@ def equal_on_all(model: nn.Module) -> None:
     flat = torch.cat([p.detach().flatten() for p in model.parameters()])
     gathered = hvd.allgather(flat[None])
     assert torch.equal(gathered, gathered[:1].expand_as(gathered))
+
+
+def train_with(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], steps: range) -> None:
+    """Trains the model of local_cases with several optimizers."""
+    for step in steps:
+        model.zero_grad()
+        local_cases.loss_of(model, step, dist.get_rank()).backward()
+        for optimizer in optimizers:
+            optimizer.step()

@@ -71,22 +71,18 @@ class _Automatic:
         if any(isinstance(optimizer, DistributedMarker) and not is_shared(optimizer) for optimizer in found):
             return
         require(
-            len(found) == 1 or not _makes_local_updates(),
-            f"local.updates needs one optimizer with the parameters of the model before its first forward pass, and "
-            f"the program has {len(found)}: make one before, or call sirtaki.torch.ddp.accelerate(model, optimizer) "
-            "with local_updates=1 for a model without local updates",
+            bool(found) or not _makes_local_updates(),
+            "local.updates needs the optimizer of the model before its first forward pass: make it before, or call "
+            "sirtaki.torch.ddp.accelerate(model, local_updates=1) for a model without local updates",
         )
-        if len(found) != 1:
-            accelerate(model, compression=Compression.none)
-            return
-        optimizer = found[0]
-        accelerate(model, optimizer, compression=Compression.none)
-        loaded = self._loaded.pop(optimizer, {})
-        if KEY in loaded:
-            optimizer._sirtaki.residuals.load(loaded[KEY])
-        if optimizer._sirtaki_local is not None:
-            optimizer._sirtaki_local.may_lack_state = True
-            optimizer._sirtaki_local.load(loaded.get(LOCAL_KEY))
+        accelerate(model, found, compression=Compression.none)
+        for optimizer in found:
+            loaded = self._loaded.pop(optimizer, {})
+            if KEY in loaded:
+                optimizer._sirtaki.residuals.load(loaded[KEY])
+            if optimizer._sirtaki_local is not None:
+                optimizer._sirtaki_local.may_lack_state = True
+                optimizer._sirtaki_local.load(loaded.get(LOCAL_KEY))
 
 
 _automatic = _Automatic()
@@ -107,14 +103,19 @@ def _makes_local_updates() -> bool:
 
 
 def _optimizers_of(params: Iterable[Tensor]) -> list[Optimizer]:
-    """Returns the optimizers of this process that have any of `params`, without those that wrap another one."""
-    mine = {id(p) for p in params}
+    """Returns the optimizers of this process that have any of `params`, without those that wrap another one.
+
+    The order is that of the parameters, because the collector of Python keeps objects in another order on each rank.
+    """
+    index = {id(p): i for i, p in enumerate(params)}
     # The type, because isinstance() asks proxies of libraries for their class, which may load them.
     every = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
-    found = [
-        one
-        for one in every
-        if any(id(p) in mine for group in vars(one).get("param_groups", ()) for p in group["params"])
-    ]
-    ids = {id(one) for one in found}
-    return [one for one in found if not any(id(part) in ids for part in vars(one).values())]
+    places: list[tuple[int, Optimizer]] = []
+    for one in every:
+        mine = [index.get(id(p)) for group in vars(one).get("param_groups", ()) for p in group["params"]]
+        first = min((i for i in mine if i is not None), default=None)
+        if first is not None:
+            places.append((first, one))
+    ids = {id(one) for _, one in places}
+    found = [(i, one) for i, one in places if not any(id(part) in ids for part in vars(one).values())]
+    return [one for _, one in sorted(found, key=lambda pair: pair[0])]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,6 @@ from sirtaki import basics, errors
 from sirtaki._unused_options import options_are_used
 from sirtaki.torch._ddp.step_thread import StepThread
 from sirtaki.torch._ddp.texts import (
-    JOIN_WITH_LOCAL,
     PYTHON_REDUCER,
     SUPERSEDED,
     changed_model_text,
@@ -94,14 +92,13 @@ class BucketReducer(GradientStream):
         self._timeout = timeout
         self._index = {id(p): i for i, p in enumerate(params)}
         self._thread = StepThread(f"sirtaki-{options.stream_name}")
-        #: LocalSgd of the optimizer, or None.
-        self.local: Any = None
-        #: The program has called synchronize() itself.
-        self.synchronized_by_program = False
+        #: Parts of the optimizers of the model; see OptimizerPart.
+        self.parts: list[Any] = []
+        #: Number of skipped steps so far, whose gradients are zeros.
+        self.voids = 0
         self._buckets: list[_Bucket] = []  # of the running backward
         self._open_at_begin = False
         self._closed = self._superseded = False
-        self._void = False  # the last step is skipped
         param_owners.claim(self, params)
         options_are_used()
         weakref.finalize(model, self.close).atexit = False
@@ -188,7 +185,7 @@ class BucketReducer(GradientStream):
                 step.fail(error)
                 return
             results = [bucket.buffer.zero_() for bucket in step.buckets]
-            self._void = True
+            self.voids += 1
         self._alone = self._options.size == 1
         step.resolve(results)
 
@@ -228,91 +225,37 @@ class BucketReducer(GradientStream):
         name = f"{self.stream_name}.{self.names[bucket.indices[0]]}"
         return sparse_allreduce_async(bucket.buffer, name, self._options.op, self._options.process_set)()
 
-    # ---- for the optimizer: methods of GradientReducer, with gradients that are always combined ----
+    # ---- for the parts of optimizers ----
 
     @property
-    def alone(self) -> bool:
-        """True while this rank makes steps by itself, and DistributedDataParallel sends no gradients."""
-        model = self._model()
-        return model is not None and not model.require_backward_grad_sync
+    def model(self) -> Any:
+        """Returns the DistributedDataParallel, or None if it is gone."""
+        return self._model()
 
-    @alone.setter
-    def alone(self, alone: bool) -> None:
-        model = self._model()
-        if model is not None:
-            model.require_backward_grad_sync = not alone
+    def use_parts(self, parts: list[Any], residuals: Any) -> None:
+        """Divides the model among optimizers; `residuals` are those of all parts. Called once."""
+        self.parts, self.residuals = parts, residuals
 
-    @property
-    def in_flight(self) -> bool:
-        """False: backward() returns with combined gradients."""
-        return False
-
-    @property
-    def reduced(self) -> bool:
-        """True; see in_flight."""
-        return True
-
-    def synchronize(self) -> None:
-        """Makes gradients ready for the optimizer; waits for nothing."""
-        self.synchronized_by_program = False
-        if self._options.size == 1:
-            self.residuals.add_to_gradients()
-        if self._void:
-            # Without gradients an optimizer changes nothing.
-            self._void = False
-            for param in self.params:
-                param.grad = None
-
-    def stepped(self) -> None:
-        """Called after the optimizer has applied the gradients."""
-        self._alone = True
-
-    def check_step(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Refuses a step that ranks cannot make together. Raises an error."""
-        del groups
+    def check_use(self) -> None:
+        """Refuses a step after another owner has taken the parameters. Raises RuntimeError."""
         if self._superseded:
             raise RuntimeError(SUPERSEDED)
-        model = self._model()
-        if self.local is not None and model is not None and model._join_config.enable:
-            raise errors.UnsupportedError(JOIN_WITH_LOCAL)
 
-    def check_zero_grad(self) -> None:
-        """Called before zero_grad(): aborts a backward that failed half-way."""
+    def follow_parts(self) -> None:
+        """Switches the reducer of DistributedDataParallel off if all parts make steps by themselves, else on."""
+        model = self._model()
+        if model is not None:
+            model.require_backward_grad_sync = not all(part.alone for part in self.parts)
+
+    def stepped(self) -> None:
+        """Called after an optimizer has applied the gradients."""
+        self._alone = True
+
+    def give_up_backward(self) -> None:
+        """Aborts a backward that failed half-way."""
         self._give_up(failed_backward_text())
 
-    def check_between_steps(self, what: str) -> None:
-        """Does nothing: no gradients are in flight outside backward()."""
-
-    def check_add(self) -> None:
-        """Does nothing; see add()."""
-
-    def add(self, name: str, param: Tensor) -> None:
-        """Does nothing: DistributedDataParallel combines the gradients of the model that it was made with."""
-
-    @property
-    def passes_per_step(self) -> int:
-        """Returns 1."""
-        return 1
-
-    @passes_per_step.setter
-    def passes_per_step(self, passes: int) -> None:
-        if passes != 1:
-            self.set_no_sync(True)
-
-    def set_no_sync(self, entered: bool) -> None:
-        """Refused. Raises UnsupportedError."""
-        if entered:
-            raise errors.UnsupportedError(
-                "DistributedDataParallel accumulates gradients inside no_sync() of the model; use that instead"
-            )
-
     # ---- the end ----
-
-    def optimizer_gone(self) -> None:
-        """Called when nobody uses the optimizer any more. The model may get another one."""
-        if self.local is not None:
-            self.local.close()
-            self.local, self.alone = None, False
 
     def supersede(self) -> None:
         """Implements Owner."""
@@ -327,7 +270,8 @@ class BucketReducer(GradientStream):
         if self._closed:
             return
         self._closed = True
-        self.optimizer_gone()
+        for part in list(self.parts):
+            part.optimizer_gone()
         param_owners.release(self)
         self._buckets = []
         self._forget_stream()

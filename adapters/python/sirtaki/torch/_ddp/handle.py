@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -15,56 +15,55 @@ from sirtaki.torch._optimizer.residuals import KEY
 class Acceleration:
     """Compression and local updates of one model. Methods are those of DistributedOptimizer, documented there.
 
-    With an optimizer, that optimizer has the same methods, and its state_dict() holds the residuals, too.
+    The optimizers of the model have the same methods, and their state_dict() holds residuals, too.
     """
 
-    def __init__(self, reducer: GradientStream, optimizer: Any) -> None:
+    def __init__(self, reducer: GradientStream, optimizers: Sequence[Any]) -> None:
         self._reducer = reducer
-        self._optimizer = optimizer
+        self._optimizers = list(optimizers)
 
     @property
     def exposed_seconds(self) -> float:
         """Seconds since the start in which this rank only waited for gradients or merges."""
-        owner = self._reducer if self._optimizer is None else self._optimizer
-        return float(owner.exposed_seconds)
+        locals_ = [one._sirtaki_local for one in self._optimizers if one._sirtaki_local is not None]
+        return self._reducer.exposed_seconds + sum(local.exposed_seconds for local in locals_)
 
     def compression_report(self) -> list[dict[str, Any]]:
         """Returns a row for each tensor, with its codec from the next step on; [] before the first step."""
-        return self._reducer.residuals.report()
+        return list(self._reducer.residuals.report())
 
     def report_loss(self, loss: float | Tensor) -> None:
         """Reports the loss of this rank to policies that use it. Not collective."""
-        if self._optimizer is not None:
-            self._optimizer.report_loss(loss)
-            return
-        self._reducer.residuals.report_loss(float(loss.detach().mean()) if isinstance(loss, Tensor) else float(loss))
+        for optimizer in self._optimizers:
+            optimizer.report_loss(loss)
+        if not self._optimizers:
+            number = float(loss.detach().mean()) if isinstance(loss, Tensor) else float(loss)
+            self._reducer.residuals.report_loss(number)
 
     def drain(self) -> None:
         """With local_updates: makes parameters and buffers equal on all ranks. Collective."""
-        if self._optimizer is not None:
-            self._optimizer.drain()
+        for optimizer in self._optimizers:
+            optimizer.drain()
 
     @contextmanager
     def synchronous(self) -> Iterator[None]:
         """With local_updates: returns a context in which every step averages gradients. Collective at both ends."""
-        if self._optimizer is None:
-            yield
-            return
-        with self._optimizer.synchronous():
+        with ExitStack() as stack:
+            for optimizer in self._optimizers:
+                stack.enter_context(optimizer.synchronous())
             yield
 
     @contextmanager
     def global_model(self) -> Iterator[None]:
         """With local_updates: returns a context in which parameters are those that all ranks last agreed on."""
-        if self._optimizer is None:
-            yield
-            return
-        with self._optimizer.global_model():
+        with ExitStack() as stack:
+            for optimizer in self._optimizers:
+                stack.enter_context(optimizer.global_model())
             yield
 
     def local_stats(self) -> dict[str, Any]:
-        """Returns interval, delay, mode, reason, rounds, waits, bytes, divergence, alarms; {} without local_updates."""
-        return {} if self._optimizer is None else self._optimizer.local_stats()
+        """Returns the statistics of local updates of the first optimizer; {} without local_updates."""
+        return self._optimizers[0].local_stats() if self._optimizers else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the residuals of this rank, for a checkpoint; {} if there are none. Not collective."""
@@ -83,5 +82,5 @@ class Acceleration:
         # Synchronous steps begin with equal models and equal states of the optimizers.
         with self.synchronous():
             self._reducer.close()  # type: ignore[attr-defined]
-        if self._optimizer is not None:
-            self._optimizer._sirtaki_local = None
+        for optimizer in self._optimizers:
+            optimizer._sirtaki_local = None

@@ -16,10 +16,10 @@ DISTRIBUTED_TWICE = (
     "the optimizer is a DistributedOptimizer, and DistributedDataParallel combines the same gradients: give "
     "accelerate() the plain optimizer, or give DistributedOptimizer the plain model"
 )
-#: Error of an optimizer with parameters of several models.
+#: Error of an optimizer with parameters of several models, or of momentum correction for several optimizers.
 SEVERAL_MODELS = (
     "local updates and momentum correction work on the parameters of one model, and the optimizer has others: make an "
-    "optimizer for each model"
+    "optimizer for each model. Momentum correction also needs one optimizer for the whole model"
 )
 #: Error of a backward after another optimizer or wrapper has taken the parameters.
 SUPERSEDED = (

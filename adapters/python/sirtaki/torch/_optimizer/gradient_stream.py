@@ -36,7 +36,7 @@ class GradientStream:
         self.params = params
         self._options = options
         #: Residuals of compressed gradients.
-        self.residuals = ResidualStore(names, params, options)
+        self.residuals: Any = ResidualStore(names, params, options)
         #: Seconds in which this rank has waited for gradients.
         self.exposed_seconds = 0.0
         self._alone = True

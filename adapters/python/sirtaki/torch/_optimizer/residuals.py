@@ -68,8 +68,10 @@ class ResidualStore:
         self._stream = None
 
     def report(self) -> list[dict[str, Any]]:
-        """Returns a row for each tensor of the stream; [] before the first step. Not collective."""
-        return [] if self._stream is None else json.loads(self._stream.tensors_json())
+        """Returns a row for each of these tensors in the stream; [] before the first step. Not collective."""
+        rows: list[dict[str, Any]] = [] if self._stream is None else json.loads(self._stream.tensors_json())
+        mine = set(self._names)
+        return [row for row in rows if row["name"] in mine]
 
     def report_loss(self, loss: float) -> None:
         """Reports the loss of this rank to a policy that weighs ranks by loss; no effect before the first step."""
@@ -168,6 +170,8 @@ class ResidualStore:
             self._load_codec_state(state.get("memory", {}))
             return
         sizes = sorted({size for rank, size in held if rank != _NO_CHECKPOINT})
+        if not sizes:
+            return  # another store of the stream has the state
         require(len(sizes) == 1, f"checkpoints of {' and '.join(map(str, sizes))} ranks were loaded together; load one")
         # Each residual counts once, from the first rank that has it; the sum of all ranks replaces the others.
         wanted = [ALL] if (ALL, sizes[0]) in held else sorted({rank for rank, _ in held if rank != _NO_CHECKPOINT})
