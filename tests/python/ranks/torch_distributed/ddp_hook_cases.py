@@ -282,6 +282,26 @@ def case_halves_and_doubles() -> None:
         assert next(model.parameters()).dtype is dtype
 
 
+def case_grad_scaler_and_clipping() -> None:
+    def scaled(model: nn.Module, optimizer: torch.optim.Optimizer) -> nn.Module:
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            # The gradients of one rank overflow in one step, which all ranks skip.
+            loss = loss_of(model, step) * (float("inf") if step == 2 and dist.get_rank() == 0 else 1.0)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+        assert scaler.get_scale() == 512.0
+        return model
+
+    for codec in ("none", "int8:wire=gather,ef=off"):
+        model, optimizer, _ = accelerated(codec)
+        equal(scaled(model, optimizer).module, scaled(*with_distributed_optimizer(codec)))
+
+
 def case_sparse_and_dense_gradients() -> None:
     class Words(nn.Module):
         def __init__(self) -> None:

@@ -61,6 +61,12 @@ def case_sharded_models() -> None:
     fails(lambda: accelerate(model, sgd(model)), NotImplementedError, "FSDP")
 
 
+def case_the_reducer_of_compiled_autograd() -> None:
+    handle = accelerate(wrapped(), compression="none")
+    one = torch.ones(1)
+    fails(lambda: handle._reducer.hook((one, one)), NotImplementedError, "python_reducer", "at its default")
+
+
 def case_a_distributed_optimizer_over_the_same_parameters() -> None:
     model, _, _ = accelerated("none")
     loss_of(model, 0).backward()
