@@ -136,6 +136,42 @@ def test_the_timeout_of_the_group_ends_a_backward_that_a_rank_never_joins(
     assert "weight and the other parameters of the model are not combined after 2 s" in told[0]
 
 
+# Rank 1 comes when rank 0 has given up its first backward.
+LATE_OPENING = """
+import datetime, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from sirtaki.torch.ddp import accelerate
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=2))
+store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+model = DistributedDataParallel(torch.nn.Linear(100, 100, bias=False))
+accelerate(model, compression="none")
+def backward(value):
+    model.zero_grad()
+    try:
+        model(torch.full((1, 100), value)).sum().backward()
+        return model.module.weight.grad.mean().item()
+    except RuntimeError as error:
+        return ["late" if "not combined after 2 s" in str(error) else "another", "rank 0" in str(error)]
+if rank == 0:
+    told = [backward(1.0)]
+    store.set("gave_up", "yes")
+    store.wait(["was_told"], datetime.timedelta(seconds=30))
+else:
+    store.wait(["gave_up"], datetime.timedelta(seconds=30))
+    told = [backward(1.0)]
+    store.set("was_told", "yes")
+told.append(backward(1.0 + rank))
+sys.stdout.write(f"RESULT {rank} {told}\\n")
+"""
+
+
+def test_a_rank_that_comes_after_the_timeout_of_the_first_backward(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(LATE_OPENING)
+    output = launch(2, str(program), limit=60, warm=True).stdout
+    assert sorted(results(output)) == ["RESULT 0 [['late', False], 1.5]", "RESULT 1 [['late', True], 1.5]"], output
+
+
 DYING = """
 import os, signal, sys, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

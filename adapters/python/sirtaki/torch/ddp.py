@@ -20,7 +20,13 @@ from sirtaki.local_updates import LocalChoice, local_choice
 from sirtaki.torch._ddp.bucket_reducer import BucketReducer
 from sirtaki.torch._ddp.handle import Acceleration
 from sirtaki.torch._ddp.optimizer_part import OptimizerPart, divide
-from sirtaki.torch._ddp.texts import DISTRIBUTED_TWICE, SEVERAL_MODELS, TWO_HOOKS
+from sirtaki.torch._ddp.texts import (
+    DISTRIBUTED_TWICE,
+    SEVERAL_MODELS,
+    TWO_HOOKS,
+    shared_param_text,
+    without_optimizer_text,
+)
 from sirtaki.torch._ddp.wrapped import find_wrapper, named_params, process_set_of, timeout_of
 from sirtaki.torch._optimizer.local_sgd import check_local
 from sirtaki.torch._optimizer.options import fit_options, make_options
@@ -108,6 +114,7 @@ def _default_compression() -> Choice:
 def _attach(
     wrapper: Any, optimizers: Sequence[Optimizer], compression: Choice, local_updates: LocalChoice
 ) -> Acceleration:
+    require(not wrapper._comm_hooks, TWO_HOOKS)
     names, params = named_params(wrapper)
     options = make_options(Average, compression, 1.0, "backward", False, process_set_of(wrapper))
     require(
@@ -124,15 +131,19 @@ def _attach(
     if local is not None or correction is not None:
         _check_several(params, optimizers, own, correction)
     if local is not None:
+        _check_disjoint(names, params, own)
         for one in own:
             check_local(one, params, options)
     reducer = BucketReducer(wrapper, names, params, options, timeout_of(wrapper))
     _register(wrapper, reducer)
-    parts = divide(reducer, own)
+    reducer.start()
+    pairs = divide(reducer, own)
     every = {param: name for name, param in wrapper.module.named_parameters()}
-    for one, part in zip(own, parts, strict=False):
+    for one, part in pairs:
         extend_optimizer(one, part, every, correction, local)
-    return Acceleration(reducer, own)
+    if local is not None:
+        reducer.guard_steps()
+    return Acceleration(reducer, [one for one, _ in pairs])
 
 
 def _check_several(params: list[Tensor], optimizers: Sequence[Optimizer], own: Sequence[Any], correction: Any) -> None:
@@ -144,11 +155,22 @@ def _check_several(params: list[Tensor], optimizers: Sequence[Optimizer], own: S
         raise UnsupportedError(SEVERAL_MODELS)
 
 
+def _check_disjoint(names: Sequence[str], params: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> None:
+    """Requires one optimizer for each parameter. Raises UnsupportedError."""
+    held = [{id(p) for group in one.param_groups for p in group["params"]} for one in optimizers]
+    counts = [sum(id(p) in ids for ids in held) for p in params]
+    if 0 in counts:
+        missing = [name for name, count in zip(names, counts, strict=True) if count == 0]
+        raise UnsupportedError(without_optimizer_text(missing))
+    if max(counts) > 1:
+        raise UnsupportedError(shared_param_text(names[counts.index(max(counts))]))
+
+
 def _register(wrapper: Any, reducer: BucketReducer) -> None:
     try:
         wrapper.register_comm_hook(reducer, _hook)
     except RuntimeError as error:
-        reducer.close()
+        wrapper._comm_hooks.pop()
         raise InvalidArgumentError(TWO_HOOKS) from error
 
 

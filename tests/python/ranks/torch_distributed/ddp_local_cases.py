@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from typing import Any
 
 import torch
@@ -144,6 +146,87 @@ def case_accumulation_with_no_sync() -> None:
     assert model.require_backward_grad_sync is False
     handle.drain()
     same_on_all_ranks(model.parameters())
+
+
+def case_programs_that_switch_the_reducer_themselves() -> None:
+    """Such a program sets require_backward_grad_sync before each backward, and so switches the reducer on."""
+    reference, optimizer, handle = accelerated(how=3, broadcast_buffers=False)
+    train(reference, optimizer, range(12))
+    assert handle.local_stats()["mode"] == "local"
+    handle.drain()
+    model, optimizer, handle = accelerated(how=3, broadcast_buffers=False)
+    for step in range(12):
+        model.require_backward_grad_sync = True
+        train(model, optimizer, range(step, step + 1))
+    handle.drain()
+    equal(model, reference)
+
+
+def case_a_synchronous_step_with_gradients_of_one_rank_is_refused() -> None:
+    model, optimizer, handle = accelerated(how=3)
+    train(model, optimizer, range(9))
+    with handle.synchronous():
+        train(model, optimizer, range(2))
+        with model.no_sync():
+            loss_of(model, 0, dist.get_rank()).backward()
+        fails(optimizer.step, RuntimeError, "leave no_sync() before the last backward()")
+
+
+def case_an_optimizer_that_is_made_later_is_refused_in_local_steps() -> None:
+    model, optimizer, handle = accelerated(how=3)
+    train(model, optimizer, range(9))
+    assert model.require_backward_grad_sync is False
+    later = sgd(model)
+    loss_of(model, 0, dist.get_rank()).backward()
+    fails(later.step, RuntimeError, "give it to accelerate()", "remove()")
+    other = nn.Linear(2, 2)
+    sgd(other).step()
+    handle.drain()
+    handle.remove()
+    train(model, later, range(3))
+    assert not differ(list(model.parameters()))
+
+
+def case_an_optimizer_that_goes_leaves_the_mode_as_it_is() -> None:
+    """The collector of each rank decides when an optimizer goes, so that moment must change nothing."""
+    model, optimizer, handle = accelerated(how=3)
+    train(model, optimizer, range(9))
+    handle.drain()
+    part = optimizer._sirtaki
+    gone = weakref.ref(optimizer)
+    del optimizer, handle
+    gc.collect()
+    assert gone() is None
+    assert part.local is None
+    assert model.require_backward_grad_sync is False
+    fails(sgd(model).step, RuntimeError, "give it to accelerate()")
+    again = DistributedDataParallel(model.module, **UNUSED)
+    made = sgd(again)
+    accelerate(again, made, local_updates=3)
+    train(again, made, range(2))
+    assert model.require_backward_grad_sync is True
+    made.drain()
+    assert not differ(list(again.parameters()))
+
+
+def case_parameters_without_an_optimizer() -> None:
+    start()
+    model = DistributedDataParallel(net(), **UNUSED)
+    params = [p for p in model.parameters() if p.requires_grad]
+    some = torch.optim.SGD(params[1:], lr=0.1)
+    name = next(n for n, p in model.module.named_parameters() if p is params[0])
+    fails(lambda: accelerate(model, some, local_updates=4), NotImplementedError, name, "all optimizers of the model")
+    more = torch.optim.SGD(params[:2], lr=0.1)
+    fails(lambda: accelerate(model, [some, more], local_updates=4), NotImplementedError, "two have")
+    # An optimizer of frozen parameters has no part, so the others make steps alone.
+    empty = torch.optim.SGD([torch.zeros(2)], lr=0.1)
+    optimizer = torch.optim.SGD(params, lr=0.1)
+    handle = accelerate(model, [empty, optimizer], local_updates="fixed:steps=4,delay=1")
+    train(model, optimizer, range(STEPS))
+    assert model.require_backward_grad_sync is False
+    assert not hasattr(empty, "drain")
+    handle.drain()
+    assert not differ(everything(model))
 
 
 def case_resumed_training_is_the_same() -> None:

@@ -33,9 +33,19 @@ def case_a_second_hook() -> None:
     model = wrapped()
     model.register_comm_hook(None, default_hooks.allreduce_hook)
     fails(lambda: accelerate(model), ValueError, "communication hook already")
-    model = wrapped()
-    accelerate(model)
-    fails(lambda: accelerate(model), ValueError, "communication hook already")
+    model, optimizer, handle = accelerated(TWOBIT)
+    train(model, optimizer, range(2))
+    fails(lambda: accelerate(model, optimizer), ValueError, "communication hook already", "the second accelerate()")
+    train(model, optimizer, range(2, 4))
+    assert handle.compression_report()
+    equal_on_all(model)
+    # A hook of the C++ of torch is in no list of Python.
+    model = wrapped(process_group=dist.new_group(backend="gloo"))
+    torch.distributed._register_builtin_comm_hook(model.reducer, dist.BuiltinCommHookType.FP16_COMPRESS)
+    for _ in range(2):
+        fails(lambda: accelerate(model), ValueError, "communication hook already")
+    train(model, sgd(model), range(2))
+    equal_on_all(model)
 
 
 def case_wrong_wrappers_and_optimizers() -> None:
@@ -125,6 +135,15 @@ def case_a_backward_that_fails_on_one_rank() -> None:
         optimizer.zero_grad()
     else:
         fails(failing.backward, RuntimeError, "rank 0", within=5.0)
+    equal_on_all(model)
+
+
+def case_a_backward_during_an_opening_that_is_late() -> None:
+    model, optimizer, handle = accelerated("none")
+    handle._reducer._opens_late = True
+    fails(lambda: loss_of(model, 0).backward(), RuntimeError, "not combined after")
+    handle._reducer._opens_late = False
+    train(model, optimizer, range(2))
     equal_on_all(model)
 
 

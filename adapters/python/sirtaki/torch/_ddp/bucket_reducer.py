@@ -16,11 +16,14 @@ from typing import Any
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.futures import Future
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sirtaki import basics, errors
 from sirtaki._unused_options import options_are_used
 from sirtaki.torch._ddp.step_thread import StepThread
 from sirtaki.torch._ddp.texts import (
+    ANOTHER_OPTIMIZER,
     PYTHON_REDUCER,
     SUPERSEDED,
     changed_model_text,
@@ -56,6 +59,8 @@ class _Step:
         self.buckets = buckets
         #: The stream is still to be opened.
         self.opens = opens
+        #: Held by the first of the opening and its timeout.
+        self.opened = threading.Lock()
         self._ended = threading.Lock()  # held by the first of results, error and timeout
 
     def resolve(self, results: list[Tensor]) -> None:
@@ -96,12 +101,19 @@ class BucketReducer(GradientStream):
         self.parts: list[Any] = []
         #: Number of skipped steps so far, whose gradients are zeros.
         self.voids = 0
+        #: Number of backward passes so far whose gradients were combined.
+        self.backwards = 0
         self._buckets: list[_Bucket] = []  # of the running backward
         self._open_at_begin = False
+        self._opens_late = False  # the step of the running opening is over
         self._closed = self._superseded = False
-        param_owners.claim(self, params)
+        self._guard: Any = None
+
+    def start(self) -> None:
+        """Takes the parameters from earlier owners. Called once, when the model has the hook."""
+        param_owners.claim(self, self.params)
         options_are_used()
-        weakref.finalize(model, self.close).atexit = False
+        weakref.finalize(self._model(), self.close).atexit = False
 
     # ---- the hook ----
 
@@ -113,10 +125,15 @@ class BucketReducer(GradientStream):
             raise errors.UnsupportedError(PYTHON_REDUCER)
         if self._closed:
             return default_hooks.allreduce_hook(self._group, bucket)
+        if self.is_off():
+            # Programs write require_backward_grad_sync themselves, to accumulate gradients.
+            return _done(bucket.buffer())
+        if self._opens_late:
+            return _done(bucket.buffer()).then(self._raise_late)
         if bucket.index() == 0:
             self._begin()
         buffer = bucket.buffer()
-        future: Future[Any] = Future(devices=[buffer.device]) if buffer.device.type == "cuda" else Future()
+        future = _future_of(buffer)
         one = _Bucket(self._indices_of(bucket), buffer, bucket.gradients(), future)
         self._buckets.append(one)
         if self._open_at_begin:
@@ -124,6 +141,7 @@ class BucketReducer(GradientStream):
         else:
             self._ready_order += one.indices
         if bucket.is_last():
+            self.backwards += 1
             step, self._buckets = _Step(self._buckets, opens=not self._open_at_begin), []
             if not step.opens:
                 self._stream.finish()
@@ -195,13 +213,19 @@ class BucketReducer(GradientStream):
         if missing:
             raise errors.InvalidArgumentError(changed_model_text(missing), basics.rank(), missing[0])
         # The wait of an opening has no limit of its own, and torch waits for futures without one.
-        late = threading.Timer(self._timeout, lambda: step.fail(self._late_error()))
+        late = threading.Timer(self._timeout, lambda: self._fail_late(step))
         late.daemon = True
         late.start()
         try:
             self._open(interruptible=False)
         finally:
             late.cancel()
+            in_time = step.opened.acquire(blocking=False)
+            self._opens_late = False
+        if not in_time:
+            # DistributedDataParallel has its buffers again.
+            self._stream.abort(late_text(self.names[0], self._timeout))
+            raise self._late_error()
         for bucket in step.buckets:
             self._submit(bucket)
         self._stream.finish()
@@ -215,6 +239,15 @@ class BucketReducer(GradientStream):
             # The other ranks cannot make a step without this one, so they are told.
             self._forget_stream()
             raise self._late_error() from None
+
+    def _fail_late(self, step: _Step) -> None:
+        if step.opened.acquire(blocking=False):
+            self._opens_late = True
+            step.fail(self._late_error())
+
+    def _raise_late(self, done: Future[Any]) -> Any:
+        del done
+        raise self._late_error()
 
     def _late_error(self) -> errors.DeadlineError:
         return errors.DeadlineError(late_text(self.names[0], self._timeout))
@@ -241,11 +274,35 @@ class BucketReducer(GradientStream):
         if self._superseded:
             raise RuntimeError(SUPERSEDED)
 
+    def is_off(self) -> bool:
+        """Returns True while all parts make steps by themselves, so that no gradients are combined."""
+        return bool(self.parts) and all(part.alone for part in self.parts)
+
     def follow_parts(self) -> None:
         """Switches the reducer of DistributedDataParallel off if all parts make steps by themselves, else on."""
         model = self._model()
         if model is not None:
-            model.require_backward_grad_sync = not all(part.alone for part in self.parts)
+            model.require_backward_grad_sync = not self.is_off()
+
+    def guard_steps(self) -> None:
+        """Refuses steps of optimizers without a part from now on, while the reducer is off."""
+        mine = weakref.ref(self)
+
+        def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+            del args, kwargs
+            reducer = mine()
+            if reducer is not None and reducer.is_off():
+                reducer.check_optimizer(optimizer)
+
+        self._guard = register_optimizer_step_pre_hook(before_step)
+
+    def check_optimizer(self, optimizer: Any) -> None:
+        """Refuses an optimizer of the parameters that has no part, nor wraps one that has. Raises RuntimeError."""
+        inside = (optimizer, *vars(optimizer).values())
+        if any(getattr(one, "_sirtaki", None) in self.parts for one in inside if isinstance(one, Optimizer)):
+            return
+        if any(id(p) in self._index for group in optimizer.param_groups for p in group["params"]):
+            raise RuntimeError(ANOTHER_OPTIMIZER)
 
     def stepped(self) -> None:
         """Called after an optimizer has applied the gradients."""
@@ -270,12 +327,25 @@ class BucketReducer(GradientStream):
         if self._closed:
             return
         self._closed = True
-        for part in list(self.parts):
+        for part in self.parts:
             part.optimizer_gone()
+            part.alone = False
+        if self._guard is not None:
+            self._guard.remove()
         param_owners.release(self)
         self._buckets = []
         self._forget_stream()
         self._thread.close()
+
+
+def _future_of(buffer: Tensor) -> Future[Any]:
+    return Future(devices=[buffer.device]) if buffer.device.type == "cuda" else Future()
+
+
+def _done(buffer: Tensor) -> Future[Any]:
+    future = _future_of(buffer)
+    future.set_result(buffer)
+    return future
 
 
 def _has_nonzero(grad: Tensor) -> bool:

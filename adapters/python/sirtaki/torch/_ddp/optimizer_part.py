@@ -15,7 +15,7 @@ from torch import Tensor
 from sirtaki import errors
 from sirtaki.errors import require
 from sirtaki.torch._ddp.bucket_reducer import BucketReducer
-from sirtaki.torch._ddp.texts import JOIN_WITH_LOCAL
+from sirtaki.torch._ddp.texts import JOIN_WITH_LOCAL, NOT_COMBINED
 from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.residuals import ResidualStore
 
@@ -41,6 +41,7 @@ class OptimizerPart:
         self.synchronized_by_program = False
         self._alone = False
         self._voids = 0  # skipped steps that the optimizer has made
+        self._backwards = 0  # backward passes of the model before the last step
 
     @property
     def reducer(self) -> BucketReducer:
@@ -111,6 +112,10 @@ class OptimizerPart:
         model = self._reducer.model
         if self.local is not None and model is not None and model._join_config.enable:
             raise errors.UnsupportedError(JOIN_WITH_LOCAL)
+        combined, self._backwards = self._reducer.backwards != self._backwards, self._reducer.backwards
+        has_gradients = any(p.grad is not None for p in self.params)
+        if self.local is not None and not self._alone and has_gradients and not combined:
+            raise RuntimeError(NOT_COMBINED)
 
     def check_zero_grad(self) -> None:
         """Called before zero_grad(): aborts a backward that failed half-way."""
@@ -143,10 +148,10 @@ class OptimizerPart:
             )
 
     def optimizer_gone(self) -> None:
-        """Called when nobody uses the optimizer any more. The model may get another one."""
+        """Called when nobody uses the optimizer: at other times on each rank, so the reducer stays as it is."""
         if self.local is not None:
             self.local.close()
-            self.local, self.alone = None, False
+            self.local = None
 
 
 class PartResiduals:
@@ -204,16 +209,21 @@ class PartResiduals:
             part.residuals.load(one)
 
 
-def divide(reducer: BucketReducer, optimizers: Sequence[Any]) -> list[OptimizerPart]:
-    """Divides a model among its optimizers: a part for each, and one for parameters of none, if there are any."""
+def divide(reducer: BucketReducer, optimizers: Sequence[Any]) -> list[tuple[Any, OptimizerPart]]:
+    """Divides a model among its optimizers; returns those that got a part, because they have parameters of it.
+
+    Parameters of no optimizer are a part, too.
+    """
     rest = {id(p): p for p in reducer.params}
-    parts: list[OptimizerPart] = []
+    pairs: list[tuple[Any, OptimizerPart]] = []
     for optimizer in optimizers:
         params = [p for group in optimizer.param_groups for p in group["params"] if id(p) in rest]
-        parts.append(OptimizerPart(reducer, len(parts), params))
+        if params:
+            pairs.append((optimizer, OptimizerPart(reducer, len(pairs), params)))
         for p in params:
             rest.pop(id(p), None)
-    if rest or not parts:
+    parts = [part for _, part in pairs]
+    if rest:
         parts.append(OptimizerPart(reducer, len(parts), list(rest.values())))
     reducer.use_parts(parts, PartResiduals(parts))
-    return parts
+    return pairs

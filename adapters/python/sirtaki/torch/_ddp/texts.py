@@ -8,8 +8,8 @@ from sirtaki import basics
 
 #: Error of a second communication hook.
 TWO_HOOKS = (
-    "the model has a communication hook already, and DistributedDataParallel takes one: leave out "
-    "register_comm_hook(), or leave out accelerate()"
+    "the model has a communication hook already, its own or that of an earlier accelerate(), and "
+    "DistributedDataParallel takes one: leave out register_comm_hook(), or the second accelerate()"
 )
 #: Error of an optimizer that combines gradients itself.
 DISTRIBUTED_TWICE = (
@@ -31,11 +31,37 @@ PYTHON_REDUCER = (
     "the Python reducer of DistributedDataParallel (torch._dynamo.config.optimize_ddp = 'python_reducer') passes no "
     "buckets to communication hooks: leave that setting at its default"
 )
+#: Error of a synchronous step of local updates with gradients of one rank.
+NOT_COMBINED = (
+    "step() with local updates averages the gradients, and no backward() through the DistributedDataParallel since the "
+    "last step has averaged them: leave no_sync() before the last backward() of a step, and call the wrapped model"
+)
+#: Error of a step that nobody averages, because the program has made the optimizer later.
+ANOTHER_OPTIMIZER = (
+    "this optimizer has parameters of a model that makes local steps with the optimizers given to accelerate(), so "
+    "nobody would average its steps: give it to accelerate() with the others, or call remove() of the handle before "
+    "another optimizer steps"
+)
 #: Error of join() of DistributedDataParallel with local updates.
 JOIN_WITH_LOCAL = (
     "join() of DistributedDataParallel together with local updates: ranks merge their models at the same steps, so all "
     "need the same number of them. Give every rank as many batches and leave join() out, or train with local_updates=1"
 )
+
+
+def without_optimizer_text(names: Sequence[str]) -> str:
+    """Returns the text for parameters that no optimizer has, with local updates."""
+    more = "" if len(names) == 1 else f" and {len(names) - 1} more"
+    return (
+        f"local updates merge the parameters of optimizers, and {names[0]}{more} requires a gradient and is in none: "
+        "give accelerate() all optimizers of the model, or freeze the parameter (requires_grad_(False)) before "
+        "DistributedDataParallel is made"
+    )
+
+
+def shared_param_text(name: str) -> str:
+    """Returns the text for a parameter of several optimizers, with local updates."""
+    return f"local updates need one optimizer for each parameter, and two have {name}: make only one of them"
 
 
 def changed_model_text(names: Sequence[str]) -> str:
