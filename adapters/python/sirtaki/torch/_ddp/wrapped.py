@@ -79,7 +79,8 @@ def timeout_of(wrapper: DistributedDataParallel) -> float:
     limit = getattr(group, "timeout_seconds", None)
     if limit is not None:
         return float(limit)
+    device = next((p.device for p in wrapper.parameters()), torch.device("cpu"))
     try:
-        return seconds(group._get_backend(torch.device("cpu")).options._timeout)
+        return seconds(group._get_backend(device).options._timeout)
     except (AttributeError, RuntimeError):
         return seconds(default_pg_timeout)
