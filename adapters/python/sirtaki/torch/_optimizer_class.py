@@ -33,6 +33,12 @@ def extend_class(optimizer: torch.optim.Optimizer, methods: dict[str, Any]) -> N
     optimizer.__class__ = type(plain.__name__, (plain, DistributedMarker), {**methods, **looks})
 
 
+def plain_class(optimizer: Any) -> type:
+    """Returns the class of the program's optimizer, before and after extend_class()."""
+    made = next((c for c in type(optimizer).__mro__ if DistributedMarker in c.__bases__), None)
+    return type(optimizer) if made is None else made.__bases__[0]
+
+
 def user_methods(optimizer: Any) -> Any:
     """Returns super() of the class that extend_class() made, so that the methods are those of the user's optimizer.
 

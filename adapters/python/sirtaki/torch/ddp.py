@@ -18,6 +18,7 @@ from sirtaki import basics
 from sirtaki.errors import InvalidArgumentError, UnsupportedError, require
 from sirtaki.local_updates import LocalChoice, local_choice
 from sirtaki.torch._ddp.bucket_reducer import BucketReducer
+from sirtaki.torch._ddp.copies import is_copy
 from sirtaki.torch._ddp.handle import Acceleration
 from sirtaki.torch._ddp.optimizer_part import OptimizerPart, divide
 from sirtaki.torch._ddp.texts import (
@@ -77,7 +78,7 @@ def accelerate(
     optimizers = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
     for one in optimizers:
         require(isinstance(one, Optimizer), f"expected a torch.optim.Optimizer, not {type(one).__name__}")
-        require(not isinstance(one, DistributedMarker) or is_shared(one), DISTRIBUTED_TWICE)
+        require(not isinstance(one, DistributedMarker) or has_part(one), DISTRIBUTED_TWICE)
     if distributed.is_available() and distributed.is_initialized():
         join_default_group()
     else:
@@ -101,9 +102,17 @@ def _without_wrapper(
     return Acceleration(made._sirtaki, [made])
 
 
-def is_shared(optimizer: Any) -> bool:
-    """Returns True for the optimizer of another accelerated model."""
+def has_part(optimizer: Any) -> bool:
+    """Returns True for the optimizer of an accelerated model."""
     return isinstance(optimizer, DistributedMarker) and isinstance(getattr(optimizer, "_sirtaki", None), OptimizerPart)
+
+
+def _is_shared(optimizer: Any, params: Sequence[Tensor]) -> bool:
+    """Returns True for the optimizer of another accelerated model, and False if its part is taken by this one."""
+    if not has_part(optimizer) or optimizer._sirtaki.reducer.closed:
+        return False
+    ours = {id(p) for p in params}
+    return not any(id(p) in ours for p in optimizer._sirtaki.params)
 
 
 def _default_compression() -> Choice:
@@ -114,7 +123,7 @@ def _default_compression() -> Choice:
 def _attach(
     wrapper: Any, optimizers: Sequence[Optimizer], compression: Choice, local_updates: LocalChoice
 ) -> Acceleration:
-    require(not wrapper._comm_hooks, TWO_HOOKS)
+    require(not wrapper._comm_hooks or is_copy(wrapper), TWO_HOOKS)
     names, params = named_params(wrapper)
     options = make_options(Average, compression, 1.0, "backward", False, process_set_of(wrapper))
     require(
@@ -127,7 +136,7 @@ def _attach(
         require(bool(optimizers), "local updates need the optimizer: accelerate(model, optimizer, ...)")
     kinds = {type(one) for one in optimizers}
     options, correction = fit_options(optimizers[0] if len(kinds) == 1 else None, options, local)
-    own = [one for one in optimizers if not is_shared(one)]
+    own = [one for one in optimizers if not _is_shared(one, params)]
     if local is not None or correction is not None:
         _check_several(params, optimizers, own, correction)
     if local is not None:
@@ -143,7 +152,10 @@ def _attach(
         extend_optimizer(one, part, every, correction, local)
     if local is not None:
         reducer.guard_steps()
-    return Acceleration(reducer, [one for one, _ in pairs])
+    handle = Acceleration(reducer, [one for one, _ in pairs])
+    if not pairs:
+        reducer.follow(handle)
+    return handle
 
 
 def _check_several(params: list[Tensor], optimizers: Sequence[Optimizer], own: Sequence[Any], correction: Any) -> None:

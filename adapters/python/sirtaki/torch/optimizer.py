@@ -33,6 +33,7 @@ from sirtaki.torch._optimizer_class import (
     DistributedMarker,
     extend_class,
     own_methods,
+    plain_class,
     rebind_scheduler_step,
     user_methods,
 )
@@ -337,14 +338,15 @@ def extend_optimizer(
     """Gives `optimizer`, in place, the methods of DistributedOptimizer over a reducer.
 
     Args:
-        optimizer: the optimizer of the program.
+        optimizer: the optimizer of the program; it may have had another reducer, which is closed.
         reducer: a GradientReducer, or a reducer with its methods.
         names: names of the parameters.
         correction: momentum correction; None: the codec corrects none.
         local: local updates; None: none.
     """
-    plain, options = type(optimizer), reducer.options
-    extend_class(optimizer, _METHODS)
+    plain, options = plain_class(optimizer), reducer.options
+    if not isinstance(optimizer, DistributedMarker):
+        extend_class(optimizer, _METHODS)
     update = None
     if correction is not None:
         correction.momentum_corrected = reducer.momentum_corrected
@@ -362,7 +364,7 @@ def extend_optimizer(
         "_sirtaki_update": update,
         "_sirtaki_updates": DeferredUpdates(optimizer, plain, reducer, update) if options.sync == "forward" else None,
         "_sirtaki_local": training,
-        "_sirtaki_training": follow(optimizer),
+        "_sirtaki_training": vars(optimizer).get("_sirtaki_training") or follow(optimizer),
     }
     vars(optimizer).update(attributes)
     rebind_scheduler_step(optimizer)

@@ -81,6 +81,13 @@ def case_models_with_several_optimizers() -> None:
     assert not differ(everything(model))
 
 
+def case_two_optimizers_of_the_same_parameters_are_refused() -> None:
+    model = DistributedDataParallel(net(), **UNUSED)
+    optimizers = [sgd(model), sgd(model)]
+    fails(lambda: loss_of(model, 0, 0), NotImplementedError, "one optimizer for each parameter")
+    del optimizers
+
+
 def case_a_model_without_an_optimizer_is_refused() -> None:
     model = DistributedDataParallel(net(), **UNUSED)
     fails(lambda: loss_of(model, 0, 0), ValueError, "optimizer of the model before", "local_updates=1")

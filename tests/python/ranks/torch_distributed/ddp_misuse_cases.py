@@ -1,8 +1,9 @@
-"""Mistakes around accelerate(), and failures inside backward(): one line on every rank, and training goes on."""
+"""Mistakes around accelerate(), and failures inside backward(): one line on every rank."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -123,6 +124,12 @@ def case_a_backward_that_fails_on_one_rank() -> None:
         torch.manual_seed(1)
         return Fragile()
 
+    for told_by in ("zero_grad", "forward"):
+        fail_with(told_by, made)
+
+
+def fail_with(told_by: str, made: Callable[[], nn.Module]) -> None:
+    """The other ranks are told by what rank 0 does next."""
     model, optimizer, _ = accelerated(TWOBIT, made)
     rows = torch.ones(2, 8)
     for _ in range(2):
@@ -132,7 +139,10 @@ def case_a_backward_that_fails_on_one_rank() -> None:
     failing = model(rows, fail=dist.get_rank() == 0).square().mean()
     if dist.get_rank() == 0:
         fails(failing.backward, ArithmeticError, "on purpose")
-        optimizer.zero_grad()
+        if told_by == "zero_grad":
+            optimizer.zero_grad()
+        else:
+            fails(lambda: model(rows, fail=False), RuntimeError, "finished reduction")
     else:
         fails(failing.backward, RuntimeError, "rank 0", within=5.0)
     equal_on_all(model)

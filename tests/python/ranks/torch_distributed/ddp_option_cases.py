@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sirtaki
 from ranks.torch_distributed.ddp_support import (
+    STEPS,
     TWOBIT,
     equal,
     equal_on_all,
@@ -63,6 +64,29 @@ def case_an_optimizer_that_comes_later() -> None:
     train(model, optimizer)
     assert len(streams() - before) == 1
     assert not hasattr(optimizer, "compression_report")
+    equal(model.module, train(*with_distributed_optimizer(TWOBIT)))
+
+
+def case_copies() -> None:
+    early = wrapped()
+    train(copy.deepcopy(early), sgd(early), range(1))
+    model = wrapped()
+    optimizer = sgd(model)
+    train(model, optimizer, range(2))
+    one = copy.deepcopy(model)
+    before = streams()
+    train(one, sgd(one), range(2))
+    assert streams() == before
+    equal_on_all(one)
+    train(model, optimizer, range(2, STEPS))
+    equal(model.module, train(*with_distributed_optimizer(TWOBIT)))
+
+
+def case_two_optimizers_of_the_same_parameters() -> None:
+    model = wrapped()
+    optimizers = [sgd(model), torch.optim.Adam(model.parameters())]
+    train(model, optimizers[0])
+    assert not any(hasattr(one, "compression_report") for one in optimizers)
     equal(model.module, train(*with_distributed_optimizer(TWOBIT)))
 
 

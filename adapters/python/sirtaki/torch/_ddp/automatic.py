@@ -24,7 +24,7 @@ from sirtaki.torch._optimizer.local_sgd import KEY as LOCAL_KEY
 from sirtaki.torch._optimizer.residuals import KEY
 from sirtaki.torch._optimizer_class import DistributedMarker
 from sirtaki.torch.compression import Compression
-from sirtaki.torch.ddp import accelerate, is_shared
+from sirtaki.torch.ddp import accelerate, has_part
 from sirtaki.torch.distributed.group import SirtakiGroup
 
 
@@ -54,7 +54,9 @@ class _Automatic:
 
         @functools.wraps(plain_load)
         def load_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-            self._loaded[optimizer] = {key: state_dict[key] for key in (KEY, LOCAL_KEY) if key in state_dict}
+            added = {key: state_dict[key] for key in (KEY, LOCAL_KEY) if key in state_dict}
+            if added and not isinstance(optimizer, DistributedMarker):
+                self._loaded[optimizer] = added
             plain_load(optimizer, state_dict)
 
         # The forward pass of the model inside is still compiled.
@@ -68,13 +70,16 @@ class _Automatic:
         if not _compresses() and not _makes_local_updates():
             return
         found: list[Any] = _optimizers_of(model.parameters())
-        if any(isinstance(optimizer, DistributedMarker) and not is_shared(optimizer) for optimizer in found):
+        if any(isinstance(optimizer, DistributedMarker) and not has_part(optimizer) for optimizer in found):
             return
         require(
             bool(found) or not _makes_local_updates(),
             "local.updates needs the optimizer of the model before its first forward pass: make it before, or call "
             "sirtaki.torch.ddp.accelerate(model, local_updates=1) for a model without local updates",
         )
+        if not _makes_local_updates() and _share_any(found):
+            # Their order is another one on each rank, and compression needs none of them.
+            found = []
         accelerate(model, found, compression=Compression.none)
         for optimizer in found:
             loaded = self._loaded.pop(optimizer, {})
@@ -107,6 +112,7 @@ def _optimizers_of(params: Iterable[Tensor]) -> list[Optimizer]:
 
     The order is that of the parameters, because the collector of Python keeps objects in another order on each rank.
     """
+    gc.collect()  # each rank has other optimizers that nobody uses any more
     index = {id(p): i for i, p in enumerate(params)}
     # The type, because isinstance() asks proxies of libraries for their class, which may load them.
     every = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
@@ -119,3 +125,9 @@ def _optimizers_of(params: Iterable[Tensor]) -> list[Optimizer]:
     ids = {id(one) for _, one in places}
     found = [(i, one) for i, one in places if not any(id(part) in ids for part in vars(one).values())]
     return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def _share_any(optimizers: Iterable[Optimizer]) -> bool:
+    """Returns True if a parameter is in two of the optimizers."""
+    held = [{id(p) for group in one.param_groups for p in group["params"]} for one in optimizers]
+    return sum(map(len, held)) > len(set().union(*held))

@@ -8,11 +8,13 @@ change nothing.
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
-from dataclasses import dataclass
+from contextlib import nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.futures import Future
@@ -20,7 +22,10 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sirtaki import basics, errors
+from sirtaki._end_report import Training, follow
 from sirtaki._unused_options import options_are_used
+from sirtaki.torch._ddp.backward_step import Bucket, Step, done, future_of
+from sirtaki.torch._ddp.copies import CopiedReducer, before_forward
 from sirtaki.torch._ddp.step_thread import StepThread
 from sirtaki.torch._ddp.texts import (
     ANOTHER_OPTIMIZER,
@@ -40,42 +45,6 @@ from sirtaki.torch._sparse_allreduce import sparse_allreduce_async
 
 #: Elements of a gradient that are looked at first in the search for one that is not 0.
 _FIRST = 64
-
-
-@dataclass
-class _Bucket:
-    """A bucket of one backward, whose buffer the runtime reduces in place."""
-
-    indices: list[int]
-    buffer: Tensor
-    gradients: list[Tensor]
-    future: Future[Any]
-
-
-class _Step:
-    """The buckets of one backward. Its futures are set once, from any thread."""
-
-    def __init__(self, buckets: list[_Bucket], opens: bool) -> None:
-        self.buckets = buckets
-        #: The stream is still to be opened.
-        self.opens = opens
-        #: Held by the first of the opening and its timeout.
-        self.opened = threading.Lock()
-        self._ended = threading.Lock()  # held by the first of results, error and timeout
-
-    def resolve(self, results: list[Tensor]) -> None:
-        """Gives the results to torch."""
-        if self._ended.acquire(blocking=False):
-            for bucket, result in zip(self.buckets, results, strict=True):
-                bucket.future.set_result(result)
-
-    def fail(self, error: Exception) -> None:
-        """Gives the error to torch, which raises it from backward()."""
-        # Torch writes the traceback behind the text, and it tells nothing about the program.
-        error.__traceback__ = error.__context__ = None
-        if self._ended.acquire(blocking=False):
-            for bucket in self.buckets:
-                bucket.future.set_exception(error)
 
 
 class BucketReducer(GradientStream):
@@ -103,17 +72,24 @@ class BucketReducer(GradientStream):
         self.voids = 0
         #: Number of backward passes so far whose gradients were combined.
         self.backwards = 0
-        self._buckets: list[_Bucket] = []  # of the running backward
+        self._buckets: list[Bucket] = []  # of the running backward
         self._open_at_begin = False
         self._opens_late = False  # the step of the running opening is over
         self._closed = self._superseded = False
         self._guard: Any = None
+        self._handle: Any = None
+        self._training: Training | None = None  # of the handle
+
+    def __reduce__(self) -> Any:
+        return CopiedReducer, ()
 
     def start(self) -> None:
         """Takes the parameters from earlier owners. Called once, when the model has the hook."""
         param_owners.claim(self, self.params)
         options_are_used()
-        weakref.finalize(self._model(), self.close).atexit = False
+        model: Any = self._model()
+        model.register_forward_pre_hook(functools.partial(before_forward, self))
+        weakref.finalize(model, self.close).atexit = False
 
     # ---- the hook ----
 
@@ -127,14 +103,14 @@ class BucketReducer(GradientStream):
             return default_hooks.allreduce_hook(self._group, bucket)
         if self.is_off():
             # Programs write require_backward_grad_sync themselves, to accumulate gradients.
-            return _done(bucket.buffer())
+            return done(bucket.buffer())
         if self._opens_late:
-            return _done(bucket.buffer()).then(self._raise_late)
+            return done(bucket.buffer()).then(self._raise_late)
         if bucket.index() == 0:
             self._begin()
         buffer = bucket.buffer()
-        future = _future_of(buffer)
-        one = _Bucket(self._indices_of(bucket), buffer, bucket.gradients(), future)
+        future = future_of(buffer)
+        one = Bucket(self._indices_of(bucket), buffer, bucket.gradients(), future)
         self._buckets.append(one)
         if self._open_at_begin:
             self._submit(one)
@@ -142,10 +118,11 @@ class BucketReducer(GradientStream):
             self._ready_order += one.indices
         if bucket.is_last():
             self.backwards += 1
-            step, self._buckets = _Step(self._buckets, opens=not self._open_at_begin), []
+            stream = torch.cuda.current_stream(buffer.device) if buffer.device.type == "cuda" else None
+            step, self._buckets = Step(self._buckets, opens=not self._open_at_begin, stream=stream), []
             if not step.opens:
                 self._stream.finish()
-            self._thread.post(lambda: self._end_step(step))
+            self._thread.post(lambda: self._end_step_on_stream(step))
         # The C++ of torch takes an exception set here for a result; one raised by a callback is an error there, too.
         return future.then(lambda done: done.value())
 
@@ -165,7 +142,7 @@ class BucketReducer(GradientStream):
             self._give_up(text := unknown_param_text(shape))
             raise RuntimeError(text) from None
 
-    def _submit(self, bucket: _Bucket) -> None:
+    def _submit(self, bucket: Bucket) -> None:
         if bucket.buffer.is_sparse:
             return
         layout, ready = self._layout, self._stream.ready
@@ -191,7 +168,11 @@ class BucketReducer(GradientStream):
 
     # ---- the thread that ends steps ----
 
-    def _end_step(self, step: _Step) -> None:
+    def _end_step_on_stream(self, step: Step) -> None:
+        with nullcontext() if step.stream is None else torch.cuda.stream(step.stream):
+            self._end_step(step)
+
+    def _end_step(self, step: Step) -> None:
         try:
             if self._options.size > 1:
                 if step.opens:
@@ -205,9 +186,11 @@ class BucketReducer(GradientStream):
             results = [bucket.buffer.zero_() for bucket in step.buckets]
             self.voids += 1
         self._alone = self._options.size == 1
+        if self._training is not None:
+            self._training.stepped()
         step.resolve(results)
 
-    def _open_and_submit(self, step: _Step) -> None:
+    def _open_and_submit(self, step: Step) -> None:
         covered = {index for bucket in step.buckets for index in bucket.indices}
         missing = [name for index, name in enumerate(self.names) if index not in covered]
         if missing:
@@ -240,7 +223,7 @@ class BucketReducer(GradientStream):
             self._forget_stream()
             raise self._late_error() from None
 
-    def _fail_late(self, step: _Step) -> None:
+    def _fail_late(self, step: Step) -> None:
         if step.opened.acquire(blocking=False):
             self._opens_late = True
             step.fail(self._late_error())
@@ -252,7 +235,7 @@ class BucketReducer(GradientStream):
     def _late_error(self) -> errors.DeadlineError:
         return errors.DeadlineError(late_text(self.names[0], self._timeout))
 
-    def _result(self, bucket: _Bucket) -> Tensor:
+    def _result(self, bucket: Bucket) -> Tensor:
         if not bucket.buffer.is_sparse or self._options.size == 1:
             return bucket.buffer
         name = f"{self.stream_name}.{self.names[bucket.indices[0]]}"
@@ -273,6 +256,11 @@ class BucketReducer(GradientStream):
         """Refuses a step after another owner has taken the parameters. Raises RuntimeError."""
         if self._superseded:
             raise RuntimeError(SUPERSEDED)
+
+    @property
+    def closed(self) -> bool:
+        """True when the process group averages gradients again."""
+        return self._closed
 
     def is_off(self) -> bool:
         """Returns True while all parts make steps by themselves, so that no gradients are combined."""
@@ -312,6 +300,16 @@ class BucketReducer(GradientStream):
         """Aborts a backward that failed half-way."""
         self._give_up(failed_backward_text())
 
+    def before_forward(self, model: Any) -> None:
+        """Aborts a backward that failed half-way, before DistributedDataParallel refuses to go on."""
+        del model
+        if self._buckets and torch.is_grad_enabled():
+            self.give_up_backward()
+
+    def follow(self, handle: Any) -> None:
+        """Reports the steps of a model without optimizers by its handle, which lives as long as the model."""
+        self._handle, self._training = handle, follow(handle)
+
     # ---- the end ----
 
     def supersede(self) -> None:
@@ -332,20 +330,12 @@ class BucketReducer(GradientStream):
             part.alone = False
         if self._guard is not None:
             self._guard.remove()
+        if self._training is not None:
+            self._training.close(self._handle)
         param_owners.release(self)
         self._buckets = []
         self._forget_stream()
         self._thread.close()
-
-
-def _future_of(buffer: Tensor) -> Future[Any]:
-    return Future(devices=[buffer.device]) if buffer.device.type == "cuda" else Future()
-
-
-def _done(buffer: Tensor) -> Future[Any]:
-    future = _future_of(buffer)
-    future.set_result(buffer)
-    return future
 
 
 def _has_nonzero(grad: Tensor) -> bool:
