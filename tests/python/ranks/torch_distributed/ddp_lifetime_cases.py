@@ -14,8 +14,10 @@ from ranks.torch import local_cases
 from ranks.torch_distributed.ddp_support import (
     TWOBIT,
     accelerated,
+    branches,
     equal,
     equal_on_all,
+    loss_of,
     sgd,
     start,
     train,
@@ -85,6 +87,32 @@ def case_a_model_that_is_wrapped_again_makes_local_updates() -> None:
         assert model.require_backward_grad_sync is False
         handle.drain()
         assert not local_cases.differ(local_cases.everything(model))
+
+
+def case_local_steps_use_up_the_residuals_of_synchronous_ones() -> None:
+    model = wrapped(branches)
+    params = list(model.parameters())
+    optimizers = [torch.optim.SGD(params[:4], lr=0.01, momentum=0.9), torch.optim.AdamW(params[4:], lr=0.001)]
+    handle = accelerate(model, optimizers, compression=TWOBIT, local_updates="fixed:steps=4,delay=1")
+
+    def train_both(steps: range) -> None:
+        for step in steps:
+            model.zero_grad()
+            loss_of(model, step).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+
+    def owing() -> list[bool]:
+        return [any(row["owed_norm"] > 0 for row in one.compression_report()) for one in optimizers]
+
+    with handle.synchronous():
+        train_both(range(3))
+        assert owing() == [True, True], handle.compression_report()
+    train_both(range(3, 63))
+    assert handle.local_stats()["mode"] == "local"
+    assert owing() == [False, False]
+    handle.drain()
+    equal_on_all(model)
 
 
 def case_steps_of_a_model_without_optimizers_are_reported() -> None:

@@ -85,7 +85,7 @@ class OptimizerPart:
     def synchronize(self) -> None:
         """Makes gradients ready for the optimizer; waits for nothing."""
         self.synchronized_by_program = False
-        if self.options.size == 1:
+        if self.options.size == 1 or self._reducer.is_off():
             self.residuals.add_to_gradients()
         if self._voids != self._reducer.voids:
             # Without gradients an optimizer changes nothing.
