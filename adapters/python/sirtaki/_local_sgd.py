@@ -23,7 +23,7 @@ _DEFAULT_STATE_ROUNDS = 3
 #: Bits an element of the codecs of differences that travel with fewer than 32; other codecs count as 8.
 _BITS = {"none": 32, "fp16": 16, "bf16": 16, "int4": 4, "twobit": 2, "onebit": 1}
 _OTHER_BITS = 8
-#: Averages of optimizer states take at most this part of the time, after the first.
+#: Part of the time that averages of optimizer states take, after the first.
 _STATE_SHARE = 0.05
 
 #: average gradients, reset the optimizer, equalize optimizers, donor, decisions, steps, delay, model changed

@@ -153,13 +153,13 @@ void LinkBound::learn_bits() {
   if (before_load_ == 0 || sent_.count == 0) {
     return;
   }
-  // Later the link may have changed.
-  const bool last = sent_.count == kMeanRounds;
   const Wide nominal = options_.bits_permille[place_of(encoding_)];
   const Wide learned = Wide{bits_[place_of(before_)]} * sent_.value / before_load_;
   bits_[place_of(encoding_)] = static_cast<std::int64_t>(
       std::clamp<Wide>(learned, std::max<Wide>(nominal / kMostWrong, 1), nominal * kMostWrong));
-  before_load_ = last ? 0 : before_load_;
+  if (sent_.count == kMeanRounds) {
+    before_load_ = 0;  // later the link may have changed
+  }
 }
 
 std::int64_t LinkBound::load_with(std::int64_t encoding, const Mean& sent, const Mean& dense) const {
