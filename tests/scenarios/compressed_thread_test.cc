@@ -5,6 +5,7 @@
 
 #include "tests/scenarios/compressed_cases.h"
 #include "tests/scenarios/scenarios.h"
+#include "tests/world/seeds.h"
 #include "tests/world/thread_world.h"
 
 namespace sirtaki::scenarios {
@@ -51,7 +52,7 @@ TEST_P(CompressedThreads, RanksThatDieOrHaveNoMoreData) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, CompressedThreads, testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, CompressedThreads, testing::ValuesIn(world::thread_ranks()));
 
 }  // namespace
 }  // namespace sirtaki::scenarios

@@ -7,12 +7,13 @@
 
 #include "tests/scenarios/compressed_cases.h"
 #include "tests/scenarios/device_cases.h"
+#include "tests/world/seeds.h"
 
 namespace sirtaki::scenarios {
 namespace {
 
 // Two ranks on each host; the last rank is alone on its host and exchanges both shares.
-constexpr int kRanks = 5;
+constexpr int kRanks = world::kSanitized ? 3 : 5;
 
 world::ThreadOptions on_hosts(int ranks, std::uint64_t seed, const std::string& more = {}) {
   world::ThreadOptions options;
@@ -127,7 +128,7 @@ Transfers run_policies(int ranks, const std::function<ScenarioFn(const Compresse
         transfers.fetched += number_of(json, "device.fetched_bytes");
       }
     };
-    CompressedRun run = run_of(seed, 40);
+    CompressedRun run = run_of(seed, world::kSanitized ? 20 : 40);
     run.codec = kPolicies[seed % std::size(kPolicies)];
     EXPECT_EQ(world::run_threads(chosen, scenario(run)), "") << run.codec;
   }

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "tests/scenarios/scenarios.h"
+#include "tests/world/seeds.h"
 #include "tests/world/thread_world.h"
 
 namespace sirtaki::scenarios {
@@ -127,7 +128,7 @@ TEST_P(Threads, LeavingRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Threads, testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, Threads, testing::ValuesIn(world::thread_ranks()));
 
 }  // namespace
 }  // namespace sirtaki::scenarios

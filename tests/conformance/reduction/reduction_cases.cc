@@ -8,6 +8,7 @@
 
 #include "runtime/base/config/compression_methods.h"
 #include "runtime/engine/reduction/by_host.h"
+#include "tests/world/seeds.h"
 
 namespace sirtaki::engine::testing {
 namespace {
@@ -108,7 +109,10 @@ std::vector<Case> all_cases() {
     for (const ReductionKind reduction : kReductions) {
       for (int ranks = 1; ranks <= 4 && codec->supports(reduction); ++ranks) {
         for (const bool feedback : {true, false}) {
-          all.push_back({{codec, reduction, example_params(*codec, feedback), ranks}, feedback});
+          // A sanitizer sees each codec and wire with and without a residual, by turns over the numbers of ranks.
+          if (!world::kSanitized || feedback == (ranks % 2 == 0)) {
+            all.push_back({{codec, reduction, example_params(*codec, feedback), ranks}, feedback});
+          }
         }
       }
     }
