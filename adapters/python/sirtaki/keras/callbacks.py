@@ -13,7 +13,7 @@ import numpy as np
 from sirtaki import basics
 from sirtaki._numpy import numpy_ops
 from sirtaki._rank_local_variables import RankLocalVariables
-from sirtaki._telemetry.metrics import METRICS, TEXT, metrics, pattern_of
+from sirtaki._telemetry.selection import PREFIX, USUAL, MetricSelection
 from sirtaki.errors import require
 from sirtaki.keras._backend import backend
 from sirtaki.keras.optimizer import is_distributed, move_outside_loss_scale, set_initial_rank
@@ -139,35 +139,16 @@ class MetricsCallback(keras.callbacks.Callback):
         prefix: begins each name.
     """
 
-    def __init__(
-        self,
-        names: Sequence[str] | None = ("step_seconds", "exposed_seconds", "wire_bytes", "compression_ratio"),
-        prefix: str = "sirtaki/",
-    ) -> None:
+    def __init__(self, names: Sequence[str] | None = USUAL, prefix: str = PREFIX) -> None:
         super().__init__()
-        known = [metric.name for metric in METRICS if metric.kind != TEXT]
-        for name in names or ():
-            shown = ", ".join(sorted(known))
-            good = name in known or any(pattern_of(one).fullmatch(name) for one in known)
-            require(good, f"{name!r} is not a number of sirtaki.metrics(): {shown}")
-        self._patterns = None if names is None else [pattern_of(name) for name in names]
-        self._prefix = prefix
-        #: A metric may go, such as that of a codec without tensors; loggers need the same names in each epoch.
-        self._seen: dict[str, float] = {}
+        self._selection = MetricSelection(names, prefix)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Adds the metrics."""
         del epoch
         if logs is None:
             return
-        for name, value in metrics().items():
-            if not isinstance(value, str) and self._wants(name):
-                self._seen[self._prefix + name] = 0.0
-                logs[self._prefix + name] = float(value)
-        logs.update({name: value for name, value in self._seen.items() if name not in logs})
-
-    def _wants(self, name: str) -> bool:
-        return self._patterns is None or any(pattern.fullmatch(name) for pattern in self._patterns)
+        logs.update(self._selection.read())
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
