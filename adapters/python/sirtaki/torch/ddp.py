@@ -20,6 +20,7 @@ from sirtaki.local_updates import LocalChoice, local_choice
 from sirtaki.torch._ddp.bucket_reducer import BucketReducer
 from sirtaki.torch._ddp.copies import is_copy
 from sirtaki.torch._ddp.handle import Acceleration
+from sirtaki.torch._ddp.loaded_states import loaded_states
 from sirtaki.torch._ddp.optimizer_part import OptimizerPart, divide
 from sirtaki.torch._ddp.texts import (
     DISTRIBUTED_TWICE,
@@ -150,6 +151,7 @@ def _attach(
     every = {param: name for name, param in wrapper.module.named_parameters()}
     for one, part in pairs:
         extend_optimizer(one, part, every, correction, local)
+        loaded_states.give_to(one)
     if local is not None:
         reducer.guard_steps()
     handle = Acceleration(reducer, [one for one, _ in pairs])

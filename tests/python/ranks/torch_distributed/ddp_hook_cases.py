@@ -33,6 +33,7 @@ from ranks.torch_distributed.ddp_support import (
     with_distributed_optimizer,
     wrapped,
 )
+from sirtaki.torch._ddp.loaded_states import loaded_states
 from sirtaki.torch.ddp import accelerate
 
 
@@ -357,6 +358,35 @@ def case_checkpoints_hold_residuals() -> None:
         plain.load_state_dict({key: saved[key] for key in ("state", "param_groups")})
         accelerate(third, compression=codec).load_state_dict({"sirtaki": saved["sirtaki"]})
         equal(train(third, plain, range(4, 8)), model)
+
+
+def case_one_rank_saves_the_residuals_of_all() -> None:
+    """The state is loaded before accelerate(), as trainers do."""
+    loaded_states.watch()
+    model, optimizer, handle = accelerated(TWOBIT)
+    train(model, optimizer, range(4))
+    own = handle.state_dict()["sirtaki"]["owed"]
+    handle.prepare_checkpoint()
+    kept = [copy.deepcopy((model.module.state_dict(), optimizer.state_dict()))]
+    assert kept[0][1]["sirtaki"]["owed"].keys() == own.keys() == handle.state_dict()["sirtaki"]["owed"].keys()
+    for name, total in kept[0][1]["sirtaki"]["owed"].items():
+        torch.testing.assert_close(total, hvd.allreduce(own[name], op=hvd.Sum))
+    train(model, optimizer, range(4, 5))
+    assert optimizer.state_dict()["sirtaki"]["rank"] == dist.get_rank(), "after a step the residuals are its own again"
+
+    dist.broadcast_object_list(kept)
+    again = wrapped()
+    again.module.load_state_dict(kept[0][0])
+    resumed = sgd(again)
+    resumed.load_state_dict(kept[0][1])
+    accelerate(again, resumed, compression=TWOBIT)
+    resumed.prepare_checkpoint()
+    before = resumed.state_dict()["sirtaki"]
+    assert before.keys() == kept[0][1]["sirtaki"].keys(), "a checkpoint before the first step has them"
+    train(again, resumed, range(4, 5))
+    equal_on_all(again)
+    for p, q in zip(again.module.parameters(), model.module.parameters(), strict=True):
+        torch.testing.assert_close(p, q, atol=0.05, rtol=0.1)
 
 
 def case_checkpoints_of_torch_hold_residuals() -> None:

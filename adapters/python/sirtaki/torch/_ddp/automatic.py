@@ -20,8 +20,7 @@ from sirtaki import basics
 from sirtaki.compression import option_text
 from sirtaki.errors import require
 from sirtaki.local_updates import local_choice
-from sirtaki.torch._optimizer.local_sgd import KEY as LOCAL_KEY
-from sirtaki.torch._optimizer.residuals import KEY
+from sirtaki.torch._ddp.loaded_states import loaded_states
 from sirtaki.torch._optimizer_class import DistributedMarker
 from sirtaki.torch.compression import Compression
 from sirtaki.torch.ddp import accelerate, has_part
@@ -34,8 +33,6 @@ class _Automatic:
     def __init__(self) -> None:
         self._watches = False
         self._seen: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
-        #: Additions in states that optimizers have loaded before they were known.
-        self._loaded: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKeyDictionary()
 
     def watch(self) -> None:
         """Looks at every model from its next forward pass on. Again: does nothing."""
@@ -43,7 +40,6 @@ class _Automatic:
             return
         self._watches = True
         plain: Any = DistributedDataParallel.forward
-        plain_load: Any = Optimizer.load_state_dict
 
         @functools.wraps(plain)
         def forward(model: DistributedDataParallel, *inputs: Any, **kwargs: Any) -> Any:
@@ -52,16 +48,9 @@ class _Automatic:
                 self._look_at(model)
             return plain(model, *inputs, **kwargs)
 
-        @functools.wraps(plain_load)
-        def load_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-            added = {key: state_dict[key] for key in (KEY, LOCAL_KEY) if key in state_dict}
-            if added and not isinstance(optimizer, DistributedMarker):
-                self._loaded[optimizer] = added
-            plain_load(optimizer, state_dict)
-
         # The forward pass of the model inside is still compiled.
         DistributedDataParallel.forward = torch.compiler.disable(forward, recursive=False)  # type: ignore[method-assign]
-        Optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign]
+        loaded_states.watch()
 
     @torch.compiler.disable
     def _look_at(self, model: DistributedDataParallel) -> None:
@@ -82,12 +71,8 @@ class _Automatic:
             found = []
         accelerate(model, found, compression=Compression.none)
         for optimizer in found:
-            loaded = self._loaded.pop(optimizer, {})
-            if KEY in loaded:
-                optimizer._sirtaki.residuals.load(loaded[KEY])
             if optimizer._sirtaki_local is not None:
                 optimizer._sirtaki_local.may_lack_state = True
-                optimizer._sirtaki_local.load(loaded.get(LOCAL_KEY))
 
 
 _automatic = _Automatic()

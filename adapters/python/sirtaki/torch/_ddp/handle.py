@@ -65,6 +65,15 @@ class Acceleration:
         """Returns the statistics of local updates of the first optimizer; {} without local_updates."""
         return self._optimizers[0].local_stats() if self._optimizers else {}
 
+    def prepare_checkpoint(self) -> None:
+        """Makes the states of one rank a checkpoint for all, until the next step. Collective.
+
+        It calls drain() and sums the residuals of all ranks for state_dict(), of the optimizers and of this handle.
+        Call it on all ranks before one of them saves.
+        """
+        self.drain()
+        self._reducer.residuals.gather_for_state()
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the residuals of this rank, for a checkpoint; {} if there are none. Not collective."""
         state = self._reducer.residuals.state()
@@ -73,6 +82,15 @@ class Acceleration:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a result of state_dict(), of this rank or another. Not collective."""
         self._reducer.residuals.load(state_dict.get(KEY))
+
+    def keep_reducer_off(self) -> None:
+        """Switches the reducer of DistributedDataParallel off again while ranks make steps alone. Not collective.
+
+        For trainers that switch it on after each forward pass; a program does not need it.
+        """
+        reducer: Any = self._reducer
+        if reducer.is_off():
+            reducer.follow_parts()
 
     def remove(self) -> None:
         """Ends compression and local updates; the process group averages later gradients. Collective.

@@ -200,6 +200,11 @@ class PartResiduals:
             return states[0]
         return {_PARTS: states} if any(state is not None for state in states) else None
 
+    def gather_for_state(self) -> None:
+        """Lets state() return the sums of the residuals of all ranks until the next step. Collective."""
+        for part in self._parts:
+            part.residuals.gather_for_state()
+
     def load(self, state: dict[str, Any] | None) -> None:
         """Loads a result of state() with as many parts. Not collective. Raises InvalidArgumentError for another."""
         count = len(self._parts)

@@ -86,6 +86,16 @@ class CheckpointMethods:
         self._sirtaki.check_between_steps("gather_state()")
         return self._sirtaki_state(self._sirtaki.residuals.gather())
 
+    def prepare_checkpoint(self) -> None:
+        """Makes state_dict() of one rank a checkpoint for all, until the next step. Collective.
+
+        It calls drain() and sums the residuals of all ranks. Call it on all ranks before one of them saves.
+        """
+        self.wait()  # type: ignore[attr-defined]
+        self._sirtaki.check_between_steps("prepare_checkpoint()")
+        self.drain()  # type: ignore[attr-defined]
+        self._sirtaki.residuals.gather_for_state()
+
     def _sirtaki_state(self, residual_state: dict[str, Any] | None) -> dict[str, Any]:
         state = user_methods(self).state_dict()
         local = None if self._sirtaki_local is None else self._sirtaki_local.state()

@@ -45,12 +45,23 @@ class ResidualStore:
         self._stream: Any = None
         self._slots: list[int] = []
         self._loaded: dict[str, Any] | None = None
-        #: Steps of the training so far, for densities that warm up.
-        self.steps = 0
+        self._steps = 0
+        #: Result of gather() for state() until the next step, in a list of one; [] if there is none.
+        self._gathered: list[dict[str, Any] | None] = []
         #: Value of `steps` at which the stream had no residuals.
         self._taken_at = -1
 
     # ---- the stream ----
+
+    @property
+    def steps(self) -> int:
+        """Steps of the training so far, for densities that warm up."""
+        return self._steps
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._steps = steps
+        self._gathered = []
 
     @property
     def has_loaded_state(self) -> bool:
@@ -106,6 +117,8 @@ class ResidualStore:
         """Returns residuals and codec state of this rank; None if there are none. Not collective, not during a step."""
         if self._loaded is not None:
             return self._loaded
+        if self._gathered:
+            return self._gathered[0]
         report = self.report()
         residuals = {self._names[i]: self._residual(i) for i in self._with_residual(report)}
         codec_state = self._codec_state(report)
@@ -117,10 +130,16 @@ class ResidualStore:
     def gather(self) -> dict[str, Any] | None:
         """Returns the sum of the residuals of all ranks. Collective."""
         if self._stream is None:
-            return None
+            loaded = self._loaded
+            return loaded if loaded is not None and loaded["rank"] == ALL else None
         totals = self._sum({i: self._residual(i) for i in self._with_residual_on_any_rank()})
         residuals = {self._names[i]: total for i, total in totals.items()}
         return {"rank": ALL, "size": self._options.size, "steps": self.steps, "owed": residuals} if residuals else None
+
+    def gather_for_state(self) -> None:
+        """Lets state() return the sum of the residuals of all ranks until the next step. Collective."""
+        if not self._gathered and self._loaded is None:
+            self._gathered = [self.gather()]
 
     def load(self, state: dict[str, Any] | None) -> None:
         """Loads a result of state() or gather(); None clears the residuals. Not collective.
@@ -128,6 +147,7 @@ class ResidualStore:
         Raises:
             InvalidArgumentError: the state does not fit the parameters, or is another rank's after the first step.
         """
+        self._gathered = []
         if state is not None:
             self._check(state)
             self.steps = state.get("steps", 0)
@@ -191,6 +211,7 @@ class ResidualStore:
         to one gradient, so they are scaled by 1 - m.
         """
         state, self._loaded = self._loaded, None
+        self._gathered = []
         momenta: dict[str, float] = {}
         if state is None and self._stream is not None and self._taken_at != self.steps:
             momenta = {row["name"]: row["momentum"] for row in self.report()}
@@ -216,6 +237,7 @@ class ResidualStore:
 
     def drain_mean(self) -> dict[int, Tensor]:
         """Returns the means of the residuals by index of the parameter, and clears the residuals. Collective."""
+        self._gathered = []
         if self._stream is None:
             return {}
         residuals = {i: self._residual(i) for i in self._with_residual_on_any_rank()}
