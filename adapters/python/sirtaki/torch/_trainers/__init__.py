@@ -1,0 +1,1 @@
+"""Parts of the doors for trainers of other libraries."""
