@@ -37,8 +37,14 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
 TENSORFLOW_SAYS = re.compile(r"absl::InitializeLog|oneDNN")
 #: Modules that other examples import.
 MODULES = {"fashion_mnist.py", "demo_baselines.py"}
-#: Tested by tests/python/test_horovod.py and test_torch_distributed.py, which start them with their own launchers.
-ELSEWHERE = {"horovod_style.py", "pytorch_ddp.py"}
+#: Tested by test_horovod.py, test_torch_distributed.py and test_compat_trainers.py, each with a launcher of its own.
+ELSEWHERE = {
+    "horovod_style.py",
+    "huggingface_fashion_mnist.py",
+    "lightning_fashion_mnist.py",
+    "pytorch_ddp.py",
+    "ray_fashion_mnist.py",
+}
 
 
 def test_every_example_is_tried() -> None:
