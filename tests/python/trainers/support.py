@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -19,6 +21,25 @@ def make_model() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
 
 
+def make_wide_model() -> nn.Module:
+    """Returns a model with a matrix that codecs compress."""
+    return nn.Sequential(nn.Linear(8, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2))
+
+
+def require_equal(model: nn.Module) -> None:
+    """Requires the same parameters on all ranks."""
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    gathered = [torch.empty_like(flat) for _ in range(2)]
+    torch.distributed.all_gather(gathered, flat)
+    assert torch.equal(*gathered), "ranks have other parameters"
+
+
+def require_state(state: dict[str, Any], local: bool) -> None:
+    """Requires residuals of all ranks, or the state of local updates, in the state of an optimizer in a checkpoint."""
+    assert ("sirtaki.local" in state) == local, state.keys()
+    assert local or (state["sirtaki"]["rank"] == -1 and state["sirtaki"]["owed"]), state.get("sirtaki")
+
+
 def check(model: nn.Module, losses: list[float]) -> str:
     """Checks the backend, that all ranks have equal parameters, and that the loss fell; rank 0 prints the result."""
     import sirtaki
@@ -26,10 +47,7 @@ def check(model: nn.Module, losses: list[float]) -> str:
     distributed = torch.distributed
     assert distributed.get_backend() == "sirtaki", distributed.get_backend()
     assert sirtaki.size() == distributed.get_world_size() == 2
-    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
-    gathered = [torch.empty_like(flat) for _ in range(2)]
-    distributed.all_gather(gathered, flat)
-    assert torch.equal(*gathered), "ranks have other parameters"
+    require_equal(model)
     assert losses[-1] < losses[0], losses
     moved = int(sirtaki.stats()["ops.completed"])
     assert moved > 30, f"only {moved} operations went over Sirtaki"
