@@ -70,8 +70,7 @@ def test_example_of_a_trainer(example: str, tmp_path: Path, record_property: Rec
     library, arguments = EXAMPLES[example]
     program = (str(ROOT / "examples" / example), *(str(tmp_path) if a == "FOLDER" else a for a in arguments))
     said = run(library, program, tmp_path, record_property)
-    assert len(re.findall(r"test accuracy [\d.]+%, steps of [\d.]+ s", said)) == 1, said[-6000:]
-    assert re.search(r"a merge every 4 steps|every step averages", said) or library == "Ray Train", said[-6000:]
+    assert re.search(r"test accuracy [\d.]+%, steps of [\d.]+ s", said), said[-6000:]
 
 
 def run(library: str, program: tuple[str, ...], tmp_path: Path, record_property: Record) -> str:

@@ -41,7 +41,7 @@ class StrategyMethods:
 
     #: Arguments of accelerate().
     sirtaki_choices: dict[str, Any]
-    #: Handle of the model while it is trained; see sirtaki.torch.ddp.
+    #: Handle of the model, from the first fit() on; see sirtaki.torch.ddp.
     acceleration: Acceleration | None = None
 
     def setup(self: Any, trainer: Any) -> None:
@@ -50,6 +50,8 @@ class StrategyMethods:
         require(all(one is None for one in given), _HOOK)
         _plain(self).setup(trainer)
         if trainer.state.fn == "fit":
+            # Lightning drops the wrapper after fit(), and the report at the end has the codecs while it exists.
+            self.sirtaki_wrapper = self.model
             self.acceleration = accelerate(self.model, self.optimizers, **self.sirtaki_choices)
 
     def optimizer_step(self: Any, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
