@@ -14,6 +14,7 @@ HOOK = "torch_distributed.ddp_hook_cases"
 MISUSE = "torch_distributed.ddp_misuse_cases"
 NONFINITE = "torch_distributed.ddp_nonfinite_cases"
 OPTIONS = "torch_distributed.ddp_option_cases"
+COMPILE = "torch_distributed.ddp_compile_cases"
 LIFETIME = "torch_distributed.ddp_lifetime_cases"
 LOCAL = "torch_distributed.ddp_local_cases"
 LOCAL_OPTIONS = "torch_distributed.ddp_local_option_cases"
@@ -29,6 +30,11 @@ def test_results(np: int, case: str) -> None:
 @pytest.mark.parametrize("np", [3])
 def test_misuse(np: int, case: str) -> None:
     check_case(MISUSE, np, case)
+
+
+@pytest.mark.parametrize("case", case_names(COMPILE))
+def test_models_compiled_in_regions(case: str) -> None:
+    check_case(COMPILE, 2, case)
 
 
 @pytest.mark.parametrize("case", case_names(LIFETIME))

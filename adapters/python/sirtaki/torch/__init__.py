@@ -15,6 +15,7 @@ from sirtaki.local_updates import LocalUpdates, Outer
 from sirtaki.process_sets import *  # noqa: F403
 from sirtaki.torch import elastic
 from sirtaki.torch import ops as _ops
+from sirtaki.torch._compile import compile
 from sirtaki.torch._reducescatter import (
     grouped_reducescatter,
     grouped_reducescatter_async,
@@ -50,6 +51,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "compile",
     "elastic",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
