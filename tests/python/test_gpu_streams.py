@@ -17,7 +17,6 @@ from sirtaki.torch import _adapter, _cuda  # noqa: E402
 from sirtaki.torch._optimizer.gradient_layout import Layout  # noqa: E402
 from sirtaki.torch._optimizer.reducer import GradientReducer  # noqa: E402
 from sirtaki.torch._optimizer.step_errors import changed_param_text  # noqa: E402
-from sirtaki.torch.distributed.group import SirtakiGroup  # noqa: E402
 
 
 class PlayedStream:
@@ -178,14 +177,3 @@ def test_a_gradient_on_another_gpu_takes_the_way_that_looks_closer() -> None:
     grad.device = torch.device("cuda", 0)
     hook(mock.Mock(grad=grad))
     reducer._ready.assert_called_once()
-
-
-def test_torch_distributed_refuses_tensors_of_a_gpu() -> None:
-    there = mock.Mock(spec=torch.Tensor, device=torch.device("cuda", 1))
-    place = mock.Mock(label="all_reduce (call 3 of group '0' on rank 2)")
-    group = mock.Mock(_rank=2)
-    with pytest.raises(errors.UnsupportedError, match=r"all_reduce .* on rank 2\): a tensor is on cuda:1, .*CPU"):
-        SirtakiGroup._start(group, place, [((), _Pending((there,), mock.Mock()))], list)
-    group._ops.start.assert_not_called()
-    with pytest.raises(errors.UnsupportedError, match="all_gather on rank 2: a tensor is on cuda:1"):
-        SirtakiGroup._check_sizes(group, "all_gather", True, there, torch.ones(3), "exactly")

@@ -23,7 +23,7 @@ def register() -> None:
 
     if not distributed.is_available() or hasattr(distributed.Backend, _NAME.upper()):
         return
-    distributed.Backend.register_backend(_NAME, _create_group, extended_api=True, devices=["cpu"])
+    distributed.Backend.register_backend(_NAME, _create_group, extended_api=True, devices=["cpu", "cuda"])
     distributed.register_rendezvous_handler(_NAME, _rendezvous)
     if any(name in os.environ for name in _OTHER_LAUNCHERS):
         _handle_env_scheme()

@@ -178,7 +178,7 @@ def case_ddp_equalises_buffers_of_every_type() -> None:
 
 def case_checkpoints_are_saved_beside_the_training() -> None:
     beside = dist.new_group()
-    assert beside._device_types == [torch.device("cpu")]
+    assert torch.device("cpu") in beside._device_types
     made = DistributedDataParallel(model())
     optimizer = torch.optim.AdamW(made.parameters())
     plain_step(made, optimizer, numbers(4, 6, dtype=torch.float64))

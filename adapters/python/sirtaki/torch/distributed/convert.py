@@ -62,14 +62,24 @@ def single(tensors: Tensor | Sequence[Tensor], what: str) -> Tensor:
     return tensors[0]
 
 
-def require_host_memory(what: str, tensors: Iterable[Any]) -> None:
-    """Requires tensors in host memory. Raises UnsupportedError for tensors on a GPU."""
-    for tensor in tensors:
-        if isinstance(tensor, Tensor) and tensor.device.type != "cpu":
+def require_memory(what: str, tensors: Iterable[Any]) -> None:
+    """Requires tensors of one device, the CPU or a CUDA GPU.
+
+    Raises:
+        UnsupportedError: a tensor is on another kind of device.
+        InvalidArgumentError: two tensors are on different devices.
+    """
+    devices = {tensor.device: None for tensor in tensors if isinstance(tensor, Tensor)}  # in order
+    for device in devices:
+        if device.type not in ("cpu", "cuda"):
             raise errors.UnsupportedError(
-                f"{what}: a tensor is on {tensor.device}, and this backend of torch.distributed takes tensors of the "
-                "CPU; copy it with .cpu() first, or use operations of sirtaki.torch, which take tensors of a GPU"
+                f"{what}: a tensor is on {device}, and this backend of torch.distributed takes tensors of CPUs and "
+                "CUDA GPUs; copy it with .cpu() first"
             )
+    require(
+        len(devices) <= 1,
+        f"{what}: tensors are on {' and '.join(map(str, devices))}; those of one call must be on one device",
+    )
 
 
 def flat(tensor: Tensor) -> Tensor:

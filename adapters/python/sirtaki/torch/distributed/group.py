@@ -75,8 +75,22 @@ class SirtakiGroup(ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Devices of supported tensors; libraries of torch ask for them."""
-        return [torch.device("cpu")]
+        """Devices of supported tensors; libraries of torch ask for them, and put objects on the CPU if it is one."""
+        return [torch.device("cpu"), torch.device("cuda")]
+
+    #: Features of a backend; torch asks that of CUDA for them if `device_id` is given.
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    def _get_backend(self, device: torch.device) -> SirtakiGroup:
+        """Returns the group, which is the backend of both kinds of devices. Raises RuntimeError for other kinds."""
+        if torch.device(device).type not in ("cpu", "cuda"):
+            raise RuntimeError(f"backend sirtaki has no tensors on {device}, but those of CPUs and CUDA GPUs")
+        return self
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Returns False: torch allocates the tensors of FSDP."""
+        del device
+        return False
 
     def getGroupName(self) -> str:  # noqa: N802
         """Returns the name that torch gave the group."""
@@ -337,8 +351,7 @@ class SirtakiGroup(ProcessGroup):
     def _start(
         self, place: _CallSlot, work: list[Submission], deliver: WriteOutputs, among: Ops | None = None
     ) -> SirtakiWork:
-        for _, pending in work:
-            convert.require_host_memory(place.label, pending.refs)
+        convert.require_memory(place.label, [tensor for _, pending in work for tensor in pending.refs])
         if torch._C._current_graph_task_id() >= 0:
             warn_in_backward()
         handles = (among or self._ops).start(work) if work else []
@@ -370,6 +383,7 @@ class SirtakiGroup(ProcessGroup):
         self, what: str, source: Tensor, counts: tuple[list[int], list[int]], targets: Sequence[Tensor], opts: Any
     ) -> SirtakiWork:
         sends, receives = counts
+        convert.require_memory(f"{what} on rank {self._rank}", (source, *targets))
         place = self._begin(what, opts)
 
         def deliver(results: list[Any]) -> list[Tensor]:
@@ -422,7 +436,7 @@ class SirtakiGroup(ProcessGroup):
         self._check_sizes(what, tensors[self._rank].numel() == own.numel(), tensors[self._rank], own, "exactly")
 
     def _check_sizes(self, what: str, fits: bool, one: Tensor, other: Tensor, how: str) -> None:
-        convert.require_host_memory(f"{what} on rank {self._rank}", (one, other))
+        convert.require_memory(f"{what} on rank {self._rank}", (one, other))
         if not fits:
             raise InvalidArgumentError(
                 f"{what} on rank {self._rank}: tensors of {list(one.shape)} and {list(other.shape)} do not fit; the "

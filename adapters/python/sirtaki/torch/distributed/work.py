@@ -1,19 +1,26 @@
-"""Work of torch.distributed over handles of Sirtaki: waits, futures, results in the tensors of the caller."""
+"""Work of torch.distributed over handles of Sirtaki: waits, futures, results in the tensors of the caller.
+
+Outputs on a GPU are written on the stream that was current when the collective was called. A wait blocks the host until
+the network is done, and makes the current stream wait for the outputs.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch import Tensor, distributed
 from torch.futures import Future
 
 from sirtaki import errors
 from sirtaki.ops import GroupHandle
 from sirtaki.pump import pump
+from sirtaki.torch._cuda import CudaQueue
 from sirtaki.torch.distributed.convert import no_compile
 
 #: Writes the results of the operations, in their order, to the outputs of the caller, and returns the outputs.
@@ -28,6 +35,8 @@ class Call:
         self.label = label
         self.timeout = timeout
         self._handle = handle
+        queues = {one.queue.address: one.queue for one in handle.handles if isinstance(one.queue, CudaQueue)}
+        self._queues = list(queues.values())
         self._deliver: WriteOutputs | None = deliver
         # Reentrant: the garbage collector may drop a work, which finishes its call, at any line here.
         self._lock = threading.RLock()
@@ -39,12 +48,25 @@ class Call:
         """True when results or an error are available."""
         return self._deliver is None
 
+    @property
+    def devices(self) -> list[torch.device]:
+        """GPUs of the tensors."""
+        return list({queue.device: None for queue in self._queues})
+
+    @contextmanager
+    def on_streams(self) -> Iterator[None]:
+        """Makes the streams current on which the collective was called, on this thread."""
+        with ExitStack() as stack:
+            for queue in self._queues:
+                stack.enter_context(queue.using())
+            yield
+
     def is_done(self) -> bool:
         """Returns True if finish() would not block."""
         return self.finished or self._handle.poll()
 
     def finish(self, timeout: float | None = None) -> list[Tensor]:
-        """Waits, writes the outputs and returns them; the same on every call.
+        """Waits, writes the outputs and returns them; the same on every call. The current stream waits for them, too.
 
         Args:
             timeout: seconds; None: the timeout of the call.
@@ -63,6 +85,9 @@ class Call:
             self._lock.release()
         if self._error is not None:
             raise self._error
+        # Each caller may use another stream.
+        for queue in self._queues:
+            queue.follow()
         return self._result
 
     def on_done(self, callback: Callable[[], None]) -> None:
@@ -79,7 +104,8 @@ class Call:
 
     def _run(self, deliver: WriteOutputs, seconds: float) -> None:
         try:
-            self._result = deliver(self._handle.wait(seconds))
+            with self.on_streams():
+                self._result = deliver(self._handle.wait(seconds))
         except TimeoutError:
             raise self.deadline_error(seconds) from None
         except errors.SirtakiError as error:
@@ -100,7 +126,7 @@ class SirtakiWork(_Base):
         self._watched = False  # a future will finish it
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Blocks until the outputs are written; always returns True.
+        """Blocks until the outputs are written or, on a GPU, queued before later work; always returns True.
 
         Args:
             timeout: the limit; None and 0 mean the timeout of the call or, without one, of the group.
@@ -141,7 +167,8 @@ class SirtakiWork(_Base):
     def get_future(self) -> Future[list[Tensor]]:
         """Returns a future of the outputs. An error or the timeout ends it as RuntimeError with the same text."""
         call = self._call
-        outcome: Future[list[Tensor]] = Future()
+        # A future must know its GPUs before: torch makes consumers wait for the streams of these.
+        outcome: Future[list[Tensor]] = Future(devices=call.devices or None)
         ended = threading.Lock()  # held by the first of timeout and result
 
         def expire() -> None:
@@ -152,12 +179,13 @@ class SirtakiWork(_Base):
             forget()
             if not ended.acquire(blocking=False):
                 return
-            try:
-                result = call.finish()
-            except Exception as error:
-                outcome.set_exception(error)
-            else:
-                outcome.set_result(result)
+            with call.on_streams():
+                try:
+                    result = call.finish()
+                except Exception as error:
+                    outcome.set_exception(error)
+                else:
+                    outcome.set_result(result)
 
         # The C++ of torch takes an exception set here for a result; one raised by a callback is an error there, too.
         checked = outcome.then(lambda done: done.value())
