@@ -15,6 +15,7 @@ BENCHMARKS = (
     "scale_sim",
     "idle",
     "kernels",
+    "compiled",
     "compressed_allreduce",
     "methods",
     "ladder",
