@@ -213,6 +213,20 @@ def test_auto_spares_optimizers_that_need_all_elements() -> None:
         assert suited(left, adam) == left
 
 
+def test_auto_knows_the_kind_of_each_optimizer() -> None:
+    params = [torch.nn.Parameter(torch.zeros(2, 2))]
+
+    class Shampoo(torch.optim.Optimizer):
+        """An optimizer of a package."""
+
+    optim = torch.optim
+    kinds = {optim.SGD: "sgd", optim.AdamW: "adam", optim.Muon: "other", optim.Adafactor: "other", Shampoo: "other"}
+    for made, kind in kinds.items():
+        optimizer = made(params, {}) if made is Shampoo else made(params, lr=0.1)
+        assert suited("auto", optimizer) == ("auto" if kind == "sgd" else f"auto:optimizer={kind}")
+    assert suited("auto", None) == "auto:optimizer=other"
+
+
 def test_the_table_of_layers_is_aligned() -> None:
     common = {"recipe": "dense", "density": 1.0, "wire_bytes": 400, "ratio": 1.0, "owed_norm": 0.0}
     sparse = {"recipe": "gather", "density": 0.01, "wire_bytes": 25_157, "ratio": 15.9, "owed_norm": 0.25}
