@@ -18,6 +18,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from sirtaki import errors
+from sirtaki.torch._optimizer.shards import like_whole, local_of
 from sirtaki.torch._optimizer_class import user_methods
 
 State = dict[str, Any]
@@ -66,6 +67,7 @@ def extract_tensors(state: State, devices: list[torch.device]) -> tuple[State, l
     tensors: list[Tensor] = []
 
     def take(value: Any, device: torch.device | None) -> Any:
+        value = local_of(value)
         plain = type(value) in (Tensor, Parameter) and value.layout == torch.strided and not value.is_quantized
         if not plain:
             return value
@@ -129,7 +131,17 @@ def install_state(optimizer: Optimizer, state: State) -> None:
     numbers, params = (chain.from_iterable(g["params"] for g in side) for side in (sent, groups))
     by_number = dict(zip(numbers, params, strict=True))
     placed: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
-    placed.update((by_number.get(number, number), value) for number, value in state["state"].items())
+    for number, value in state["state"].items():
+        param = by_number.get(number, number)
+        placed[param] = map_leaves(value, lambda leaf, param=param: _like_param(leaf, param))
     own = [{key: group[key] for key in ("params", "param_names") if key in group} for group in groups]
     made = [{**group, **kept} for group, kept in zip(sent, own, strict=True)]
     optimizer.__setstate__({"state": placed, "param_groups": made})
+
+
+def _like_param(value: Any, param: Any) -> Any:
+    """Returns a sharded tensor for one in the shape of the part of a sharded parameter; any other value itself."""
+    local = local_of(param)
+    if local is param or not isinstance(value, Tensor) or value.dim() == 0 or value.shape != local.shape:
+        return value
+    return like_whole(value, param)

@@ -21,6 +21,7 @@ from torch.autograd.function import BackwardCFunction
 from sirtaki import _core, errors
 
 _NODE = BackwardCFunction.apply.__code__
+_AUTOGRAD = vars(torch.autograd)
 
 
 class BackwardParticipant(Protocol):
@@ -121,9 +122,12 @@ def _add_to_end(member: BackwardParticipant) -> None:
 def _outermost_function() -> Any:
     """Returns the autograd function whose backward() contains the outermost nested backward; None without nesting."""
     found: FrameType | None = None
+    # A function without a backward inside, such as one of FSDP that runs hooks, is a part of the running one.
+    runs = False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code is _NODE:
+        runs = runs or frame.f_globals is _AUTOGRAD
+        if runs and frame.f_code is _NODE:
             found = frame
         frame = frame.f_back
     return None if found is None else found.f_locals["self"]

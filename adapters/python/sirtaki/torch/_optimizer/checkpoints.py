@@ -24,6 +24,7 @@ from sirtaki.torch._optimizer.local_sgd import KEY as LOCAL_KEY
 from sirtaki.torch._optimizer.local_sgd import LocalSgd
 from sirtaki.torch._optimizer.reducer import GradientReducer
 from sirtaki.torch._optimizer.residuals import KEY
+from sirtaki.torch._optimizer.shards import whole_of
 from sirtaki.torch._optimizer_class import user_methods
 
 _MODULE = "torch.distributed.checkpoint.state_dict"
@@ -164,7 +165,7 @@ def _split_by_param(
         part["local"] = local if i == 0 else None
         buffer = io.BytesIO()
         torch.save(part, buffer)
-        found[param] = buffer.getvalue()
+        found[whole_of(param)] = buffer.getvalue()
     return found
 
 
@@ -195,8 +196,8 @@ def _merge_params(reducer: GradientReducer, entries: _Entries) -> tuple[dict[str
     residual_state: dict[str, Any] = {key: {} for key in _BY_PARAM}
     local = None
     for name, param in zip(reducer.names, reducer.params, strict=True):
-        if param in rank_entries:
-            part = torch.load(io.BytesIO(rank_entries[param]), map_location="cpu", weights_only=True)
+        if (whole := whole_of(param)) in rank_entries:
+            part = torch.load(io.BytesIO(rank_entries[whole]), map_location="cpu", weights_only=True)
             residual_state.update(part["about"])
             local = part["local"] if local is None else local
             by_param = {key: {**residual_state[key], name: part[key]} for key in _BY_PARAM if part[key] is not None}

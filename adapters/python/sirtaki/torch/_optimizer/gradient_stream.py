@@ -21,6 +21,7 @@ from sirtaki.torch._optimizer.backward_end import interruptible_wait, was_interr
 from sirtaki.torch._optimizer.gradient_layout import StreamOpening
 from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.residuals import ResidualStore
+from sirtaki.torch._optimizer.shards import whole_of
 from sirtaki.torch._optimizer.step_errors import unequal_params_text
 from sirtaki.torch._profiling import profiled
 
@@ -117,7 +118,7 @@ class GradientStream:
             return set()
         flags = self._stream.used()
         places = zip(self.params, self._slots, strict=True)
-        return {id(param) for param, slot in places if slot >= 0 and flags[slot] == _STEP}
+        return {id(whole_of(param)) for param, slot in places if slot >= 0 and flags[slot] == _STEP}
 
     def skips(self, error: BaseException) -> bool:
         """Returns True if the option compression.nonfinite skips a step with this error, on all ranks."""

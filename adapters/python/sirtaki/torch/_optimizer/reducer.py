@@ -22,6 +22,7 @@ from sirtaki.ops import ReduceOp
 from sirtaki.torch._optimizer.backward_end import call_at_backward_end, interruptible_wait, was_interrupted
 from sirtaki.torch._optimizer.gradient_stream import GradientStream
 from sirtaki.torch._optimizer.options import ReducerOptions
+from sirtaki.torch._optimizer.shards import whole_of
 from sirtaki.torch._optimizer.step import Deferred, StepBuffers, start_gather
 from sirtaki.torch._optimizer.step_errors import (
     SUPERSEDED,
@@ -60,12 +61,12 @@ class GradientReducer(GradientStream):
         #: True while this rank makes steps by itself and sends no gradients.
         self.alone = False
         self._no_sync_depth = 0
-        self._known = {id(p) for p in params}
+        self._known = {id(whole_of(p)) for p in params}
         self._superseded = False
         #: Backward of another rank does not reach these parameters, so step() waits with sync="backward", too.
         self._late = False
         self._reset()
-        param_owners.claim(self, params)
+        param_owners.claim(self, [whole_of(p) for p in params])
         self._hooks = [self._hook(i) for i in range(len(params))]
 
     # ---- what the optimizer calls ----
