@@ -218,6 +218,14 @@ Result<engine::OpSpec> to_op(const sirtaki_request_args& given) {
   return op;
 }
 
+Result<std::vector<Rank>> to_ranks(const std::int32_t* ranks, std::int32_t count, const std::string& what) {
+  if (ranks == nullptr) {
+    return std::vector<Rank>();
+  }
+  SRT_TRY(check_ranks_count(count, what));
+  return std::vector<Rank>(ranks, ranks + count);
+}
+
 Result<engine::StreamSpec> to_stream(const sirtaki_stream_args& given) {
   SRT_ASSIGN(const sirtaki_stream_args args, known_stream(&given));
   if (args.name == nullptr || args.name[0] == '\0') {
@@ -244,10 +252,7 @@ Result<engine::StreamSpec> to_stream(const sirtaki_stream_args& given) {
     return bad(args.name, "first_step of the stream is " + std::to_string(args.first_step));
   }
   spec.first_step = static_cast<std::uint64_t>(args.first_step);
-  if (args.ranks != nullptr) {
-    SRT_TRY(check_ranks_count(args.ranks_count, args.name));
-    spec.ranks.assign(args.ranks, args.ranks + args.ranks_count);
-  }
+  SRT_ASSIGN(spec.ranks, to_ranks(args.ranks, args.ranks_count, args.name));
   spec.tensors.reserve(static_cast<std::size_t>(args.count));
   for (int i = 0; i < args.count; ++i) {
     if (args.names[i] == nullptr) {

@@ -31,6 +31,9 @@ Result<TensorView> to_view(const sirtaki_tensor& given, const std::string& what)
 Result<engine::OpSpec> to_op(const sirtaki_request_args& given);
 Result<engine::StreamSpec> to_stream(const sirtaki_stream_args& given);
 
+// Returns the ranks of a process set; none if `ranks` is NULL, which stands for all.
+Result<std::vector<Rank>> to_ranks(const std::int32_t* ranks, std::int32_t count, const std::string& what);
+
 // Returns a timeout given in milliseconds; a negative one waits without limit.
 Duration to_duration(std::int64_t timeout_ms);
 // Returns the status of a wait whose timeout has passed.

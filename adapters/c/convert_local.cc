@@ -92,6 +92,7 @@ Result<local_updates::LocalOptions> to_local_options(const sirtaki_local_args& g
   }
   SRT_ASSIGN(local_updates::LocalOptions options, to_interval(args));
   options.name = args.name;
+  SRT_ASSIGN(options.ranks, to_ranks(args.ranks, args.ranks_count, args.name));
   options.fragments = args.fragments;
   options.merge = args.merge == SIRTAKI_MERGE_OVERWRITE ? local_updates::MergeRule::kOverwrite
                                                         : local_updates::MergeRule::kCorrected;

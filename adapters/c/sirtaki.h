@@ -336,7 +336,7 @@ enum { SIRTAKI_OUTER_NONE = 0, SIRTAKI_OUTER_MOMENTUM = 1, SIRTAKI_OUTER_NESTERO
 
 typedef struct {
   uint32_t struct_size;
-  const char* name;     /* the same on all ranks and unique among open trainings */
+  const char* name;     /* the same on all ranks and unique among open trainings of the process set */
   const char* interval; /* a number of steps, or a policy with its parameters: "auto", "qsr:base=4" */
   /* Used with interval = "callable". Returns the number of steps of the next round, the same on all ranks; less than 1
    * is an error. `round` is a JSON object with the measurements of all ranks. */
@@ -357,6 +357,10 @@ typedef struct {
   /* Codec for differences of models (docs/compression.md). NULL: of the policy; "": uncompressed; "auto" with an
    * interval "auto:compress=on": float32, 8, 2 or 1 bits an element, as many as the link allows. */
   const char* codec;
+  /* Process set that trains together, like sirtaki_request_args.ranks; NULL: all. Ranks in outcomes, statistics and
+   * texts of these local updates are places in the set. */
+  const int32_t* ranks;
+  int32_t ranks_count;
 } sirtaki_local_args;
 
 typedef struct {

@@ -19,8 +19,9 @@ namespace {
 using PyParameter = std::tuple<std::string, PyTensor>;
 // (name, memory, merge rule, index of the buffer with the means or -1)
 using PyBuffer = std::tuple<std::string, PyTensor, int, int>;
-// (fragments, merge, outer, outer_lr, outer_momentum, codec or None)
-using PyHow = std::tuple<int, int, int, double, double, std::optional<std::string>>;
+// (fragments, merge, outer, outer_lr, outer_momentum, codec or None, ranks or None)
+using PyHow =
+    std::tuple<int, int, int, double, double, std::optional<std::string>, std::optional<std::vector<std::int32_t>>>;
 // (average_gradients, reset_optimizer, equalize_optimizer, donor, decisions, steps, delay, model_changed)
 using PyOutcome = std::tuple<bool, bool, bool, int, int, std::int64_t, std::int64_t, bool>;
 
@@ -55,7 +56,7 @@ class Local {
       rules.push_back(rule);
       means.push_back(mean);
     }
-    const auto& [fragments, merge, outer, outer_lr, outer_momentum, codec] = how;
+    const auto& [fragments, merge, outer, outer_lr, outer_momentum, codec, ranks] = how;
     sirtaki_local_args args{};
     args.struct_size = sizeof(args);
     args.name = name.c_str();
@@ -76,6 +77,10 @@ class Local {
     args.outer_lr = outer_lr;
     args.outer_momentum = outer_momentum;
     args.codec = codec ? codec->c_str() : nullptr;
+    if (ranks) {
+      args.ranks = ranks->data();
+      args.ranks_count = static_cast<std::int32_t>(ranks->size());
+    }
     blocking([&] { return sirtaki_local_open(&args, &local_); });
   }
   ~Local() { close(); }

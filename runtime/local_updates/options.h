@@ -30,7 +30,8 @@ struct OuterOptions {
 };
 
 struct LocalOptions {
-  std::string name = "local";  // prefix of streams and operations; unique in a job
+  std::string name = "local";    // prefix of streams and operations; unique among those of its ranks
+  std::vector<Rank> ranks = {};  // that train together, in ascending order; empty: all. See OpSpec; not in the digest
   IntervalOptions interval;
   int fragments = 0;  // pieces of the model, merged one after another; 0: of 4 MiB, at most 8
   MergeRule merge = MergeRule::kCorrected;

@@ -31,13 +31,22 @@ TensorView view_of(std::span<float> data) {
 
 }  // namespace
 
-SessionExchange::SessionExchange(engine::Session& session, std::string name)
-    : session_(session), name_(std::move(name)) {}
+SessionExchange::SessionExchange(engine::Session& session, const LocalOptions& options)
+    : session_(session), name_(options.name), ranks_(options.ranks) {}
+
+Rank SessionExchange::rank() const {
+  const auto place = std::ranges::find(ranks_, session_.rank());
+  return ranks_.empty() ? session_.rank() : static_cast<Rank>(place - ranks_.begin());
+}
+
+int SessionExchange::size() const {
+  return ranks_.empty() ? session_.membership().size() : static_cast<int>(ranks_.size());
+}
 
 Result<std::unique_ptr<SessionExchange>> SessionExchange::open(engine::Session& session, const LocalModel& model,
                                                                const LocalOptions& options) {
   SRT_TRY(check(options));
-  auto exchange = std::unique_ptr<SessionExchange>(new SessionExchange(session, options.name));
+  auto exchange = std::unique_ptr<SessionExchange>(new SessionExchange(session, options));
   for (const FragmentLayout& layout : model.fragments) {
     SRT_TRY(exchange->open_fragment(model, layout, options));
   }
@@ -49,6 +58,7 @@ Status SessionExchange::open_fragment(const LocalModel& model, const FragmentLay
   Fragment fragment;
   engine::StreamSpec spec;
   spec.name = name_ + "." + std::to_string(fragments_.size());
+  spec.ranks = ranks_;
   spec.reduce_op = ReduceOp::kSum;
   for (const int index : layout.tensors) {
     const LocalTensor& tensor = model.tensors[static_cast<std::size_t>(index)];
@@ -103,6 +113,7 @@ Status SessionExchange::post(Channel channel, ConstBytes mine) {
   engine::OpSpec op;
   op.kind = OpKind::kAllgather;
   op.name = channel_name(name_, channel);
+  op.ranks = ranks_;
   op.input = {posted.mine->data(), static_cast<std::int64_t>(posted.mine->size()), DType::kU8, {}};
   op.dims = {op.input.numel};
   std::vector<engine::OpSpec> ops;
@@ -211,10 +222,11 @@ Status SessionExchange::broadcast(Rank root, Bytes data, Duration timeout) {
   engine::OpSpec op;
   op.kind = OpKind::kBroadcast;
   op.name = name_ + ".repair";
+  op.ranks = ranks_;
   op.input = {copy->data(), static_cast<std::int64_t>(copy->size()), DType::kU8, {}};
   op.output = op.input;
   op.dims = {op.input.numel};
-  op.root = root;
+  op.root = ranks_.empty() ? root : ranks_[static_cast<std::size_t>(root)];
   std::vector<engine::OpSpec> ops;
   ops.push_back(std::move(op));
   SRT_ASSIGN(const auto requests, session_.submit(std::move(ops)));

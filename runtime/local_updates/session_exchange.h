@@ -28,8 +28,9 @@ class SessionExchange final : public LocalExchange {
                                                        const LocalOptions& options);
   ~SessionExchange() override;
 
-  Rank rank() const override { return session_.rank(); }
-  int size() const override { return session_.membership().size(); }
+  // Ranks of a process set are counted from 0, in its order.
+  Rank rank() const override;
+  int size() const override;
   TimePoint now() const override;
   Status post(Channel channel, ConstBytes mine) override;
   std::optional<Result<Reports>> received(Channel channel, Duration timeout) override;
@@ -54,7 +55,7 @@ class SessionExchange final : public LocalExchange {
     bool has_residual = false;          // its codec has a compression error
   };
 
-  SessionExchange(engine::Session& session, std::string name);
+  SessionExchange(engine::Session& session, const LocalOptions& options);
   Status open_fragment(const LocalModel& model, const FragmentLayout& layout, const LocalOptions& options);
   StreamId stream_of(const Fragment& fragment) const {
     return fragment.streams[static_cast<std::size_t>(fragment.encoding)];
@@ -63,6 +64,7 @@ class SessionExchange final : public LocalExchange {
 
   engine::Session& session_;
   const std::string name_;
+  const std::vector<Rank> ranks_;  // empty: all
   std::vector<Fragment> fragments_;
   std::map<Channel, Posted> posted_;
 };

@@ -55,6 +55,7 @@ struct FinalStates {
 struct Job {
   int size = 2;
   LocalOptions local;
+  std::vector<std::vector<Rank>> sets = {};  // that train beside each other; empty: all ranks train together
   TrainingOptions training = {.sizes = kSizes};
   int steps = 30;
   bool drain = true;
@@ -68,8 +69,12 @@ std::string train(const Job& job, FinalStates& ends) {
   return run_sessions(options, [&](engine::Session& session) {
     const auto me = static_cast<std::size_t>(session.rank());
     Training training(job.training, session.rank());
-    const auto exchange = must(SessionExchange::open(session, training.model(job.local.fragments), job.local));
-    const auto updater = updater_of(job.local, training.model(job.local.fragments), *exchange);
+    LocalOptions local = job.local;
+    for (const std::vector<Rank>& set : job.sets) {
+      local.ranks = std::ranges::find(set, session.rank()) == set.end() ? local.ranks : set;
+    }
+    const auto exchange = must(SessionExchange::open(session, training.model(local.fragments), local));
+    const auto updater = updater_of(local, training.model(local.fragments), *exchange);
     must(updater->start());
     for (int k = 0; k < job.steps; ++k) {
       training.step(updater->interval().mode == Mode::kSync);
@@ -100,6 +105,22 @@ TEST(LocalThreads, OneRankIsThePlainOptimizer) {
   }
   ends.models.push_back(plain.tensors);
   ends.expect_equal_models();
+}
+
+TEST(LocalThreads, SetsOfRanksTrainBesideEachOther) {
+  for (const char* interval : {"3:delay=0", "4:delay=2"}) {
+    Job job;
+    job.size = 4;
+    job.local = local_options(interval, 3);
+    job.sets = {{0, 2}, {1, 3}};
+    FinalStates ends(job.size);
+    ASSERT_EQ(train(job, ends), "") << interval;
+    EXPECT_EQ(ends.anchors[0], ends.anchors[2]);
+    EXPECT_EQ(ends.anchors[1], ends.anchors[3]);
+    EXPECT_NE(ends.anchors[0], ends.anchors[1]);
+    EXPECT_EQ(ends.models[0], ends.models[2]);
+    EXPECT_EQ(ends.models[1], ends.models[3]);
+  }
 }
 
 TEST(LocalThreads, RanksWithTheSameDataAreOneProcess) {

@@ -16,6 +16,7 @@ from sirtaki import _core, basics, errors
 from sirtaki._end_report import failing
 from sirtaki.local_updates import LocalUpdates
 from sirtaki.ops import Description
+from sirtaki.process_sets import ProcessSet, global_process_set
 
 #: Merge rules of buffers, see sirtaki_local_open().
 MEAN, VARIANCE, MAXIMUM = 0, 1, 2
@@ -67,8 +68,17 @@ class LocalSgdBase(abc.ABC):
     copies, which _pull() and _push() update.
     """
 
-    def __init__(self, name: str, config: LocalUpdates, codec: str | None, keeps_moments: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: LocalUpdates,
+        codec: str | None,
+        keeps_moments: bool,
+        ranks: ProcessSet = global_process_set,
+    ) -> None:
+        """Makes local updates of `ranks`, under a name that is unique among them."""
         self._name = name
+        self._ranks = ranks
         self._config = config
         self._codec = codec
         self._local: Any = None
@@ -100,7 +110,7 @@ class LocalSgdBase(abc.ABC):
     @property
     def starts(self) -> bool:
         """True before the first step."""
-        return self._local is None and not self._closed and basics.size() > 1
+        return self._local is None and not self._closed and self._ranks.included() and self._ranks.size() > 1
 
     def drain(self) -> None:
         """Makes the models of all ranks equal. Collective."""
@@ -213,9 +223,8 @@ class LocalSgdBase(abc.ABC):
         config, function = self._config, self._config.interval
         steps = (lambda text: int(function(json.loads(text)))) if callable(function) else None
         parameters, buffers = self._parameters(), self._buffers()
-        local = _core.Local(
-            self._name, config.interval_text(), steps, parameters, buffers, config.core_arguments(self._codec)
-        )
+        how = (*config.core_arguments(self._codec), self._ranks.wire())
+        local = _core.Local(self._name, config.interval_text(), steps, parameters, buffers, how)
         try:
             self._pull()
             outcome = self._begin(local)

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "runtime/local_updates/controller/spec.h"
 
@@ -64,9 +65,13 @@ TEST_F(ConvertLocalTest, TakesOptionsAndModel) {
   args_.fragments = 2;
   args_.merge = SIRTAKI_MERGE_OVERWRITE;
   args_.codec = "int8";
+  const std::array<std::int32_t, 2> ranks = {1, 3};
+  args_.ranks = ranks.data();
+  args_.ranks_count = 2;
   const auto options = to_local_options(args_);
   ASSERT_TRUE(options) << options.status().to_string();
   EXPECT_EQ(options->name, "training");
+  EXPECT_EQ(options->ranks, (std::vector<Rank>{1, 3}));
   EXPECT_EQ(options->interval.policy, PolicyId::kFixed);
   EXPECT_EQ(options->interval.base, 4);
   EXPECT_EQ(options->merge, local_updates::MergeRule::kOverwrite);

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from sirtaki import basics
 from sirtaki.errors import InvalidArgumentError, UnsupportedError, require
 from sirtaki.local_updates import LocalChoice, local_choice
+from sirtaki.process_sets import global_process_set
 from sirtaki.torch._ddp.bucket_reducer import BucketReducer
 from sirtaki.torch._ddp.copies import is_copy
 from sirtaki.torch._ddp.handle import Acceleration
@@ -31,9 +32,9 @@ from sirtaki.torch._ddp.texts import (
 )
 from sirtaki.torch._ddp.wrapped import find_wrapper, named_params, process_set_of, timeout_of
 from sirtaki.torch._optimizer.local_sgd import check_local
-from sirtaki.torch._optimizer.options import fit_options, make_options
+from sirtaki.torch._optimizer.options import default_choice, fit_options, make_options
 from sirtaki.torch._optimizer_class import DistributedMarker
-from sirtaki.torch.compression import Choice, Compression
+from sirtaki.torch.compression import Choice
 from sirtaki.torch.distributed.meeting import join_default_group
 from sirtaki.torch.functions import broadcast_parameters
 from sirtaki.torch.ops import Average
@@ -84,7 +85,7 @@ def accelerate(
         join_default_group()
     else:
         basics.init()
-    chosen = _default_compression() if compression is None else compression
+    chosen = default_choice() if compression is None else compression
     if wrapper is None:
         return _without_wrapper(model, optimizers, chosen, local_updates)
     return _attach(wrapper, optimizers, chosen, local_updates)
@@ -116,11 +117,6 @@ def _is_shared(optimizer: Any, params: Sequence[Tensor]) -> bool:
     return not any(id(p) in ours for p in optimizer._sirtaki.params)
 
 
-def _default_compression() -> Choice:
-    given = basics.option("compression.rules") or basics.option_source("compression.codec") != "default"
-    return Compression.none if given else "auto"
-
-
 def _attach(
     wrapper: Any, optimizers: Sequence[Optimizer], compression: Choice, local_updates: LocalChoice
 ) -> Acceleration:
@@ -135,6 +131,8 @@ def _attach(
     local = local_choice(local_updates, basics.option("local.updates"))
     if local is not None:
         require(bool(optimizers), "local updates need the optimizer: accelerate(model, optimizer, ...)")
+        if options.process_set != global_process_set:
+            raise UnsupportedError("local updates of a DistributedDataParallel are made by all ranks of the job")
     kinds = {type(one) for one in optimizers}
     options, correction = fit_options(optimizers[0] if len(kinds) == 1 else None, options, local)
     own = [one for one in optimizers if not _is_shared(one, params)]

@@ -159,18 +159,24 @@ def broadcast_optimizer_state(
     share_state(optimizer, root_rank, "optimizer.state")
 
 
-def share_state(optimizer: torch.optim.Optimizer, root_rank: int, name: str, takes: bool = True) -> None:
+def share_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    name: str,
+    takes: bool = True,
+    process_set: ProcessSet = global_process_set,
+) -> None:
     """Sends the state of the root's optimizer, without additions of Sirtaki; ranks with `takes` install it."""
-    root = rank() == root_rank
+    root, ops = rank() == root_rank, torch_ops.within(process_set)
     made, tensors = extract_tensors(plain_state_dict(optimizer), devices_of(optimizer)) if root else (None, [])
-    made = broadcast_object(made, root_rank, name)
+    made = broadcast_object(made, root_rank, name, process_set)
     if not root:
         made, tensors = allocate_tensors(made, devices_of(optimizer))
     work = [
-        torch_ops.broadcast(tensor.contiguous() if root else tensor, root_rank, f"{name}.{i}", in_place=True)
+        ops.broadcast(tensor.contiguous() if root else tensor, root_rank, f"{name}.{i}", in_place=True)
         for i, tensor in enumerate(tensors)
     ]
-    for handle in torch_ops.start(work):
+    for handle in ops.start(work):
         handle.wait()
     if takes and not root:
         install_state(optimizer, made)

@@ -428,7 +428,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     Raises:
         ValueError: an argument is wrong, or init() was not called.
         UnsupportedError: with sync="forward", for optimizers that may couple parameters; with local_updates, for
-            closures, parts of models (FSDP), parameters that are not float32, and a process set.
+            closures, parts of models (FSDP) and parameters that are not float32.
         RuntimeError: from backward(), step() or zero_grad() called in a wrong order, or for a parameter that was
             converted or has a gradient that nobody combines. The text names the parameter.
         HorovodInternalError: from backward() or step() when the ranks disagree or one is lost.

@@ -249,3 +249,24 @@ def case_join_and_sets_do_not_go_together() -> None:
     hvd.barrier()
     if process_set.size() > 1:
         fails(hvd.join, NotImplementedError, "of a process set", "delete its optimizer")
+
+
+def case_local_updates_of_two_sets() -> None:
+    torch.manual_seed(3)
+    model = nn.Linear(7, 3)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.AdamW(model.parameters(), lr=0.1),
+        model.named_parameters(),
+        process_set=_mine(),
+        local_updates=hvd.LocalUpdates("fixed:steps=2,delay=1", optimizer_state=1),
+    )
+    for step in range(7):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.full((2, 7), float(hvd.rank() + step))), torch.tensor([0, 1])).backward()
+        optimizer.step()
+    optimizer.drain()
+    mine = torch.cat([p.detach().flatten() for p in model.parameters()]).view(1, -1)
+    models = hvd.allgather(mine)
+    for one in _halves():
+        assert all(torch.equal(models[rank], models[one.ranks[0]]) for rank in one.ranks)
+    assert hvd.size() == 1 or not torch.equal(models[_halves()[0].ranks[0]], models[_halves()[1].ranks[0]])

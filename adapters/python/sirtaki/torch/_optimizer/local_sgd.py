@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from sirtaki import basics, errors
+from sirtaki import errors
 from sirtaki._local_sgd import MAXIMUM, MEAN, VARIANCE, Buffer, LocalSgdBase, Outcome
 from sirtaki.local_updates import LocalUpdates
 from sirtaki.ops import Description
-from sirtaki.process_sets import global_process_set
 from sirtaki.torch._adapter import describe_memory
 from sirtaki.torch._optimizer.host_copy import HostCopies
 from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.reducer import GradientReducer
+from sirtaki.torch._optimizer.shards import local_of, memory_of, whole_of
 from sirtaki.torch._profiling import profiled
 from sirtaki.torch.functions import share_state
 from sirtaki.torch.ops import Average, Max, Sum, allgather, allreduce, grouped_allreduce_
@@ -47,8 +47,6 @@ def check_local(optimizer: torch.optim.Optimizer, params: list[Tensor], options:
         )
     if not options.mean:
         raise errors.UnsupportedError("local updates average models, which does not match op=Sum; use op=Average")
-    if options.process_set != global_process_set:
-        raise errors.UnsupportedError("local updates are made by all ranks; give no process_set")
     others = [p for p in params if p.dtype is not torch.float32 or p.device.type not in ("cpu", "cuda")]
     if others:
         raise errors.UnsupportedError(
@@ -61,12 +59,15 @@ class LocalSgd(LocalSgdBase):
     """Local updates of one optimizer; see LocalUpdates. Used from the thread that trains."""
 
     def __init__(self, optimizer: Any, reducer: GradientReducer, config: LocalUpdates, codec: str | None) -> None:
-        super().__init__(f"{reducer.stream_name}.local", config, codec, not isinstance(optimizer, torch.optim.SGD))
+        keeps_moments = not isinstance(optimizer, torch.optim.SGD)
+        options = reducer.options
+        super().__init__(f"{reducer.stream_name}.local", config, codec, keeps_moments, options.process_set)
+        self._options = options
         self._optimizer = ref(optimizer)
         self._reducer = reducer
         self._restored: dict[str, Any] | None = None
         self._called: dict[int, tuple[nn.Module, bool]] = {}
-        self._params = {id(p) for p in reducer.params}
+        self._params = {id(whole_of(p)) for p in reducer.params}
         self._hook: Any = register_module_forward_pre_hook(self._before_call)
         #: Memory known to the runtime: a tensor over it, its name, and a function that finds the tensor again.
         self._memory: list[tuple[Tensor, str, Callable[[], Any]]] = []
@@ -107,18 +108,18 @@ class LocalSgd(LocalSgdBase):
             yield
             return
         self._check_memory()
-        own = [p.detach().clone() for p in params]
+        own = [memory_of(p).clone() for p in params]
         try:
             for index, p in enumerate(params):
                 if p.numel() > 0:
-                    anchor = torch.empty_like(p.detach(), device="cpu")
+                    anchor = torch.empty_like(memory_of(p), device="cpu")
                     self._local.anchor(index, anchor.data_ptr(), p.numel())
-                    p.detach().copy_(anchor)
+                    memory_of(p).copy_(anchor)
             yield
         finally:
             with torch.no_grad():
                 for p, kept in zip(params, own, strict=True):
-                    p.copy_(kept)
+                    memory_of(p).copy_(kept)
 
     def state(self) -> dict[str, Any] | None:
         """Returns the entry of state_dict(); None before the first step. Raises InvalidArgumentError during a merge."""
@@ -132,8 +133,8 @@ class LocalSgd(LocalSgdBase):
             warnings.warn(_NO_STATE, stacklevel=2)
             return None
         return {
-            "rank": basics.rank(),
-            "size": basics.size(),
+            "rank": self._options.rank,
+            "size": self._options.size,
             "steps": self._steps,
             "rounds": self._rounds,
             "affordable_rounds": self._affordable_rounds,
@@ -149,7 +150,7 @@ class LocalSgd(LocalSgdBase):
             raise RuntimeError("load_state_dict() after the first step of local updates; load before it")
         self._restored = state
         # The first backward pass precedes the first step.
-        self._reducer.alone = state["alone"] and state["size"] == basics.size()
+        self._reducer.alone = state["alone"] and state["size"] == self._options.size
 
     def close(self) -> None:
         """Ends merges in flight and removes the hook."""
@@ -178,10 +179,10 @@ class LocalSgd(LocalSgdBase):
 
     def _begin(self, local: Any) -> Outcome | None:
         restored = self._restored
-        if restored is None or restored["size"] != basics.size():
-            if restored is not None and basics.rank() == 0:
+        if restored is None or restored["size"] != self._options.size:
+            if restored is not None and self._options.rank == 0:
                 warnings.warn(
-                    f"local updates were saved by {restored['size']} ranks and begin anew with {basics.size()}",
+                    f"local updates were saved by {restored['size']} ranks and begin anew with {self._options.size}",
                     stacklevel=2,
                 )
             return super()._begin(local)
@@ -198,9 +199,9 @@ class LocalSgd(LocalSgdBase):
     def _check_restored(self) -> None:
         """Refuses checkpoints that only some ranks have, or that are of different steps. Collective."""
         restored = self._restored
-        mine = restored["steps"] if restored is not None and restored["size"] == basics.size() else -1
+        mine = restored["steps"] if restored is not None and restored["size"] == self._options.size else -1
         steps = allgather(
-            torch.tensor([mine], dtype=torch.int64, device="cpu"), name=f"{self._name}.checkpoint"
+            torch.tensor([mine], dtype=torch.int64, device="cpu"), f"{self._name}.checkpoint", self._ranks
         ).tolist()
         for rank, other in enumerate(steps):
             if other != steps[0]:
@@ -212,9 +213,9 @@ class LocalSgd(LocalSgdBase):
 
     def _parameters(self) -> list[tuple[str, Description]]:
         names, params = self._reducer.names, self._reducer.params
-        self._memory = [(p.detach(), name, lambda p=p: p) for name, p in zip(names, params, strict=True)]
+        self._memory = [(memory_of(p), name, lambda p=p: memory_of(p)) for name, p in zip(names, params, strict=True)]
         self._host_copies = HostCopies()
-        return [(name, _described(self._host_copies.add(p))) for name, p in zip(names, params, strict=True)]
+        return [(name, _described(self._host_copies.add(memory_of(p)))) for name, p in zip(names, params, strict=True)]
 
     def _buffers(self) -> list[Buffer]:
         """Returns the buffers of the models, in the order of their modules; a shared buffer once."""
@@ -258,36 +259,37 @@ class LocalSgd(LocalSgdBase):
         self._host_copies.copy_to_device()
 
     def _params_version(self) -> Any:
-        return sum(p._version for p in self._reducer.params)
+        return sum(memory_of(p)._version for p in self._reducer.params)
 
     def _average_gradients(self, wanted: bool) -> None:
         self._reducer.alone = not wanted
 
     def _receive_state(self, donor: int, mine_is_void: bool) -> None:
-        share_state(self._optimizer(), donor, f"{self._name}.state", takes=mine_is_void)
+        root = self._ranks.ranks[donor]
+        share_state(self._optimizer(), root, f"{self._name}.state", takes=mine_is_void, process_set=self._ranks)
 
     def _reset_state(self) -> None:
         self._optimizer().state.clear()
 
     def _largest(self, value: float) -> float:
         mine = torch.tensor([value], dtype=torch.float64, device="cpu")
-        return float(allreduce(mine, name=f"{self._name}.largest", op=Max))
+        return float(allreduce(mine, name=f"{self._name}.largest", op=Max, process_set=self._ranks))
 
     def _average_state(self) -> None:
         """Averages the state of the optimizer: mean of tensors, maximum of counts and factors. Collective.
 
         The state of a parameter is dropped if some ranks have none, or one that is not finite.
         """
-        state, params = self._optimizer().state, self._reducer.params
+        state, params = self._optimizer().state, [whole_of(p) for p in self._reducer.params]
         known = torch.tensor([float(_is_finite(state.get(p, {}))) for p in params], dtype=torch.float32, device="cpu")
-        known = allreduce(known, name=f"{self._name}.known", op=Sum)
+        known = allreduce(known, name=f"{self._name}.known", op=Sum, process_set=self._ranks)
         tensors: list[Tensor] = []
         numbers: list[tuple[dict[str, Any], str]] = []
         for p, ranks in zip(params, known.tolist(), strict=True):
-            if ranks < basics.size():
+            if ranks < self._options.size:
                 state.pop(p, None)
             of_param = state.get(p, {})
-            for key, value in sorted(of_param.items()):
+            for key, value in sorted((key, local_of(value)) for key, value in of_param.items()):
                 if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) and value.dim() > 0:
                     tensors.append(value)
                 elif _is_number(value):
@@ -298,11 +300,11 @@ class LocalSgd(LocalSgdBase):
                         "and numbers; keep each tensor under a key of its own, or use local_updates=None"
                     )
         if tensors:
-            grouped_allreduce_(tensors, name=f"{self._name}.average", op=Average)
+            grouped_allreduce_(tensors, name=f"{self._name}.average", op=Average, process_set=self._ranks)
         if numbers:
             values = [float(of_param[key]) for of_param, key in numbers]
             most = torch.tensor(values, dtype=torch.float64, device="cpu")
-            most = allreduce(most, name=f"{self._name}.numbers", op=Max)
+            most = allreduce(most, name=f"{self._name}.numbers", op=Max, process_set=self._ranks)
             for (of_param, key), value in zip(numbers, most.tolist(), strict=True):
                 mine = of_param[key]
                 of_param[key] = mine.fill_(value) if isinstance(mine, Tensor) else type(mine)(value)
@@ -316,7 +318,8 @@ def _is_number(value: Any) -> bool:
 
 def _is_finite(state: dict[str, Any]) -> bool:
     """Returns True if there is state, and all of it is finite."""
-    return bool(state) and all(bool(torch.isfinite(v).all()) for v in state.values() if isinstance(v, Tensor))
+    tensors = [local_of(value) for value in state.values() if isinstance(value, Tensor)]
+    return bool(state) and all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 def _described(memory: Tensor) -> Description:

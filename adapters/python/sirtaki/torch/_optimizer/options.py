@@ -18,7 +18,7 @@ from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._optimizer.momentum_correction import MomentumCorrection, correction_of
 from sirtaki.torch._optimizer.parameters import stream_names
-from sirtaki.torch.compression import choice_of, suited
+from sirtaki.torch.compression import Choice, Compression, choice_of, suited
 from sirtaki.torch.ops import Average, Sum
 
 
@@ -99,6 +99,12 @@ def make_options(  # noqa: PLR0917  (as DistributedOptimizer's)
     return ReducerOptions(
         stream, chosen, op, mean, codec, compressor, prescale, postscale, sparse_as_dense, process_set=process_set
     )
+
+
+def default_choice() -> Choice:
+    """Returns the compression of accelerate() without a choice of the program: the options', else "auto"."""
+    given = basics.option("compression.rules") or basics.option_source("compression.codec") != "default"
+    return Compression.none if given else "auto"
 
 
 def fit_options(
