@@ -1,0 +1,16 @@
+"""sirtaki.torch.fsdp: gradients and local updates of sharded models between replicas, on a mesh of 2 x 2."""
+
+from __future__ import annotations
+
+import pytest
+from rank_support import case_names, check_case
+
+pytest.importorskip("torch")
+
+RANKS = 4
+GRADIENTS = "torch_distributed.fsdp_cases"
+
+
+@pytest.mark.parametrize("case", case_names(GRADIENTS))
+def test_gradients(case: str) -> None:
+    check_case(GRADIENTS, RANKS, case)
