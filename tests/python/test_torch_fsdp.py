@@ -9,8 +9,14 @@ pytest.importorskip("torch")
 
 RANKS = 4
 GRADIENTS = "torch_distributed.fsdp_cases"
+MISUSE = "torch_distributed.fsdp_misuse_cases"
 
 
 @pytest.mark.parametrize("case", case_names(GRADIENTS))
 def test_gradients(case: str) -> None:
     check_case(GRADIENTS, RANKS, case)
+
+
+@pytest.mark.parametrize("case", case_names(MISUSE))
+def test_misuse(case: str) -> None:
+    check_case(MISUSE, RANKS, case)

@@ -31,8 +31,8 @@ def find_wrapper(model: nn.Module) -> DistributedDataParallel | None:
     for part in model.modules():
         if any(cls.__name__ in _SHARDED for cls in type(part).__mro__):
             raise errors.UnsupportedError(
-                "the model is sharded by FSDP, which combines gradients of shards itself: use DistributedDataParallel "
-                "with accelerate(), or FSDP over the backend sirtaki without it (docs/pytorch_distributed.md)"
+                "the model is sharded by FSDP, which combines gradients of shards itself: use accelerate() of "
+                "sirtaki.torch.fsdp (docs/fsdp.md), or FSDP over the backend sirtaki (docs/pytorch_distributed.md)"
             )
     if isinstance(model, DistributedDataParallel):
         return model

@@ -35,8 +35,8 @@ def refuse_sharded(names: list[str], params: list[Tensor]) -> None:
         if hasattr(param, "_local_tensor") or getattr(param, "_fsdp_flattened", False):
             raise errors.UnsupportedError(
                 f"{name} is a part of a parameter ({type(param).__name__}), as FSDP and tensor parallelism make them. "
-                "These combine gradients themselves: use the plain optimizer, and Sirtaki as the backend of "
-                "torch.distributed (docs/pytorch_distributed.md)"
+                "These combine gradients themselves: use the plain optimizer with sirtaki.torch.fsdp.accelerate() "
+                "(docs/fsdp.md), or with Sirtaki as the backend of torch.distributed (docs/pytorch_distributed.md)"
             )
 
 
