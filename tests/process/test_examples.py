@@ -25,6 +25,10 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
         ("--steps", "20", "--compression", "int8"),
         r"test accuracy [\d.]+%, 2\d% of the bytes",
     ),
+    "pytorch_fsdp.py": (
+        ("--steps", "10", "--backend", "sirtaki", "--compression", "int8"),
+        r"test accuracy [\d.]+% of 2 replicas",
+    ),
     "pytorch_mnist.py": (("--steps", "10"), r"epoch 1: loss [\d.]+, test accuracy [\d.]+%"),
     "keras_fashion_mnist.py": (("--epochs", "1", "--images", "8000"), r"test accuracy [5-9]\d\.\d+% on 4 ranks"),
     "tensorflow_loop.py": (("--steps", "100"), r"step 100: loss 0\.\d+"),
