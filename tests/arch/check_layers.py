@@ -74,9 +74,14 @@ LAYERS: dict[str, set[str]] = {
         *(*ENGINE, "runtime/engine", "runtime/engine/common", "runtime/engine/epoch", "runtime/engine/ops"),
         *("runtime/engine/stream", "runtime/engine/device"),
     },
+    "runtime/engine/forecast": {
+        *(*ENGINE, "runtime/engine", "runtime/engine/common", "runtime/engine/stream", "runtime/engine/stream/plan"),
+    },
     "runtime/local_updates/controller": {*BASE, "scheduler/plan"},
-    "runtime/local_updates": {*BASE, "kernels", "runtime/local_updates/controller", "runtime/engine/session"},
-    "adapters/c": {*BASE, *RENDEZVOUS, "runtime/hub", *SESSION, "runtime/local_updates"},
+    "runtime/local_updates": {
+        *(*BASE, "kernels", "runtime/local_updates/controller", "runtime/engine/session", "runtime/engine/forecast"),
+    },
+    "adapters/c": {*BASE, *RENDEZVOUS, "runtime/hub", *SESSION, "runtime/engine/forecast", "runtime/local_updates"},
     "adapters/python": {"adapters/c"},
     "adapters/tensorflow": {"adapters/c"},
     "launcher/hosts": {*BASE, *RENDEZVOUS},

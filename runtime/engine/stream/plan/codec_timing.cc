@@ -34,24 +34,24 @@ std::vector<float> gradient() {
 
 class Stopwatch {
  public:
-  explicit Stopwatch(Loop& loop) : loop_(loop) {}
+  explicit Stopwatch(const std::function<TimePoint()>& now) : now_(now) {}
 
   template <class Work>
   std::int64_t shortest(Work work) {
     auto best = std::numeric_limits<std::int64_t>::max();
     for (int i = 0; i < kRuns; ++i) {
-      const TimePoint begin = loop_.now();
+      const TimePoint begin = now_();
       work();
-      best = std::min<std::int64_t>(best, (loop_.now() - begin).count());
+      best = std::min<std::int64_t>(best, (now_() - begin).count());
     }
     return best;
   }
 
  private:
-  Loop& loop_;
+  const std::function<TimePoint()>& now_;
 };
 
-scheduler::CodecCost time_codec(Loop& loop, const scheduler::PlannedTensor& planned, int ranks) {
+scheduler::CodecCost time_codec(const std::function<TimePoint()>& now, const scheduler::PlannedTensor& planned, int ranks) {
   const compression::PayloadCodec* codec = compression::find_payload_codec(planned.decision.codec);
   if (codec == nullptr) {
     return {};
@@ -65,7 +65,7 @@ scheduler::CodecCost time_codec(Loop& loop, const scheduler::PlannedTensor& plan
   const auto* const from = std::as_bytes(std::span(values)).data();
   auto* const to = std::as_writable_bytes(std::span(sums)).data();
   const compression::Piece piece{0, kElements};
-  Stopwatch watch(loop);
+  Stopwatch watch(now);
   const std::int64_t encode = watch.shortest([&] {
     state.coder().begin(state.feedback(from, 0));
     state.coder().encode(piece, state.feedback(from, 0), payload);
@@ -82,7 +82,7 @@ scheduler::CodecCost time_codec(Loop& loop, const scheduler::PlannedTensor& plan
 constexpr std::int64_t kTimedRank = 4;
 
 // Ranks reduce P before each computes Q, so everything but the product P Q' precedes the last byte.
-scheduler::CodecCost time_low_rank(Loop& loop) {
+scheduler::CodecCost time_low_rank(const std::function<TimePoint()>& now) {
   compression::LowRankFactors factors({kElements, kSide}, kTimedRank, true);
   const std::vector<float> values = gradient();
   std::vector<float> residual(values.size());
@@ -91,7 +91,7 @@ scheduler::CodecCost time_low_rank(Loop& loop) {
   std::vector<std::byte> q(factors.q_bytes());
   auto* const kept = std::as_writable_bytes(std::span(residual)).data();
   const kernels::Feedback whole{std::as_bytes(std::span(values)).data(), kept, kept};
-  Stopwatch watch(loop);
+  Stopwatch watch(now);
   const std::int64_t encode = watch.shortest([&] {
     factors.project(whole, p.data());
     factors.back(whole, p.data(), q.data());
@@ -103,8 +103,7 @@ scheduler::CodecCost time_low_rank(Loop& loop) {
 
 }  // namespace
 
-scheduler::CodecCosts time_codecs(Loop& loop, const net::Collectives& net) {
-  const int ranks = exchanging_ranks(net);
+scheduler::CodecCosts time_codecs(const std::function<TimePoint()>& now, int ranks) {
   const CatalogFacts facts(ranks);
   scheduler::CodecCosts costs{};
   for (std::size_t i = 0; i < costs.size(); ++i) {
@@ -112,13 +111,20 @@ scheduler::CodecCosts time_codecs(Loop& loop, const net::Collectives& net) {
     const auto planned =
         scheduler::decide_tensor(method_of(*info), {"timing", {kSide, kSide}, DType::kF32}, {.ranks = ranks}, facts);
     if (planned && planned->decision.format().compressed()) {
-      costs[i] = planned->decision.reduction == ReductionKind::kLowRank ? time_low_rank(loop)
-                                                                        : time_codec(loop, *planned, ranks);
+      costs[i] = planned->decision.reduction == ReductionKind::kLowRank ? time_low_rank(now)
+                                                                        : time_codec(now, *planned, ranks);
     }
-    if (const net::HostGroups* const groups = net.host_groups()) {
-      const auto own = static_cast<std::int64_t>(groups->own.size());
-      costs[i].encode_ps = costs[i].encode_ps * own / groups->hosts.shares();
-      costs[i].decode_ps = costs[i].decode_ps * own / groups->hosts.shares();
+  }
+  return costs;
+}
+
+scheduler::CodecCosts time_codecs(Loop& loop, const net::Collectives& net) {
+  scheduler::CodecCosts costs = time_codecs([&loop] { return loop.now(); }, exchanging_ranks(net));
+  if (const net::HostGroups* const groups = net.host_groups()) {
+    const auto own = static_cast<std::int64_t>(groups->own.size());
+    for (scheduler::CodecCost& cost : costs) {
+      cost.encode_ps = cost.encode_ps * own / groups->hosts.shares();
+      cost.decode_ps = cost.decode_ps * own / groups->hosts.shares();
     }
   }
   return costs;

@@ -3,6 +3,8 @@
 // Used for the profiles that such streams exchange. Blocks the calling thread.
 #pragma once
 
+#include <functional>
+
 #include "runtime/base/loop.h"
 #include "runtime/net/collectives/collectives.h"
 #include "scheduler/plan/profile.h"
@@ -13,5 +15,8 @@ namespace sirtaki::engine {
 // use; a rank whose host sums first encodes only its shares. All costs are 0 in virtual time, which stands still
 // meanwhile.
 scheduler::CodecCosts time_codecs(Loop& loop, const net::Collectives& net);
+
+// Returns the same by another clock, for so many ranks with a host of their own each.
+scheduler::CodecCosts time_codecs(const std::function<TimePoint()>& now, int ranks);
 
 }  // namespace sirtaki::engine
