@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -67,27 +68,6 @@ std::int64_t fragments_by_itself(std::int64_t numel) {
   return std::clamp((bytes + kFragmentBytes - 1) / kFragmentBytes, std::int64_t{1}, kMostByItself);
 }
 
-// A tensor belongs to the fragment that contains its middle; fragments without tensors are dropped.
-std::vector<FragmentLayout> cut(const std::vector<LocalTensor>& tensors, std::int64_t numel, std::int64_t count) {
-  std::vector<FragmentLayout> parts(static_cast<std::size_t>(count));
-  std::int64_t before = 0;
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    const std::int64_t size = tensors[t].view.numel;
-    const double middle = static_cast<double>(before) + static_cast<double>(size) / 2;
-    const auto wanted = static_cast<std::int64_t>(middle * static_cast<double>(count) / static_cast<double>(numel));
-    before += size;
-    if (size == 0) {
-      continue;
-    }
-    FragmentLayout& part = parts[static_cast<std::size_t>(std::clamp(wanted, std::int64_t{0}, count - 1))];
-    part.tensors.push_back(static_cast<int>(t));
-    part.offsets.push_back(part.numel);
-    part.numel += size;
-  }
-  std::erase_if(parts, [](const FragmentLayout& part) { return part.tensors.empty(); });
-  return parts;
-}
-
 }  // namespace
 
 void LocalModel::read(std::size_t fragment, std::span<float> out) const {
@@ -120,23 +100,46 @@ bool LocalModel::all_finite() const {
   });
 }
 
+// A tensor belongs to the fragment that contains its middle; fragments without tensors are dropped.
+std::vector<FragmentLayout> cut_fragments(const std::vector<std::int64_t>& sizes, int fragments) {
+  const std::int64_t numel = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  const std::int64_t count = fragments > 0 ? fragments : fragments_by_itself(numel);
+  std::vector<FragmentLayout> parts(static_cast<std::size_t>(count));
+  std::int64_t before = 0;
+  for (std::size_t t = 0; t < sizes.size(); ++t) {
+    const std::int64_t size = sizes[t];
+    if (size == 0) {
+      continue;
+    }
+    const double middle = static_cast<double>(before) + static_cast<double>(size) / 2;
+    const auto wanted = static_cast<std::int64_t>(middle * static_cast<double>(count) / static_cast<double>(numel));
+    before += size;
+    FragmentLayout& part = parts[static_cast<std::size_t>(std::clamp(wanted, std::int64_t{0}, count - 1))];
+    part.tensors.push_back(static_cast<int>(t));
+    part.offsets.push_back(part.numel);
+    part.numel += size;
+  }
+  std::erase_if(parts, [](const FragmentLayout& part) { return part.tensors.empty(); });
+  return parts;
+}
+
 Result<LocalModel> lay_out(std::vector<LocalTensor> tensors, std::vector<LocalBuffer> buffers, int fragments) {
   SRT_TRY(check_tensors(tensors));
   for (const LocalBuffer& buffer : buffers) {
     SRT_TRY(check_buffer(buffer, buffers));
   }
-  std::int64_t numel = 0;
+  std::vector<std::int64_t> sizes;
   for (LocalTensor& tensor : tensors) {
-    numel += tensor.view.numel;
+    sizes.push_back(tensor.view.numel);
     if (tensor.dims.empty()) {
       tensor.dims = {tensor.view.numel};
     }
   }
-  if (numel == 0) {
+  if (std::ranges::all_of(sizes, [](std::int64_t size) { return size == 0; })) {
     return invalid_argument("local updates need a parameter with elements");
   }
   LocalModel model{std::move(tensors), std::move(buffers), {}};
-  model.fragments = cut(model.tensors, numel, fragments > 0 ? fragments : fragments_by_itself(numel));
+  model.fragments = cut_fragments(sizes, fragments);
   return model;
 }
 

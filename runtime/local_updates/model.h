@@ -57,6 +57,9 @@ struct LocalModel {
   bool all_finite() const;
 };
 
+// Returns the fragments of tensors of these sizes, as lay_out() cuts them; 0: as many as it takes by itself.
+std::vector<FragmentLayout> cut_fragments(const std::vector<std::int64_t>& sizes, int fragments);
+
 // Returns the model, cut into `fragments` of similar size. 0 means fragments of 4 MiB, at most 8; there are fewer if
 // the model has fewer tensors with elements. kUnsupported: a tensor that is not float32 or not in CPU memory.
 // kInvalidArgument: no tensor with elements, two with one name or one memory, a buffer whose rule does not fit.

@@ -1,0 +1,167 @@
+#include "runtime/local_updates/forecast.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "runtime/local_updates/controller/interval_controller.h"
+#include "runtime/local_updates/model.h"
+
+namespace sirtaki::local_updates {
+namespace {
+
+// Intervals at most double from round to round, and running means follow eight rounds.
+constexpr int kQuietRounds = 10;
+constexpr int kMostRounds = 100;
+constexpr std::int64_t kSyncSteps = 16;
+constexpr double kRate = 0.1;  // any rate that stays
+
+// Transfers of all fragments with one encoding.
+struct Encoding {
+  std::string codec = "none";
+  std::vector<std::int64_t> fragments_us;
+  std::int64_t total_us = 0;
+  std::int64_t longest_us = 0;
+  std::int64_t sent_bytes = 0;
+};
+
+Result<Encoding> encoding_of(const engine::StreamSpec& spec, const std::vector<FragmentLayout>& fragments,
+                             const std::string& codec, const engine::Conditions& at, const Config& config) {
+  Encoding out;
+  out.codec = codec;
+  for (const FragmentLayout& layout : fragments) {
+    engine::StreamSpec part;
+    part.name = spec.name;
+    part.codec = codec;
+    for (const int index : layout.tensors) {
+      part.tensors.push_back(spec.tensors[static_cast<std::size_t>(index)]);
+      part.order.push_back(static_cast<int>(part.order.size()));
+    }
+    SRT_ASSIGN(const engine::StepForecast step, engine::forecast_transfer(std::move(part), at, config));
+    out.fragments_us.push_back(step.prediction.done_us);
+    out.total_us += step.prediction.done_us;
+    out.longest_us = std::max(out.longest_us, step.prediction.done_us);
+    out.sent_bytes += step.sent_bytes;
+  }
+  return out;
+}
+
+// Plays the rounds of a training.
+class Rounds {
+ public:
+  // `chosen`: the controller chooses the encoding; else it is the last one.
+  Rounds(std::vector<Encoding> encodings, bool chosen, std::int64_t step_us, const engine::StepForecast& synchronous)
+      : encodings_(std::move(encodings)),
+        chosen_(chosen),
+        step_us_(std::max<std::int64_t>(step_us, 1)),
+        synchronous_(synchronous) {}
+
+  std::int64_t encoding(const Interval& now) const {
+    return chosen_ ? now.encoding : static_cast<std::int64_t>(encodings_.size()) - 1;
+  }
+  const Encoding& used(const Interval& now) const { return encodings_[static_cast<std::size_t>(encoding(now))]; }
+
+  // Returns the waits of a round of local steps: for the link, if it is busy all the time, or for fragments that take
+  // longer than the delay.
+  std::int64_t waits_us(const Interval& now) const {
+    const Encoding& sent = used(now);
+    std::int64_t late = 0;
+    for (const std::int64_t us : sent.fragments_us) {
+      late += std::max<std::int64_t>(us - now.delay * step_us_, 0);
+    }
+    return std::max(late, sent.total_us - now.steps * step_us_);
+  }
+
+  std::vector<RankRound> measured(const Interval& now, std::size_t ranks) {
+    const bool local = now.mode == Mode::kLocal;
+    const std::int64_t steps = local ? now.steps : now.mode == Mode::kSync ? kSyncSteps : 0;
+    step_ += steps;
+    RankRound round;
+    round.step = step_;
+    round.lr = kRate;
+    round.step_us = step_us_;
+    if (local) {
+      round.encoding = encoding(now);
+      round.transfer_us = used(now).total_us;
+      round.longest_us = used(now).longest_us;
+      round.dense_us = round.encoding == 0 ? round.transfer_us : 0;
+      round.stall_us = waits_us(now) / std::max<std::int64_t>(steps, 1);
+    } else {
+      round.dense_us = round.transfer_us = synchronous_.prediction.done_us;
+      const Encoding& dense = encodings_.front();
+      round.longest_us = dense.total_us > 0 ? round.dense_us * dense.longest_us / dense.total_us : 0;
+      round.stall_us = synchronous_.prediction.exposed_us;
+    }
+    now_us_ += steps * (step_us_ + round.stall_us);
+    round.now_us = now_us_;
+    return std::vector<RankRound>(ranks, round);
+  }
+
+ private:
+  const std::vector<Encoding> encodings_;
+  const bool chosen_;
+  const std::int64_t step_us_;
+  const engine::StepForecast& synchronous_;
+  std::int64_t step_ = 0;
+  std::int64_t now_us_ = 0;
+};
+
+Result<Interval> settled(IntervalController& controller, Rounds& rounds, std::size_t ranks) {
+  SRT_TRY(controller.happened(Event::kJoined).status());
+  int quiet = 0;
+  for (int i = 0; i < kMostRounds && quiet < kQuietRounds; ++i) {
+    SRT_ASSIGN(const RoundStats stats, agree(rounds.measured(controller.current(), ranks)));
+    SRT_ASSIGN(const Decision decision, controller.decide(stats));
+    quiet = decision.changed ? 0 : quiet + 1;
+  }
+  return controller.current();
+}
+
+}  // namespace
+
+Result<LocalForecast> forecast(const engine::StreamSpec& spec, const engine::Conditions& at, const Config& config,
+                               const LocalOptions& given) {
+  SRT_TRY(check(given));
+  if (given.interval.policy == PolicyId::kCallable) {
+    return invalid_argument("nobody can predict the intervals of a function of the program; name a policy or a number");
+  }
+  LocalForecast out;
+  SRT_ASSIGN(out.synchronous, engine::forecast_step(spec, at, config));
+  std::vector<std::int64_t> sizes;
+  for (const engine::StreamTensor& tensor : spec.tensors) {
+    sizes.push_back(std::accumulate(tensor.dims.begin(), tensor.dims.end(), std::int64_t{1}, std::multiplies<>()));
+  }
+  const std::vector<FragmentLayout> fragments = cut_fragments(sizes, given.fragments);
+  std::vector<std::string> codecs = codecs_of(given);
+  codecs.insert(codecs.begin(), "none");
+  std::vector<Encoding> encodings;
+  for (const std::string& codec : codecs) {
+    SRT_ASSIGN(Encoding encoding, encoding_of(spec, fragments, codec, at, config));
+    encodings.push_back(std::move(encoding));
+  }
+  out.dense_us = encodings.front().total_us;
+  LocalOptions options = given;
+  options.interval.warmup = options.interval.lr_warmup = 0;
+  const auto ranks = static_cast<std::size_t>(at.ranks);
+  SRT_ASSIGN(const auto controller, IntervalController::make(options.interval, ranks, fragments.size()));
+  const std::int64_t compute_us = at.forward_us + at.backward_us;
+  Rounds rounds(std::move(encodings), given.interval.may_compress, compute_us, out.synchronous);
+  SRT_ASSIGN(out.interval, settled(*controller, rounds, ranks));
+  if (out.interval.mode != Mode::kLocal) {
+    out.step_us = out.synchronous.prediction.step_us;
+    out.sent_bytes = out.synchronous.sent_bytes;
+    out.transfer_us = out.synchronous.prediction.done_us;
+    return out;
+  }
+  const Encoding& used = rounds.used(out.interval);
+  out.codec = used.codec;
+  out.transfer_us = used.total_us;
+  out.sent_bytes = used.sent_bytes / out.interval.steps;
+  out.step_us = compute_us + rounds.waits_us(out.interval) / out.interval.steps;
+  return out;
+}
+
+}  // namespace sirtaki::local_updates
