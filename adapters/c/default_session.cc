@@ -161,6 +161,13 @@ Result<std::string> DefaultSession::options_json() const {
   return sirtaki::options_json(*config);
 }
 
+Result<std::shared_ptr<const Config>> DefaultSession::config() const {
+  if (const auto found = active()) {
+    return std::shared_ptr<const Config>(found, &found->session->config());
+  }
+  return load("");
+}
+
 Result<int> DefaultSession::nccl_version() const {
   if (const auto found = active()) {
     return engine::nccl_version(found->session->config().device);

@@ -63,6 +63,8 @@ class DefaultSession {
   Result<std::shared_ptr<Active>> need(std::uint16_t generation) const;
   // Returns the options of the session; without one, the options that init() would use without arguments.
   Result<std::string> options_json() const;
+  // Returns the options of the session, or those that a session without arguments would have.
+  Result<std::shared_ptr<const Config>> config() const;
   // Implements sirtaki_nccl_version(); where it returns 0, the error is kUnavailable or kUnsupported with the reason.
   Result<int> nccl_version() const;
 

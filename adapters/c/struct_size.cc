@@ -17,6 +17,7 @@ constexpr std::size_t kFirstInit = offsetof(sirtaki_init_args, interrupted);
 constexpr std::size_t kFirstStream = offsetof(sirtaki_stream_args, prescale);
 constexpr std::size_t kFirstLocal = offsetof(sirtaki_local_args, buffer_count);
 constexpr std::size_t kFirstLocalStep = offsetof(sirtaki_local_step_args, share);
+constexpr std::size_t kFirstForecast = sizeof(sirtaki_forecast_args);
 constexpr std::size_t kFirstOutcome = offsetof(sirtaki_local_outcome, equalize_optimizer);
 
 // Sizes within a request: the part before its tensors, and the part after them in this and in the first version.
@@ -152,6 +153,10 @@ Result<sirtaki_local_step_args> known_local_step(const void* given) {
   absent.share = 1;
   absent.steps_left = -1;
   return known_fields(given, absent, kFirstLocalStep, "sirtaki_local_step_args");
+}
+
+Result<sirtaki_forecast_args> known_forecast(const void* given) {
+  return known_fields(given, sirtaki_forecast_args{}, kFirstForecast, "sirtaki_forecast_args");
 }
 
 Status write_outcome(const sirtaki_local_outcome& from, sirtaki_local_outcome* to) {

@@ -42,6 +42,7 @@ Result<sirtaki_init_args> known_init(const void* given);
 Result<sirtaki_stream_args> known_stream(const void* given);
 Result<sirtaki_local_args> known_local(const void* given);
 Result<sirtaki_local_step_args> known_local_step(const void* given);
+Result<sirtaki_forecast_args> known_forecast(const void* given);
 
 // Writes the fields of an outcome that the header of the caller has, and zeros after them.
 Status write_outcome(const sirtaki_local_outcome& from, sirtaki_local_outcome* to);

@@ -40,9 +40,9 @@ void check(sirtaki_status status) {
   throw nb::python_error();
 }
 
-std::string json_or_raise(const char* text) {
+std::string json_or_raise(const char* text, sirtaki_status failure) {
   if (text == nullptr) {
-    check(SIRTAKI_NOT_INITIALIZED);
+    check(failure);
   }
   return text;
 }

@@ -43,8 +43,8 @@ void blocking(Call&& call) {
   }
   check(status);
 }
-// Returns the text; raises the exception of the last error for NULL.
-std::string json_or_raise(const char* text);
+// Returns the text; for NULL, raises the text of the last error as the exception of `failure`.
+std::string json_or_raise(const char* text, sirtaki_status failure = SIRTAKI_NOT_INITIALIZED);
 
 // Returns a description that points into `tensor`.
 sirtaki_tensor to_tensor(const PyTensor& tensor);

@@ -258,6 +258,49 @@ class Stream {
   sirtaki_stream stream_ = 0;
 };
 
+// (ranks, bytes per second, latency, forward, backward), times in nanoseconds
+using PyConditions = std::tuple<int, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
+// (interval, codec of differences)
+using PyLocal = std::tuple<std::string, std::optional<std::string>>;
+
+std::string forecast_json(const PyConditions& at, const std::vector<std::string>& names,
+                          const std::vector<PyTensor>& tensors, const std::optional<std::vector<std::int64_t>>& ready_ns,
+                          const std::string& codec, const std::optional<PyLocal>& local) {
+  std::vector<const char*> texts;
+  std::vector<sirtaki_tensor> described;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    texts.push_back(names.at(i).c_str());
+    described.push_back(to_tensor(tensors[i]));
+  }
+  sirtaki_stream_args stream{};
+  stream.struct_size = sizeof(stream);
+  stream.name = "forecast";
+  stream.count = static_cast<std::int32_t>(tensors.size());
+  stream.names = texts.data();
+  stream.tensors = described.data();
+  stream.reduce_op = SIRTAKI_AVERAGE;
+  stream.prescale = stream.postscale = 1.0;
+  stream.codec = codec.c_str();
+  sirtaki_local_args local_args{};
+  local_args.struct_size = sizeof(local_args);
+  local_args.name = stream.name;
+  local_args.outer = SIRTAKI_OUTER_PRESET;
+  if (local) {
+    local_args.interval = std::get<0>(*local).c_str();
+    local_args.codec = std::get<1>(*local) ? std::get<1>(*local)->c_str() : nullptr;
+  }
+  sirtaki_forecast_args args{};
+  args.struct_size = sizeof(args);
+  std::tie(args.ranks, args.bytes_per_second, args.latency_ns, args.forward_ns, args.backward_ns) = at;
+  if (ready_ns && ready_ns->size() != tensors.size()) {
+    throw nb::value_error("ready_ns and tensors have different lengths");
+  }
+  args.ready_ns = ready_ns ? ready_ns->data() : nullptr;
+  args.stream = &stream;
+  args.local = local ? &local_args : nullptr;
+  return json_or_raise(sirtaki_forecast_json(&args), SIRTAKI_INVALID_ARGUMENT);
+}
+
 void define_life(nb::module_& m) {
   m.def("configure", configure, nb::arg("error_factory"), nb::arg("main_thread_id"));
   m.def("version", [] { return std::string(sirtaki_version()); });
@@ -279,6 +322,8 @@ void define_life(nb::module_& m) {
   m.def("options_json", [] { return json_or_raise(sirtaki_options_json()); });
   m.def("stats_json", [] { return json_or_raise(sirtaki_stats_json()); });
   m.def("members_json", [] { return json_or_raise(sirtaki_members_json()); });
+  m.def("forecast_json", forecast_json, nb::arg("at"), nb::arg("names"), nb::arg("tensors"),
+        nb::arg("ready_ns").none(), nb::arg("codec"), nb::arg("local") = nb::none());
   m.def("check_interval", [](const std::string& interval) { check(sirtaki_check_interval(interval.c_str())); });
   m.def("check_codec", [](const std::string& codec) { check(sirtaki_check_codec(codec.c_str())); });
   m.def("timeline_start", [](const std::string& path) { check(sirtaki_timeline_start(path.c_str())); });

@@ -1,0 +1,95 @@
+// The C interface: forecasts.
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "adapters/c/borrowed_json.h"
+#include "adapters/c/convert.h"
+#include "adapters/c/convert_local.h"
+#include "adapters/c/default_session.h"
+#include "adapters/c/sirtaki.h"
+#include "adapters/c/struct_size.h"
+#include "runtime/base/json.h"
+#include "runtime/engine/forecast/forecast.h"
+#include "runtime/local_updates/forecast.h"
+
+using sirtaki::JsonWriter;
+using sirtaki::Result;
+using sirtaki::engine::Conditions;
+using sirtaki::engine::StepForecast;
+using sirtaki::engine::StreamSpec;
+using sirtaki::local_updates::LocalForecast;
+
+namespace {
+
+constexpr std::int64_t kNsPerUs = 1000;
+
+Conditions to_conditions(const sirtaki_forecast_args& args, std::size_t tensors) {
+  Conditions at;
+  at.ranks = args.ranks;
+  at.link = {args.latency_ns, args.bytes_per_second};
+  at.forward_us = args.forward_ns / kNsPerUs;
+  at.backward_us = args.backward_ns / kNsPerUs;
+  for (std::size_t i = 0; args.ready_ns != nullptr && i < tensors; ++i) {
+    at.ready_us.push_back(args.ready_ns[i] / kNsPerUs);
+  }
+  at.codec_costs = sirtaki::engine::time_codecs(std::max(args.ranks, 1));
+  return at;
+}
+
+void write_step(JsonWriter& json, const StepForecast& step, std::int64_t step_us, std::int64_t compute_us,
+                std::int64_t sent_bytes) {
+  json.key("step_ns").value(step_us * kNsPerUs);
+  json.key("exposed_ns").value((step_us - compute_us) * kNsPerUs);
+  json.key("sent_bytes").value(sent_bytes);
+  json.key("policy").value(step.policy);
+}
+
+void write_local(JsonWriter& json, const LocalForecast& local) {
+  const auto& interval = local.interval;
+  json.key("mode").value(sirtaki::local_updates::mode_name(interval.mode));
+  json.key("steps").value(interval.steps).key("delay").value(interval.delay);
+  json.key("codec").value(local.codec);
+  json.key("reason").value(sirtaki::local_updates::reason_name(interval.reason));
+  json.key("transfer_ns").value(local.transfer_us * kNsPerUs).key("dense_ns").value(local.dense_us * kNsPerUs);
+}
+
+Result<std::string> forecast_json(const sirtaki_forecast_args* given) {
+  if (given == nullptr) {
+    return sirtaki::invalid_argument("args is NULL");
+  }
+  SRT_ASSIGN(const sirtaki_forecast_args args, sirtaki::adapters::known_forecast(given));
+  if (args.stream == nullptr) {
+    return sirtaki::invalid_argument("a forecast needs the tensors of a stream");
+  }
+  SRT_ASSIGN(const StreamSpec spec, sirtaki::adapters::to_stream(*args.stream));
+  SRT_ASSIGN(const auto config, sirtaki::adapters::DefaultSession::instance().config());
+  const Conditions at = to_conditions(args, spec.tensors.size());
+  const std::int64_t compute_us = at.forward_us + at.backward_us;
+  JsonWriter json;
+  json.begin_object();
+  if (args.local == nullptr) {
+    SRT_ASSIGN(const StepForecast step, sirtaki::engine::forecast_step(spec, at, *config));
+    write_step(json, step, step.prediction.step_us, compute_us, step.sent_bytes);
+    json.key("tensors");
+    sirtaki::engine::write_tensors(json, spec, step);
+  } else {
+    SRT_ASSIGN(const auto options, sirtaki::adapters::to_local_options(*args.local));
+    SRT_ASSIGN(const LocalForecast local, sirtaki::local_updates::forecast(spec, at, *config, options));
+    write_step(json, local.synchronous, local.step_us, compute_us, local.sent_bytes);
+    write_local(json, local);
+  }
+  json.end_object();
+  return std::move(json).take();
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* sirtaki_forecast_json(const sirtaki_forecast_args* args) {
+  return sirtaki::adapters::borrowed_json([&] { return forecast_json(args); });
+}
+
+}  // extern "C"
