@@ -37,6 +37,24 @@ Buffer = tuple[str, Description, int, int]
 _active: weakref.WeakSet[LocalSgdBase] = weakref.WeakSet()
 
 
+def rounds_between_averages(codec: str, affordable: int) -> int:
+    """Returns the rounds between two averages of the state of an optimizer; see LocalUpdates.optimizer_state.
+
+    States travel as float32 and block the step, so averages take the same part of the bytes with every codec.
+
+    Args:
+        codec: that of the differences in force.
+        affordable: the fewest rounds that the time of an average allows; 0: no limit.
+    """
+    bits = _BITS.get(codec.partition(":")[0], _OTHER_BITS)
+    return max(_DEFAULT_STATE_ROUNDS * 32 // bits, affordable)
+
+
+def affordable_rounds(cost: float) -> int:
+    """Returns the rounds after which another average may follow one that took as long as `cost` rounds."""
+    return math.ceil(cost / _STATE_SHARE)
+
+
 def check_join() -> None:
     """Refuses join() together with local updates. Raises UnsupportedError."""
     if len(_active) > 0:
@@ -241,9 +259,7 @@ class LocalSgdBase(abc.ABC):
         given = self._config.optimizer_state
         if given is not None or not self._keeps_moments:
             return int(given or 0)
-        # States travel as float32 and block the step, so averages take the same part of the bytes with every codec.
-        codec = json.loads(self._local.stats_json())["codec"].partition(":")[0]
-        return max(_DEFAULT_STATE_ROUNDS * 32 // _BITS.get(codec, _OTHER_BITS), self._affordable_rounds)
+        return rounds_between_averages(json.loads(self._local.stats_json())["codec"], self._affordable_rounds)
 
     def _time_rounds(self, decisions: int) -> None:
         """Counts rounds of local steps that have just ended, and their time."""
@@ -262,7 +278,7 @@ class LocalSgdBase(abc.ABC):
         if self._timed_rounds > 0 and self._config.optimizer_state is None and self._config.is_auto():
             seconds_of_round = max(self._timed_seconds, 1e-9) / self._timed_rounds
             cost = self._largest((self._round_ended - begin) / seconds_of_round)
-            self._affordable_rounds = math.ceil(cost / _STATE_SHARE)
+            self._affordable_rounds = affordable_rounds(cost)
         self._timed_rounds, self._timed_seconds = 0, 0.0
 
     def _step(self, lr: float, waited_ns: int, pull: Callable[[], None]) -> None:
