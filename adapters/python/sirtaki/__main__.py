@@ -1,4 +1,4 @@
-"""The program `sirtaki`: commands for files that Sirtaki writes. Ranks are started by sirtakirun, not by it."""
+"""The program `sirtaki`: pages of run files, and estimates. Ranks are started by sirtakirun, not by it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sirtaki import errors
+from sirtaki._estimate import command as estimate
 from sirtaki._telemetry import page, run_file
 
 
@@ -25,12 +26,13 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="sirtaki", description="Commands for files that Sirtaki writes.")
+    parser = argparse.ArgumentParser(prog="sirtaki", description="Reads run files, and predicts training steps.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     report = commands.add_parser("report", help="make an HTML page of a run file", description="Makes an HTML page.")
     report.add_argument("run", type=Path, metavar="RUN.json", help="file that the option report.file has written")
     report.add_argument("-o", dest="output", type=Path, help="the page; - is standard output (default: RUN.html)")
     report.set_defaults(run_command=_report)
+    estimate.add_to(commands)
     arguments = parser.parse_args(argv)
     try:
         arguments.run_command(arguments)
