@@ -12,7 +12,7 @@
 #include "adapters/c/struct_size.h"
 #include "runtime/base/json.h"
 #include "runtime/engine/forecast/forecast.h"
-#include "runtime/local_updates/forecast.h"
+#include "runtime/local_updates/forecast/forecast.h"
 
 using sirtaki::JsonWriter;
 using sirtaki::Result;

@@ -79,9 +79,15 @@ LAYERS: dict[str, set[str]] = {
     },
     "runtime/local_updates/controller": {*BASE, "scheduler/plan"},
     "runtime/local_updates": {
-        *(*BASE, "kernels", "runtime/local_updates/controller", "runtime/engine/session", "runtime/engine/forecast"),
+        *(*BASE, "kernels", "runtime/local_updates/controller", "runtime/engine/session"),
     },
-    "adapters/c": {*BASE, *RENDEZVOUS, "runtime/hub", *SESSION, "runtime/engine/forecast", "runtime/local_updates"},
+    "runtime/local_updates/forecast": {
+        *(*BASE, "runtime/engine/forecast", "runtime/local_updates", "runtime/local_updates/controller"),
+    },
+    "adapters/c": {
+        *(*BASE, *RENDEZVOUS, "runtime/hub", *SESSION),
+        *("runtime/engine/forecast", "runtime/local_updates", "runtime/local_updates/forecast"),
+    },
     "adapters/python": {"adapters/c"},
     "adapters/tensorflow": {"adapters/c"},
     "launcher/hosts": {*BASE, *RENDEZVOUS},

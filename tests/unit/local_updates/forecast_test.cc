@@ -1,4 +1,4 @@
-#include "runtime/local_updates/forecast.h"
+#include "runtime/local_updates/forecast/forecast.h"
 
 #include <gtest/gtest.h>
 

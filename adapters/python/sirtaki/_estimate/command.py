@@ -45,7 +45,8 @@ def add_to(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--bandwidth", type=conditions.bandwidth, required=True, metavar="RATE", help=rate)
     latency = "time of one message (default: 0.2ms)"
     parser.add_argument("--latency", type=conditions.duration, default=2e-4, metavar="TIME", help=latency)
-    parser.add_argument("--ranks", type=conditions.ranks, default=2, metavar="P", help="hosts, one rank each (default: 2)")
+    ranks = "hosts, one rank each (default: 2)"
+    parser.add_argument("--ranks", type=conditions.ranks, default=2, metavar="P", help=ranks)
     compute = "a step without communication: forward, backward, optimizer"
     parser.add_argument("--compute", type=conditions.duration, metavar="TIME", help=compute)
     kinds = "of the training; limits what `auto` may choose (default: sgd)"
@@ -71,7 +72,8 @@ def page(model: tensors.Model, at: Conditions, found: Sequence[methods.Estimate]
         f"Step     {_time(at.compute.seconds)} without communication, {at.ranks} ranks",
         f"Link     {mbit / PAYLOAD_PART:,.0f} Mbit/s ({mbit:,.1f} of payload), {_time(at.latency)}",
         "",
-        f"{'method':<14} {'step':>10} {'waits':>10} {'sent':>10} {'speed-up':>9}  {'option of sirtakirun':<36} {'settings'}",
+        f"{'method':<14} {'step':>10} {'waits':>10} {'sent':>10} {'speed-up':>9}  "
+        f"{'option of sirtakirun':<36} settings",
     ]
     lines += [
         f"{row.method:<14} {_time(row.seconds):>10} {_time(row.exposed):>10} {row.sent_bytes / 1e6:>7.3g} MB "

@@ -64,7 +64,7 @@ def forecast(model: Model, at: Conditions, codec: str, local: tuple[str, str | N
 
 
 def best(found: list[Estimate]) -> Estimate:
-    """Returns the setting to take: the fastest that follows the link and limits its loss; dense if none gains a tenth."""
+    """Returns the fastest setting that follows the link and limits its loss; dense if none gains a tenth."""
     chosen = min((row for row in found if row.method in (AUTO, LOCAL)), key=lambda row: row.seconds)
     return chosen if chosen.speedup >= 1.1 else found[0]
 

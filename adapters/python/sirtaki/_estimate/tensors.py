@@ -63,7 +63,8 @@ def of_safetensors(path: Path) -> Model:
     except ValueError:
         raise errors.InvalidArgumentError(f"{path} is no file of safetensors, or it is cut off") from None
     rows = {name: row for name, row in header.items() if name != "__metadata__"}
-    return of_rows(str(path), {name: (tuple(row["shape"]), _FLOATS.get(row["dtype"], "")) for name, row in rows.items()})
+    shapes = {name: (tuple(row["shape"]), _FLOATS.get(row["dtype"], "")) for name, row in rows.items()}
+    return of_rows(str(path), shapes)
 
 
 def of_rows(source: str, rows: Mapping[str, tuple[tuple[int, ...], str]]) -> Model:

@@ -35,8 +35,8 @@ def read(path: Path, measure: bool) -> tuple[Model, Compute | None]:
         raise
     except Exception as error:
         raise errors.InvalidArgumentError(
-            f"{path} is no checkpoint that torch loads without running code from it: {str(error).splitlines()[0]}. Save "
-            "model.state_dict(), or give a MODEL.py"
+            f"{path} is no checkpoint that torch loads without running code from it: {str(error).splitlines()[0]}. "
+            "Save model.state_dict(), or give a MODEL.py"
         ) from None
     return _of_state(str(path), held), None
 
@@ -110,8 +110,8 @@ def _time(path: Path, model: nn.Module, example: Any, loss: Any) -> Compute:
             model.zero_grad()
     except Exception as error:
         raise errors.InvalidArgumentError(
-            f"{path}: a step with `example_input` ended with {type(error).__name__}: {error}. Correct `example_input` and "
-            "`loss`, or state --compute"
+            f"{path}: a step with `example_input` ended with {type(error).__name__}: {error}. Correct `example_input` "
+            "and `loss`, or state --compute"
         ) from error
     finally:
         for hook in hooks:

@@ -18,7 +18,7 @@ namespace sirtaki::local_updates {
 
 struct LocalForecast {
   Interval interval;             // Mode::kSync: gradients are averaged, as in `synchronous`
-  std::string codec;             // of differences; "none": float32
+  std::string codec;             // codec of differences; "none" is float32
   std::int64_t step_us = 0;      // mean over a round, with waits for merges
   std::int64_t transfer_us = 0;  // a merge of all fragments with that codec
   std::int64_t dense_us = 0;     // the same as float32
