@@ -264,8 +264,9 @@ using PyConditions = std::tuple<int, std::int64_t, std::int64_t, std::int64_t, s
 using PyLocal = std::tuple<std::string, std::optional<std::string>>;
 
 std::string forecast_json(const PyConditions& at, const std::vector<std::string>& names,
-                          const std::vector<PyTensor>& tensors, const std::optional<std::vector<std::int64_t>>& ready_ns,
-                          const std::string& codec, const std::optional<PyLocal>& local) {
+                          const std::vector<PyTensor>& tensors,
+                          const std::optional<std::vector<std::int64_t>>& ready_ns, const std::string& codec,
+                          const std::optional<PyLocal>& local) {
   std::vector<const char*> texts;
   std::vector<sirtaki_tensor> described;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -322,8 +323,8 @@ void define_life(nb::module_& m) {
   m.def("options_json", [] { return json_or_raise(sirtaki_options_json()); });
   m.def("stats_json", [] { return json_or_raise(sirtaki_stats_json()); });
   m.def("members_json", [] { return json_or_raise(sirtaki_members_json()); });
-  m.def("forecast_json", forecast_json, nb::arg("at"), nb::arg("names"), nb::arg("tensors"),
-        nb::arg("ready_ns").none(), nb::arg("codec"), nb::arg("local") = nb::none());
+  m.def("forecast_json", forecast_json, nb::arg("at"), nb::arg("names"), nb::arg("tensors"), nb::arg("ready_ns").none(),
+        nb::arg("codec"), nb::arg("local") = nb::none());
   m.def("check_interval", [](const std::string& interval) { check(sirtaki_check_interval(interval.c_str())); });
   m.def("check_codec", [](const std::string& codec) { check(sirtaki_check_codec(codec.c_str())); });
   m.def("timeline_start", [](const std::string& path) { check(sirtaki_timeline_start(path.c_str())); });

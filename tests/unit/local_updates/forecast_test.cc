@@ -19,7 +19,8 @@ LocalForecast forecast_of(std::string_view interval, std::string_view codec, std
   spec.name = "model";
   spec.codec = "none";
   for (int i = 0; i < 6; ++i) {
-    spec.tensors.push_back({.name = "layer" + std::to_string(i), .dims = {256, 256}, .strides = {}, .dtype = DType::kF32, .device = {}});
+    spec.tensors.push_back(
+        {.name = "layer" + std::to_string(i), .dims = {256, 256}, .strides = {}, .dtype = DType::kF32, .device = {}});
   }
   engine::Conditions at;
   at.ranks = 4;

@@ -51,7 +51,8 @@ class Stopwatch {
   const std::function<TimePoint()>& now_;
 };
 
-scheduler::CodecCost time_codec(const std::function<TimePoint()>& now, const scheduler::PlannedTensor& planned, int ranks) {
+scheduler::CodecCost time_codec(const std::function<TimePoint()>& now, const scheduler::PlannedTensor& planned,
+                                int ranks) {
   const compression::PayloadCodec* codec = compression::find_payload_codec(planned.decision.codec);
   if (codec == nullptr) {
     return {};

@@ -17,7 +17,8 @@ StreamSpec matrices(const std::string& codec) {
   spec.name = "model";
   spec.codec = codec;
   for (int i = 0; i < 6; ++i) {
-    spec.tensors.push_back({.name = "layer" + std::to_string(i), .dims = {256, 256}, .strides = {}, .dtype = DType::kF32, .device = {}});
+    spec.tensors.push_back(
+        {.name = "layer" + std::to_string(i), .dims = {256, 256}, .strides = {}, .dtype = DType::kF32, .device = {}});
   }
   return spec;
 }
