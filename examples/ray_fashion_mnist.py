@@ -37,7 +37,7 @@ def train(settings: dict[str, Any]) -> None:
     ddp.drain()
     ray.train.report(sirtaki.metrics("sirtaki/"))
     if sirtaki.rank() == 0:
-        accuracy = count_correct(model.module, load(train=False)) / 10_000
+        accuracy = count_correct(getattr(model, "module", model), load(train=False)) / 10_000
         print(f"test accuracy {accuracy:.2%}, steps of {sirtaki.metrics()['step_seconds']:.3f} s")
 
 

@@ -59,11 +59,10 @@ def of_safetensors(path: Path) -> Model:
         size = int.from_bytes(file.read(8), "little")
         text = file.read(size) if 2 <= size <= _LARGEST_HEADER else b""
     try:
-        header = json.loads(text)
-    except ValueError:
+        rows = {name: row for name, row in json.loads(text).items() if name != "__metadata__"}
+        shapes = {name: (tuple(row["shape"]), _FLOATS.get(row["dtype"], "")) for name, row in rows.items()}
+    except (ValueError, AttributeError, KeyError, TypeError):
         raise errors.InvalidArgumentError(f"{path} is no file of safetensors, or it is cut off") from None
-    rows = {name: row for name, row in header.items() if name != "__metadata__"}
-    shapes = {name: (tuple(row["shape"]), _FLOATS.get(row["dtype"], "")) for name, row in rows.items()}
     return of_rows(str(path), shapes)
 
 

@@ -93,6 +93,8 @@ def _of_state(source: str, held: Any) -> Model:
 def _time(path: Path, model: nn.Module, example: Any, loss: Any) -> Compute:
     """Returns medians of some steps, and the times at which gradients appear in the last one."""
     params = [param for param in model.parameters() if param.requires_grad]
+    if any(param.device.type != "cpu" for param in params):
+        raise errors.InvalidArgumentError(f"{path}: only steps on the CPU are timed here; state --compute")
     marks: dict[int, float] = {}
 
     def mark(i: int) -> None:

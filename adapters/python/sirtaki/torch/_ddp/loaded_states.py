@@ -33,9 +33,12 @@ class LoadedStates:
         @functools.wraps(plain)
         def load_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
             added = {key: state_dict[key] for key in (KEY, LOCAL_KEY) if key in state_dict}
-            if added and not isinstance(optimizer, DistributedMarker):
-                self._loaded[optimizer] = added
             plain(optimizer, state_dict)
+            if isinstance(optimizer, DistributedMarker):
+                return
+            self._loaded.pop(optimizer, None)  # those of an earlier checkpoint
+            if added:
+                self._loaded[optimizer] = added
 
         Optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign]
 

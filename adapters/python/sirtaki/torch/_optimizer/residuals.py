@@ -137,9 +137,19 @@ class ResidualStore:
         return {"rank": ALL, "size": self._options.size, "steps": self.steps, "owed": residuals} if residuals else None
 
     def gather_for_state(self) -> None:
-        """Lets state() return the sum of the residuals of all ranks until the next step. Collective."""
-        if not self._gathered and self._loaded is None:
+        """Lets state() return the sum of the residuals of all ranks until the next step. Collective.
+
+        Raises:
+            InvalidArgumentError: before the first step, with residuals loaded that are those of one rank.
+        """
+        if self._stream is not None:
             self._gathered = [self.gather()]
+            return
+        require(
+            self._loaded is None or self._loaded["rank"] == ALL or self._loaded["size"] == 1,
+            "prepare_checkpoint() before the first step would save the loaded residuals of one rank for all: keep the "
+            "checkpoint that was loaded, or make a step first",
+        )
 
     def load(self, state: dict[str, Any] | None) -> None:
         """Loads a result of state() or gather(); None clears the residuals. Not collective.
