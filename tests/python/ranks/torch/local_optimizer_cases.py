@@ -158,16 +158,17 @@ def case_averages_of_the_state_take_a_small_part_of_the_time() -> None:
 
     def slow() -> None:
         average()
-        for _ in range(200):  # as on a slow link
+        for _ in range(2000):  # as on a slow link
             hvd.barrier()
         steps_of_averages.append(step)
 
     optimizer._sirtaki_local._average_state = slow
     step = 0
-    while not steps_of_averages or step < 3 * steps_of_averages[0]:
+    # Seven averages without the limit; none is set before a round of local steps has been timed.
+    while not steps_of_averages or step < 12 * steps_of_averages[0]:
         train(model, [optimizer], range(step, step + 1))
         step += 1
-    assert len(steps_of_averages) == 1, steps_of_averages
+    assert len(steps_of_averages) <= 5, steps_of_averages
     optimizer.drain()
 
 
