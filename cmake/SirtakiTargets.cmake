@@ -94,7 +94,7 @@ endfunction()
 
 # sirtaki_test(NAME [ONE_THREAD|PURE] LABEL unit|conformance|sim|thread|process|fuzz SOURCES ... DEPS ... [TIMEOUT seconds])
 # Adds an executable and a ctest entry. ONE_THREAD: the test never creates a thread, which the plain build enforces;
-# ThreadSanitizer leaves it out. PURE: besides, the tested code computes values and keeps them in containers, so both
+# ThreadSanitizer leaves it out. PURE: besides, the tested code computes values and handles no memory of its own, so both
 # sanitizers leave it out.
 function(sirtaki_test name)
   cmake_parse_arguments(ARG "ONE_THREAD;PURE" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})

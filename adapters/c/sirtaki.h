@@ -414,13 +414,13 @@ SIRTAKI_API void sirtaki_local_close(sirtaki_local local);
 
 typedef struct {
   uint32_t struct_size;
-  int32_t ranks;            /* each of them on a host of its own */
+  int32_t ranks;            /* at most 1024, each of them on a host of its own */
   int64_t bytes_per_second; /* payload of one rank in one direction */
   int64_t latency_ns;       /* the time of one message */
   int64_t forward_ns;       /* a step of the program without its backward pass and without waits */
   int64_t backward_ns;      /* from the first gradient to the last one */
   const int64_t* ready_ns;  /* time of each gradient since the first one; NULL: in proportion to elements */
-  /* Tensors in the order of the forward pass, and the codec; name, reduce_op and ranks have no effect. */
+  /* Tensors in the order of the forward pass, and the codec; all other fields must be valid and have no effect. */
   const sirtaki_stream_args* stream;
   /* Interval, codec and fragments of local updates; its tensors have no effect. NULL: gradients are averaged. */
   const sirtaki_local_args* local;
@@ -445,11 +445,12 @@ SIRTAKI_API const char* sirtaki_stream_tensors_json(sirtaki_stream stream);
 /* Mode, interval, delay, reason, rounds, waits, bytes, divergence, alarms and memory use of local updates. */
 SIRTAKI_API const char* sirtaki_local_stats_json(sirtaki_local local);
 
-/* {step_ns, exposed_ns, sent_bytes, policy, tensors}: the step once policies have settled, the part in which the
- * program waits, the payload that a rank sends, the last decision, and the rows of sirtaki_stream_tensors_json(). With
- * `local` also {mode, steps, delay, codec, reason, transfer_ns, dense_ns}: the interval, the codec of differences, and
- * the time of a merge with that codec and as float32; step_ns is the mean over a round. Averages of the states of
- * optimizers are not part of it. Times codecs on this machine. Not collective; works without a session. */
+/* {step_ns, exposed_ns, sent_bytes, policy}: the step once policies have settled, the part in which the program waits,
+ * the payload that a rank sends, and the last decision. Without `local` also {tensors}: the rows of
+ * sirtaki_stream_tensors_json(). With it also {mode, steps, delay, codec, reason, transfer_ns, dense_ns}: the interval,
+ * the codec of differences, and the time of a merge with that codec and as float32; step_ns is the mean over a round.
+ * Averages of the states of optimizers are not part of it. Times codecs on this machine. Not collective; works without
+ * a session. */
 SIRTAKI_API const char* sirtaki_forecast_json(const sirtaki_forecast_args* args);
 
 /* Start and stop a trace of the session, written to `path`. */

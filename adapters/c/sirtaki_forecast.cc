@@ -34,7 +34,7 @@ Conditions to_conditions(const sirtaki_forecast_args& args, std::size_t tensors)
   for (std::size_t i = 0; args.ready_ns != nullptr && i < tensors; ++i) {
     at.ready_us.push_back(args.ready_ns[i] / kNsPerUs);
   }
-  at.codec_costs = sirtaki::engine::time_codecs(std::max(args.ranks, 1));
+  at.codec_costs = sirtaki::engine::time_codecs(args.ranks);
   return at;
 }
 
@@ -65,6 +65,7 @@ Result<std::string> forecast_json(const sirtaki_forecast_args* given) {
   }
   SRT_ASSIGN(const StreamSpec spec, sirtaki::adapters::to_stream(*args.stream));
   SRT_ASSIGN(const auto config, sirtaki::adapters::DefaultSession::instance().config());
+  SRT_TRY(sirtaki::engine::check_ranks(args.ranks));
   const Conditions at = to_conditions(args, spec.tensors.size());
   const std::int64_t compute_us = at.forward_us + at.backward_us;
   JsonWriter json;

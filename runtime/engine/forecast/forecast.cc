@@ -19,6 +19,7 @@ constexpr int kHosts = 2;  // any number of hosts above one has plans
 // nothing is left to decide. The limit of steps only bounds a search that does not settle.
 constexpr int kQuietProfiles = 4;
 constexpr std::uint64_t kMostSteps = 2048;
+constexpr int kMostRanks = 1024;
 constexpr std::int64_t kMostUs = std::int64_t{1} << 40;
 
 // Returns the order in which gradients appear.
@@ -49,9 +50,7 @@ std::vector<std::int64_t> ready_by_elements(const StreamSpec& spec, std::int64_t
 
 Status check(const StreamSpec& spec, const Conditions& at) {
   const auto in_range = [](std::int64_t us) { return us >= 0 && us <= kMostUs; };
-  if (at.ranks < 1) {
-    return invalid_argument("a forecast for " + std::to_string(at.ranks) + " ranks; it needs 1 or more");
-  }
+  SRT_TRY(check_ranks(at.ranks));
   if (at.link.bytes_per_second < 1 || at.link.latency_ns < 0) {
     return invalid_argument("a forecast needs the bandwidth and the latency of the link, both as measured");
   }
@@ -100,10 +99,18 @@ std::int64_t sent_bytes(const scheduler::Plan& plan, int ranks) {
   for (const scheduler::Partition& partition : plan.partitions()) {
     bytes += partition.wire_bytes;
   }
-  return 2 * (ranks - 1) * bytes / ranks;
+  return std::int64_t{2} * (ranks - 1) * bytes / ranks;
 }
 
 }  // namespace
+
+Status check_ranks(int ranks) {
+  if (ranks < 1 || ranks > kMostRanks) {
+    return invalid_argument("a forecast for " + std::to_string(ranks) + " ranks; it takes 1 to " +
+                            std::to_string(kMostRanks));
+  }
+  return {};
+}
 
 scheduler::CodecCosts time_codecs(int ranks) {
   return time_codecs([] { return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now()); }, ranks);

@@ -41,7 +41,10 @@ struct StepForecast {
   std::string policy;                           // last decision of a policy, for a person; empty without a policy
 };
 
-// Returns the costs of codecs for so many ranks on this machine: a few milliseconds of work on the calling thread.
+// Returns kInvalidArgument unless a forecast can have so many ranks; codecs are timed with a payload of each.
+Status check_ranks(int ranks);
+
+// Returns the costs of codecs for so many ranks on this machine, timed on the calling thread.
 scheduler::CodecCosts time_codecs(int ranks);
 
 // Returns the forecast of a stream with `spec.codec`, or the codec of the options if it is empty. kInvalidArgument: a

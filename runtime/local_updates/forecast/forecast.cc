@@ -153,7 +153,8 @@ Result<LocalForecast> forecast(const engine::StreamSpec& spec, const engine::Con
   if (out.interval.mode != Mode::kLocal) {
     out.step_us = out.synchronous.prediction.step_us;
     out.sent_bytes = out.synchronous.sent_bytes;
-    out.transfer_us = out.synchronous.prediction.done_us;
+    out.codec = "none";
+    out.transfer_us = out.dense_us;
     return out;
   }
   const Encoding& used = rounds.used(out.interval);
