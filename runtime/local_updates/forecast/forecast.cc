@@ -90,9 +90,7 @@ class Rounds {
       round.dense_us = round.encoding == 0 ? round.transfer_us : 0;
       round.stall_us = waits_us(now) / std::max<std::int64_t>(steps, 1);
     } else {
-      round.dense_us = round.transfer_us = synchronous_.prediction.done_us;
-      const Encoding& dense = encodings_.front();
-      round.longest_us = dense.total_us > 0 ? round.dense_us * dense.longest_us / dense.total_us : 0;
+      // A session does not measure the link in synchronous rounds.
       round.stall_us = synchronous_.prediction.exposed_us;
     }
     now_us_ += steps * (step_us_ + round.stall_us);
