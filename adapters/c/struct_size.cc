@@ -17,7 +17,7 @@ constexpr std::size_t kFirstInit = offsetof(sirtaki_init_args, interrupted);
 constexpr std::size_t kFirstStream = offsetof(sirtaki_stream_args, prescale);
 constexpr std::size_t kFirstLocal = offsetof(sirtaki_local_args, buffer_count);
 constexpr std::size_t kFirstLocalStep = offsetof(sirtaki_local_step_args, share);
-constexpr std::size_t kFirstForecast = offsetof(sirtaki_forecast_args, local) + sizeof(sirtaki_forecast_args::local);
+constexpr std::size_t kFirstForecast = offsetof(sirtaki_forecast_args, local) + sizeof(void*);
 constexpr std::size_t kFirstOutcome = offsetof(sirtaki_local_outcome, equalize_optimizer);
 
 // Sizes within a request: the part before its tensors, and the part after them in this and in the first version.
