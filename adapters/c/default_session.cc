@@ -154,11 +154,8 @@ Result<std::shared_ptr<Active>> DefaultSession::need(std::uint16_t generation) c
 }
 
 Result<std::string> DefaultSession::options_json() const {
-  if (const auto found = active()) {
-    return sirtaki::options_json(found->session->config());
-  }
-  SRT_ASSIGN(const auto config, load(""));
-  return sirtaki::options_json(*config);
+  SRT_ASSIGN(const auto options, config());
+  return sirtaki::options_json(*options);
 }
 
 Result<std::shared_ptr<const Config>> DefaultSession::config() const {
@@ -169,11 +166,8 @@ Result<std::shared_ptr<const Config>> DefaultSession::config() const {
 }
 
 Result<int> DefaultSession::nccl_version() const {
-  if (const auto found = active()) {
-    return engine::nccl_version(found->session->config().device);
-  }
-  SRT_ASSIGN(const auto config, load(""));
-  return engine::nccl_version(config->device);
+  SRT_ASSIGN(const auto options, config());
+  return engine::nccl_version(options->device);
 }
 
 void DefaultSession::pin(sirtaki_request request, std::shared_ptr<Active> owner) {

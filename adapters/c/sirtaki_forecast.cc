@@ -38,12 +38,12 @@ Conditions to_conditions(const sirtaki_forecast_args& args, std::size_t tensors)
   return at;
 }
 
-void write_step(JsonWriter& json, const StepForecast& step, std::int64_t step_us, std::int64_t compute_us,
+void write_step(JsonWriter& json, const std::string& policy, std::int64_t step_us, std::int64_t compute_us,
                 std::int64_t sent_bytes) {
   json.key("step_ns").value(step_us * kNsPerUs);
   json.key("exposed_ns").value((step_us - compute_us) * kNsPerUs);
   json.key("sent_bytes").value(sent_bytes);
-  json.key("policy").value(step.policy);
+  json.key("policy").value(policy);
 }
 
 void write_local(JsonWriter& json, const LocalForecast& local) {
@@ -72,13 +72,13 @@ Result<std::string> forecast_json(const sirtaki_forecast_args* given) {
   json.begin_object();
   if (args.local == nullptr) {
     SRT_ASSIGN(const StepForecast step, sirtaki::engine::forecast_step(spec, at, *config));
-    write_step(json, step, step.prediction.step_us, compute_us, step.sent_bytes);
+    write_step(json, step.policy, step.prediction.step_us, compute_us, step.sent_bytes);
     json.key("tensors");
     sirtaki::engine::write_tensors(json, spec, step);
   } else {
     SRT_ASSIGN(const auto options, sirtaki::adapters::to_local_options(*args.local));
     SRT_ASSIGN(const LocalForecast local, sirtaki::local_updates::forecast(spec, at, *config, options));
-    write_step(json, local.synchronous, local.step_us, compute_us, local.sent_bytes);
+    write_step(json, local.synchronous.policy, local.step_us, compute_us, local.sent_bytes);
     write_local(json, local);
   }
   json.end_object();

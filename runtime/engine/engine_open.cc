@@ -1,6 +1,5 @@
 // Engine: the opening of streams, with the measurement of the link where a policy follows it.
 
-#include <numeric>
 #include <utility>
 
 #include "runtime/engine/engine.h"
@@ -35,10 +34,7 @@ Result<StreamStart> Engine::make_start(StreamSpec& spec) {
   if (spec.codec.empty()) {
     spec.codec = options_.codec;
   }
-  if (spec.order.empty()) {
-    spec.order.resize(spec.tensors.size());
-    std::iota(spec.order.rbegin(), spec.order.rend(), 0);  // gradients come last tensor first
-  }
+  fill_order(spec);
   SRT_TRY(read_compression(spec));
   SRT_ASSIGN(net::Collectives* const net, ops_.collectives_of(spec.ranks, spec.name));
   const auto facts = std::make_shared<CatalogFacts>(*net);

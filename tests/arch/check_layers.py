@@ -78,9 +78,7 @@ LAYERS: dict[str, set[str]] = {
         *(*ENGINE, "runtime/engine", "runtime/engine/common", "runtime/engine/stream", "runtime/engine/stream/plan"),
     },
     "runtime/local_updates/controller": {*BASE, "scheduler/plan"},
-    "runtime/local_updates": {
-        *(*BASE, "kernels", "runtime/local_updates/controller", "runtime/engine/session"),
-    },
+    "runtime/local_updates": {*BASE, "kernels", "runtime/local_updates/controller", "runtime/engine/session"},
     "runtime/local_updates/forecast": {
         *(*BASE, "runtime/engine/forecast", "runtime/local_updates", "runtime/local_updates/controller"),
     },

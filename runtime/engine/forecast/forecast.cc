@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 #include <utility>
 
 #include "runtime/engine/engine.h"
@@ -21,16 +20,6 @@ constexpr int kQuietProfiles = 4;
 constexpr std::uint64_t kMostSteps = 2048;
 constexpr int kMostRanks = 1024;
 constexpr std::int64_t kMostUs = std::int64_t{1} << 40;
-
-// Returns the order in which gradients appear.
-std::vector<int> order_of(const StreamSpec& spec) {
-  if (!spec.order.empty()) {
-    return spec.order;
-  }
-  std::vector<int> order(spec.tensors.size());
-  std::iota(order.rbegin(), order.rend(), 0);
-  return order;
-}
 
 std::vector<std::int64_t> ready_by_elements(const StreamSpec& spec, std::int64_t backward_us) {
   const std::vector<scheduler::TensorInfo> infos = tensor_infos(spec);
@@ -122,7 +111,7 @@ Result<StepForecast> forecast_step(StreamSpec spec, const Conditions& at, const 
   if (spec.codec.empty()) {
     spec.codec = engine.codec;
   }
-  spec.order = order_of(spec);
+  fill_order(spec);
   SRT_TRY(read_compression(spec));
   const scheduler::PlannerOptions planner =
       planner_options({.layout = engine.layout, .credit_bytes = engine.credit_bytes}, at.ranks);

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from sirtaki import errors
@@ -27,7 +28,7 @@ Examples:
   sirtaki estimate model.safetensors --bandwidth 1Gbit --ranks 8 --compute 250ms
   sirtaki estimate --parameters 25M --bandwidth 20Mbit --compute 40ms --json
 
-`sirtakirun -H a,b --check` measures the link between hosts. docs/estimate.md explains the figures.
+docs/estimate.md explains the figures.
 """
 
 
@@ -88,21 +89,21 @@ def _time(seconds: float) -> str:
 
 
 def _advice(found: Sequence[methods.Estimate]) -> str:
-    chosen = methods.best(list(found))
+    chosen = methods.best(found)
     if chosen.method == methods.DENSE:
         return "The link is fast enough: no setting that limits its loss shortens a step by a tenth."
     return f"Take `{chosen.option}`: {chosen.speedup:.1f}x of the dense step."
 
 
 def _json(model: tensors.Model, at: Conditions, found: Sequence[methods.Estimate]) -> str:
-    chosen = methods.best(list(found))
+    chosen = methods.best(found)
     return json.dumps(
         {
             "model": {"found": model.found, "parameters": model.parameters, "tensors": len(model.names)},
             "link": {"payload_bytes_per_second": at.bytes_per_second, "latency_seconds": at.latency},
             "ranks": at.ranks,
             "compute_seconds": at.compute.seconds,
-            "methods": [methods.as_dict(row) for row in found],
+            "methods": [asdict(row) for row in found],
             "best": chosen.option,
         },
         indent=1,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sirtaki import _core
@@ -63,15 +64,10 @@ def forecast(model: Model, at: Conditions, codec: str, local: tuple[str, str | N
     return json.loads(_core.forecast_json(link, list(model.names), descriptions(model), ready, codec, local))
 
 
-def best(found: list[Estimate]) -> Estimate:
+def best(found: Sequence[Estimate]) -> Estimate:
     """Returns the fastest setting that follows the link and limits its loss; dense if none gains a tenth."""
     chosen = min((row for row in found if row.method in (AUTO, LOCAL)), key=lambda row: row.seconds)
     return chosen if chosen.speedup >= 1.1 else found[0]
-
-
-def as_dict(row: Estimate) -> dict[str, Any]:
-    """Returns a row for JSON."""
-    return asdict(row)
 
 
 def _estimate(method: str, option: str, row: dict[str, Any], dense: float, how: str) -> Estimate:

@@ -52,12 +52,7 @@ def _read_program(path: Path, measure: bool) -> tuple[Model, Compute | None]:
             'the training below `if __name__ == "__main__":`'
         ) from error
     what, model = _find(path, names)
-    rows = {
-        name: (tuple(param.shape), str(param.dtype).removeprefix("torch."))
-        for name, param in model.named_parameters()
-        if param.requires_grad
-    }
-    found = of_rows(f"{path}: {what}", rows)
+    found = _of_tensors(f"{path}: {what}", {k: v for k, v in model.named_parameters() if v.requires_grad})
     example = names.get("example_input")
     return found, _time(path, model, example, names.get("loss")) if measure and example is not None else None
 
@@ -87,7 +82,11 @@ def _of_state(source: str, held: Any) -> Model:
     tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)} if isinstance(state, Mapping) else {}
     if not tensors:
         raise errors.InvalidArgumentError(f"{source} holds a {type(held).__name__} without a state dict of tensors")
-    return of_rows(what, {k: (tuple(v.shape), str(v.dtype).removeprefix("torch.")) for k, v in tensors.items()})
+    return _of_tensors(what, tensors)
+
+
+def _of_tensors(source: str, tensors: Mapping[str, Tensor]) -> Model:
+    return of_rows(source, {k: (tuple(v.shape), str(v.dtype).removeprefix("torch.")) for k, v in tensors.items()})
 
 
 def _time(path: Path, model: nn.Module, example: Any, loss: Any) -> Compute:

@@ -1,6 +1,7 @@
 #include "runtime/engine/stream/plan/stream_plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "compression/codecs/catalog.h"
@@ -77,6 +78,13 @@ std::vector<scheduler::TensorInfo> tensor_infos(const StreamSpec& spec) {
     infos.push_back({tensor.name, tensor.dims, tensor.dtype});
   }
   return infos;
+}
+
+void fill_order(StreamSpec& spec) {
+  if (spec.order.empty()) {
+    spec.order.resize(spec.tensors.size());
+    std::iota(spec.order.rbegin(), spec.order.rend(), 0);
+  }
 }
 
 Status read_compression(StreamSpec& spec) {

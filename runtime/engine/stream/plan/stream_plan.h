@@ -45,6 +45,9 @@ std::string compression_text(const Config& config);
 
 std::vector<scheduler::TensorInfo> tensor_infos(const StreamSpec& spec);
 
+// Fills spec.order if it is empty: gradients come last tensor first.
+void fill_order(StreamSpec& spec);
+
 // Parses spec.codec, which must not be empty, into spec.how. Returns kInvalidArgument, with the name of the stream, if
 // the text is malformed.
 Status read_compression(StreamSpec& spec);
