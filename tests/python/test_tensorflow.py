@@ -1,4 +1,4 @@
-"""The adapter for TensorFlow on 2 to 4 ranks; few jobs, because importing TensorFlow takes long."""
+"""The adapter for TensorFlow on 3 ranks; few jobs, because importing TensorFlow takes long."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ for call in (step, lambda: hvd.allreduce(weights)):
 
 
 @pytest.mark.parametrize("case", case_names("tensorflow.tensorflow_cases"))
-@pytest.mark.parametrize("np", [2, 3, 4])
+@pytest.mark.parametrize("np", [3])
 def test_tensorflow(np: int, case: str) -> None:
     check_case("tensorflow.tensorflow_cases", np, case)
 
 
 @pytest.mark.parametrize("case", case_names("tensorflow.tensorflow_gradient_cases"))
-@pytest.mark.parametrize("np", [2, 3, 4])
+@pytest.mark.parametrize("np", [3])
 def test_tensorflow_gradients(np: int, case: str) -> None:
     check_case("tensorflow.tensorflow_gradient_cases", np, case)
 
 
 @pytest.mark.parametrize("case", case_names("tensorflow.tensorflow_horovod_cases"))
-@pytest.mark.parametrize("np", [2, 4])
+@pytest.mark.parametrize("np", [3])
 def test_programs_for_horovod(np: int, case: str) -> None:
     check_case("tensorflow.tensorflow_horovod_cases", np, case)
 
@@ -87,7 +87,7 @@ def other_library() -> str:
 
 
 @pytest.mark.parametrize("case", case_names("tensorflow.tensorflow_blocking_cases"))
-@pytest.mark.parametrize("np", [2, 4])
+@pytest.mark.parametrize("np", [3])
 def test_kernels_that_block(np: int, case: str) -> None:
     check_case("tensorflow.tensorflow_blocking_cases", np, case, variables=(("LD_PRELOAD", other_library()),))
 

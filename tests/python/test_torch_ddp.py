@@ -21,7 +21,7 @@ LOCAL_OPTIONS = "torch_distributed.ddp_local_option_cases"
 
 
 @pytest.mark.parametrize("case", case_names(HOOK))
-@pytest.mark.parametrize("np", [2, 3])
+@pytest.mark.parametrize("np", [3])
 def test_results(np: int, case: str) -> None:
     check_case(HOOK, np, case)
 
@@ -55,7 +55,7 @@ def test_options_of_the_launcher(np: int, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", case_names(LOCAL))
-@pytest.mark.parametrize("np", [2, 3])
+@pytest.mark.parametrize("np", [3])
 def test_local_updates(np: int, case: str) -> None:
     check_case(LOCAL, np, case)
 
