@@ -91,9 +91,13 @@ LAYERS: dict[str, set[str]] = {
     "launcher/hosts": {*BASE, *RENDEZVOUS},
     "launcher/process": {*BASE, *RENDEZVOUS},
     "launcher/agent": {*BASE, *RENDEZVOUS, "launcher/hosts", "launcher/process"},
+    "launcher/links": {
+        *(*BASE, "scheduler/plan", "adapters/c", "runtime/engine/forecast"),
+        *("runtime/local_updates", "runtime/local_updates/forecast"),
+    },
     "launcher": {
         *(*BASE, *RENDEZVOUS, "runtime/hub", "runtime/control"),
-        *("launcher/hosts", "launcher/process", "launcher/agent"),
+        *("launcher/hosts", "launcher/process", "launcher/agent", "launcher/links"),
     },
     "examples": {"adapters/c"},
 }
