@@ -31,7 +31,8 @@ namespace sirtaki::launcher {
 // All decisions that are made before the first process starts.
 struct JobPlan {
   RunOptions options;
-  std::vector<Placement> placements;
+  std::vector<Placement> placements;  // with --check: one rank on each host, which measures the links
+  std::vector<Placement> wanted;      // the user's choice; differs from `placements` with --check only
   std::shared_ptr<const Config> config;
   Variables variables;               // environment of the ranks
   std::vector<std::string> own_env;  // "NAME=VALUE", environment of agents and ssh
@@ -39,6 +40,9 @@ struct JobPlan {
   std::string cwd;
   int size = 0;
 };
+
+// First argument of a rank of `sirtakirun --check`; the names of all hosts follow (links/measure.h).
+inline constexpr const char* kMeasureLinks = "--measure-links";
 
 class Job {
  public:
@@ -93,6 +97,7 @@ class Job {
   void spawn_ranks();
   void on_start_timeout();
   void give_up_start();
+  std::vector<std::string> command_of(const Placement& placement) const;
   void finish_check();
 
   // job.cc

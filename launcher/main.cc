@@ -10,6 +10,7 @@
 #include "launcher/agent/agent.h"
 #include "launcher/cli.h"
 #include "launcher/job.h"
+#include "launcher/links/measure.h"
 #include "launcher/plan.h"
 
 namespace {
@@ -34,6 +35,9 @@ int run(const std::vector<std::string>& arguments) {
   using namespace sirtaki::launcher;
   if (arguments.size() == 1 && arguments.front() == "--agent") {
     return run_agent();
+  }
+  if (!arguments.empty() && arguments.front() == kMeasureLinks) {
+    return measure_links({arguments.begin() + 1, arguments.end()});
   }
   sirtaki::Result<CommandLine> line = parse_command_line(arguments);
   if (!line) {
