@@ -91,12 +91,17 @@ std::string check_page(const std::vector<CheckedHost>& hosts, const Config& conf
     out += host_section(host);
   }
   out += "Data\n" + data_section(hosts, config);
+  if (hosts.size() == 1) {
+    out += "Links between hosts\n  none: all ranks are on one host, so nothing is measured\n";
+  }
   out += "Backends\n  " + backends() + "\n";
   out += "Options (where each comes from)\n" + options_section(config);
-  const auto bad =
-      std::count_if(hosts.begin(), hosts.end(), [](const CheckedHost& host) { return !host.error.empty(); });
-  out += bad == 0 ? "All is well.\n" : std::to_string(bad) + " of " + std::to_string(hosts.size()) + " hosts failed.\n";
   return out;
+}
+
+std::string check_verdict(std::size_t failed_hosts, std::size_t hosts) {
+  return failed_hosts == 0 ? "All is well.\n"
+                           : std::to_string(failed_hosts) + " of " + std::to_string(hosts) + " hosts failed.\n";
 }
 
 }  // namespace sirtaki::launcher

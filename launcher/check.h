@@ -18,5 +18,7 @@ struct CheckedHost {
 };
 
 std::string check_page(const std::vector<CheckedHost>& hosts, const Config& config);
+// Returns the last line of the page.
+std::string check_verdict(std::size_t failed_hosts, std::size_t hosts);
 
 }  // namespace sirtaki::launcher

@@ -28,7 +28,7 @@ constexpr const char* kExamples = R"(Examples:
   sirtakirun -np 4 --horovod python train.py
       an unchanged program that contains 'import horovod.torch as hvd'
   sirtakirun -H node1:2,node2:2 --check
-      checks that the hosts answer, and prints their versions, their addresses and the options in effect
+      checks the hosts, measures the links between them, and prints the settings that pay off on such links
 
 Output: lines of rank 1 begin with '[1] ', those of its standard error with '[1!] '. When a rank fails, the others get
 a moment to print their errors, then all processes are ended. The exit code is that of the rank that failed first
@@ -122,7 +122,9 @@ void add_output_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
       ->group(output);
   app.add_flag("-v,--verbose", run.verbose, "Report each start with its host, and how it ended")->group(output);
   const char* info = "Information";
-  app.add_flag("--check", run.check, "Check hosts, versions, addresses and options, start nothing")->group(info);
+  app.add_flag("--check", run.check,
+               "Check hosts, versions, addresses and options, measure the links between the hosts; runs no command")
+      ->group(info);
   app.add_flag("--version", raw.version, "Print the version")->group(info);
   app.add_flag("-h,--help", raw.help, "Print this help")->group(info);
 }

@@ -269,6 +269,17 @@ std::vector<RankPlace> Job::places() const {
   return rank_places(hosts);
 }
 
+std::vector<std::string> Job::command_of(const Placement& placement) const {
+  if (!plan_.options.check) {
+    return plan_.options.command;
+  }
+  std::vector<std::string> command = {agent_command(placement).remote_path, kMeasureLinks};
+  for (const Placement& host : plan_.placements) {
+    command.push_back(host.host);
+  }
+  return command;
+}
+
 void Job::spawn_ranks() {
   phase_timer_.cancel();
   phase_ = Phase::kRunning;
@@ -282,7 +293,7 @@ void Job::spawn_ranks() {
     request.rendezvous = endpoints_[i];
     request.secret_hex = secret_.to_hex();
     request.cwd = plan_.cwd;
-    request.argv = plan_.options.command;
+    request.argv = command_of(placement);
     request.env = plan_.variables;
     if (isatty(STDERR_FILENO) == 1) {
       request.env.emplace_back(kTerminalVariable, "1");
@@ -329,11 +340,18 @@ void Job::give_up_start() {
 
 void Job::finish_check() {
   std::vector<CheckedHost> hosts;
+  std::size_t failed = 0;
   for (std::size_t i = 0; i < links_.size(); ++i) {
-    hosts.push_back({links_[i]->placement(), links_[i]->hello(), endpoints_[i], start_errors_[i]});
-    exit_code_ = start_errors_[i].empty() ? exit_code_ : 1;
+    hosts.push_back({plan_.wanted[i], links_[i]->hello(), endpoints_[i], start_errors_[i]});
+    failed += start_errors_[i].empty() ? 0 : 1;
   }
   output_.writer->write(OutputStream::kStdout, check_page(hosts, *plan_.config));
+  if (failed == 0 && hosts.size() > 1) {
+    spawn_ranks();
+    return;
+  }
+  exit_code_ = failed == 0 ? 0 : 1;
+  output_.writer->write(OutputStream::kStdout, check_verdict(failed, hosts.size()));
   finish();
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "launcher/check.h"
 #include "launcher/job.h"
 #include "launcher/process/processes.h"
 #include "runtime/base/config/option_value.h"
@@ -319,7 +320,11 @@ void Job::conclude() {
     for (const std::string& line : failure_report(*verdict_.failure, output_.mux->tail(verdict_.failure->rank))) {
       output_.mux->own_line(line);
     }
-  } else if (exit_code_ == 0 && !plan_.options.check) {
+  } else if (exit_code_ == 0 && plan_.options.check) {
+    if (links_.size() > 1) {
+      output_.writer->write(OutputStream::kStdout, check_verdict(0, links_.size()));
+    }
+  } else if (exit_code_ == 0) {
     const auto elapsed = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - started_);
     log_verbose("all " + std::to_string(plan_.size) + " ranks ended with exit code 0 after " +
                 format_duration(elapsed));

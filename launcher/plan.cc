@@ -113,6 +113,15 @@ Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
     np = 1;
   }
   SRT_ASSIGN(plan.placements, place_ranks(hosts, np, is_this_host));
+  plan.wanted = plan.placements;
+  if (options.check) {
+    options.tag_output = false;
+    Rank rank = 0;
+    for (Placement& placement : plan.placements) {
+      placement.first_rank = rank++;
+      placement.ranks = 1;
+    }
+  }
   for (const Placement& placement : plan.placements) {
     plan.size += placement.ranks;
   }

@@ -1,0 +1,145 @@
+"""`sirtakirun --check` measures the links between hosts: over ssh, through a shaped link, with ports closed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from launch_support import Outcome, Run, launch, launcher_path, running, wait_until
+from ssh_hosts import Hosts, run, unavailable_reason
+
+REASON = unavailable_reason()
+needs_hosts = pytest.mark.skipif(REASON is not None, reason=REASON or "")
+
+LIMIT = 5.0
+READING = re.compile(
+    r"^  (\S+) > (\S+) +round trip ([\d.]+) ms, there ([\d.]+) ([MG])bit/s, back ([\d.]+) ([MG])bit/s", re.MULTILINE
+)
+MBIT = {"M": 1.0, "G": 1000.0}
+PAYLOAD_PART = 1448 / 1514
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    made = Hosts(tmp_path_factory.mktemp("hosts"))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def arguments(hosts: Hosts, *options: str) -> tuple[str, ...]:
+    # Three ranks on one of the hosts: only one of them measures.
+    return ("-H", f"{hosts.near_address}:3,{hosts.far_address}:1", *hosts.arguments(), *options, "--check")
+
+
+def check(hosts: Hosts, *options: str) -> Outcome:
+    done = launch(*arguments(hosts, *options), prefix=hosts.inside(hosts.near), timeout=60)
+    wait_until(lambda: not hosts.pids(hosts.far), LIMIT, "the far host is empty")
+    return done
+
+
+@contextmanager
+def shaped(hosts: Hosts, near_mbit: float, far_mbit: float) -> Iterator[None]:
+    """Limits what each of the hosts sends."""
+    rates = {hosts.near: near_mbit, hosts.far: far_mbit}
+    for name, mbit in rates.items():
+        run(*f"tc -n {name} qdisc add dev eth0 root tbf rate {mbit}mbit burst 128kb limit 512kb".split())
+    try:
+        yield
+    finally:
+        for name in rates:
+            run("tc", "-n", name, "qdisc", "del", "dev", "eth0", "root")
+
+
+@contextmanager
+def measuring(hosts: Hosts, *options: str) -> Iterator[Run]:
+    """Yields a check during its measurement, which takes seconds on this link."""
+    with shaped(hosts, 1, 1), running(*arguments(hosts, *options), prefix=hosts.inside(hosts.near)) as job:
+        assert job.process.stderr is not None
+        assert any(b"measuring the link" in line for line in job.process.stderr)
+        yield job
+
+
+@needs_hosts
+def test_both_ways_of_a_shaped_link_are_measured_and_advised_on(hosts: Hosts) -> None:
+    with shaped(hosts, 100, 40):
+        done = check(hosts)
+    assert done.code == 0, done.err
+    found = READING.findall(done.out)
+    assert len(found) == 1, done.out
+    near, far, round_trip, there, there_unit, back, back_unit = found[0]
+    assert (near, far) == (hosts.near_address, hosts.far_address)
+    assert 0 < float(round_trip) < 500
+    assert float(there) * MBIT[there_unit] == pytest.approx(100 * PAYLOAD_PART, rel=0.25)
+    assert float(back) * MBIT[back_unit] == pytest.approx(40 * PAYLOAD_PART, rel=0.25)
+    assert re.search(r"350 M parameters, 1000 ms a step: [\d.]+x with --.*, [\d.]+x with --", done.out), done.out
+    assert "sirtaki estimate MODEL.py --bandwidth " in done.out
+    assert f"measuring the link between {near} and {far} (1 of 1)" in done.err
+    assert done.out.endswith("All is well.\n")
+
+
+@needs_hosts
+def test_closed_ports_between_hosts_are_named_with_the_fix(hosts: Hosts) -> None:
+    # The coordinator has the first port; the ports of the ranks follow.
+    rules = "table inet closed {\n chain in { type filter hook input priority 0; tcp dport 41801-41810 drop; }\n}\n"
+    file = hosts.folder / "closed.nft"
+    file.write_text(rules)
+    for name in (hosts.near, hosts.far):
+        run(*hosts.inside(name), "nft", "-f", str(file))
+    try:
+        done = check(hosts, "--port-range", "41800-41810", "--control-connect-timeout", "3s")
+    finally:
+        for name in (hosts.near, hosts.far):
+            run(*hosts.inside(name), "nft", "delete", "table", "inet", "closed")
+    assert done.code == 1
+    assert "the links between the hosts cannot be measured: " in done.err
+    assert hosts.far_address in done.err
+    assert "no firewall is between the hosts" in done.err
+    assert "All is well." not in done.out
+    assert done.seconds < 20
+
+
+@needs_hosts
+def test_ctrl_c_ends_the_measurement_on_both_hosts(hosts: Hosts) -> None:
+    with measuring(hosts) as job:
+        job.process.send_signal(signal.SIGINT)
+        assert job.finish().code == 130
+        wait_until(lambda: not job.marked() and not hosts.pids(hosts.far), LIMIT, "both hosts are empty")
+
+
+@needs_hosts
+def test_a_host_that_falls_silent_is_named(hosts: Hosts) -> None:
+    with measuring(hosts, "--control-heartbeat-interval", "100ms", "--control-heartbeat-timeout", "1s") as job:
+        ranks = [pid for pid, command in job.marked().items() if "--measure-links" in command]
+        (far,) = set(ranks) & set(hosts.pids(hosts.far))
+        os.kill(far, signal.SIGSTOP)
+        done = job.finish()
+        assert done.code == 1
+        assert f"the first to fail was rank 1 on {hosts.far_address}: has been silent for" in done.err
+        assert "the links between the hosts cannot be measured: " in done.err
+        wait_until(lambda: not job.marked() and not hosts.pids(hosts.far), LIMIT, "both hosts are empty")
+
+
+def test_every_host_is_measured_with_its_neighbours() -> None:
+    done = launch("-np", "3", "--no-tag-output", launcher_path(), "--measure-links", "a", "b", "c", timeout=60)
+    assert done.code == 0, done.err
+    assert [row[:2] for row in READING.findall(done.out)] == [("a", "b"), ("b", "c"), ("a", "c")]
+    assert done.out.count("(slowest)") == 1
+
+
+def test_one_host_has_no_link_to_measure() -> None:
+    done = launch("-np", "2", "--check")
+    assert done.code == 0, done.err
+    assert "none: all ranks are on one host, so nothing is measured" in done.out
+    assert done.out.endswith("All is well.\n")
