@@ -88,17 +88,16 @@ void Engine::on_probed(const std::string& name, const Result<scheduler::StepProf
     opening.done(profile.status());
     return;
   }
-  if (auto tensors = opening.start.controller->first(*profile, opening.start.unmeasured->tensors())) {
-    auto plan = scheduler::Plan::build(std::move(*tensors), opening.spec.order, options_.layout, 1);
-    if (!plan) {
-      opening.done(plan.status());
-      return;
-    }
-    opening.start.plan = *plan;
-    if (deps_.log != nullptr && deps_.log->enabled(LogLevel::kInfo)) {
-      deps_.log->write(LogLevel::kInfo,
-                       "stream '" + opening.spec.name + "': " + opening.start.controller->last_decision());
-    }
+  const auto plan =
+      plan_by_link(*opening.start.controller, *profile, opening.spec, opening.start.unmeasured, options_.layout);
+  if (!plan) {
+    opening.done(plan.status());
+    return;
+  }
+  opening.start.plan = *plan;
+  if (*plan != opening.start.unmeasured && deps_.log != nullptr && deps_.log->enabled(LogLevel::kInfo)) {
+    deps_.log->write(LogLevel::kInfo,
+                     "stream '" + opening.spec.name + "': " + opening.start.controller->last_decision());
   }
   begin_stream(std::move(opening));
 }

@@ -120,9 +120,7 @@ Result<StepForecast> forecast_step(StreamSpec spec, const Conditions& at, const 
   auto controller = controller_for(spec, planner, facts);
   const scheduler::StepProfile profile = profile_of(spec, at);
   if (controller != nullptr && controller->begins_by_link() && engine.replan && at.ranks > 1) {
-    if (auto tensors = controller->first(profile, first->tensors())) {
-      SRT_ASSIGN(first, scheduler::Plan::build(std::move(*tensors), spec.order, engine.layout, 1));
-    }
+    SRT_ASSIGN(first, plan_by_link(*controller, profile, spec, first, engine.layout));
   }
   scheduler::Replanner replanner(first, {.planner = planner, .frozen = !engine.replan || at.ranks == 1},
                                  std::move(controller));

@@ -112,6 +112,16 @@ std::unique_ptr<scheduler::CodecController> controller_for(const StreamSpec& spe
   return scheduler::make_controller(spec.how, tensor_infos(spec), planner, std::move(facts));
 }
 
+Result<std::shared_ptr<const scheduler::Plan>> plan_by_link(scheduler::CodecController& controller,
+                                                            const scheduler::StepProfile& link, const StreamSpec& spec,
+                                                            std::shared_ptr<const scheduler::Plan> unmeasured,
+                                                            const scheduler::LayoutOptions& layout) {
+  if (auto tensors = controller.first(link, unmeasured->tensors())) {
+    return scheduler::Plan::build(std::move(*tensors), spec.order, layout, 1);
+  }
+  return unmeasured;
+}
+
 void write_tensors(JsonWriter& json, const StreamSpec& spec, const scheduler::Plan& plan,
                    std::span<const double> residual_norms) {
   json.begin_array();

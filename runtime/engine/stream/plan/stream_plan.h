@@ -62,6 +62,12 @@ std::unique_ptr<scheduler::CodecController> controller_for(const StreamSpec& spe
                                                            const scheduler::PlannerOptions& planner,
                                                            std::shared_ptr<const CatalogFacts> facts);
 
+// Returns the plan of the first steps by a measurement of the link: `unmeasured` if the controller wants no other one.
+Result<std::shared_ptr<const scheduler::Plan>> plan_by_link(scheduler::CodecController& controller,
+                                                            const scheduler::StepProfile& link, const StreamSpec& spec,
+                                                            std::shared_ptr<const scheduler::Plan> unmeasured,
+                                                            const scheduler::LayoutOptions& layout);
+
 // Writes [{"name", "numel", "dtype", "codec", "recipe", "params", "density", "momentum", "held_bytes", "wire_bytes",
 // "ratio", "reason", "owed_norm"}, ...] in the order of registration. density: part of the elements that are sent.
 // momentum: momentum that the codec corrects for. wire_bytes: bytes of the allreduce that costs the network as much.
