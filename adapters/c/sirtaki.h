@@ -445,13 +445,13 @@ SIRTAKI_API const char* sirtaki_stream_tensors_json(sirtaki_stream stream);
 /* Mode, interval, delay, reason, rounds, waits, bytes, divergence, alarms and memory use of local updates. */
 SIRTAKI_API const char* sirtaki_local_stats_json(sirtaki_local local);
 
-/* {step_ns, exposed_ns, sent_bytes, policy}: the step once policies have settled, the part in which the program waits,
- * the payload that a rank sends, and the last decision. Without `local` also {tensors}: the rows of
- * sirtaki_stream_tensors_json(). With it also {mode, steps, delay, codec, reason, transfer_ns, dense_ns}: the interval,
- * the codec of differences, and the time of a merge with that codec and as float32; step_ns is the mean over a round.
- * Averages of the states of optimizers are not part of it. Times codecs on this machine. Not collective; works without
- * a session. */
-SIRTAKI_API const char* sirtaki_forecast_json(const sirtaki_forecast_args* args);
+/* [{step_ns, exposed_ns, sent_bytes, policy}], one for each of `count` args: the step once policies have settled, the
+ * part in which the program waits, the payload that a rank sends, and the last decision. Without `local` also
+ * {tensors}: the rows of sirtaki_stream_tensors_json(). With it also {mode, steps, delay, codec, reason, transfer_ns,
+ * dense_ns}: the interval, the codec of differences, and the time of a merge with that codec and as float32; step_ns is
+ * the mean over a round. Averages of the states of optimizers are not part of it. Times codecs on this machine, once
+ * for each number of ranks. Not collective; works without a session. */
+SIRTAKI_API const char* sirtaki_forecast_json(const sirtaki_forecast_args* args, int count);
 
 /* Start and stop a trace of the session, written to `path`. */
 SIRTAKI_API sirtaki_status sirtaki_timeline_start(const char* path);

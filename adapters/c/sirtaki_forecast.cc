@@ -1,5 +1,6 @@
 // The C interface: forecasts.
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,18 +15,21 @@
 #include "runtime/engine/forecast/forecast.h"
 #include "runtime/local_updates/forecast/forecast.h"
 
+using sirtaki::Config;
 using sirtaki::JsonWriter;
 using sirtaki::Result;
+using sirtaki::Status;
 using sirtaki::engine::Conditions;
 using sirtaki::engine::StepForecast;
 using sirtaki::engine::StreamSpec;
 using sirtaki::local_updates::LocalForecast;
+using sirtaki::scheduler::CodecCosts;
 
 namespace {
 
 constexpr std::int64_t kNsPerUs = 1000;
 
-Conditions to_conditions(const sirtaki_forecast_args& args, std::size_t tensors) {
+Conditions to_conditions(const sirtaki_forecast_args& args, std::size_t tensors, const CodecCosts& costs) {
   Conditions at;
   at.ranks = args.ranks;
   at.link = {args.latency_ns, args.bytes_per_second};
@@ -34,7 +38,7 @@ Conditions to_conditions(const sirtaki_forecast_args& args, std::size_t tensors)
   for (std::size_t i = 0; args.ready_ns != nullptr && i < tensors; ++i) {
     at.ready_us.push_back(args.ready_ns[i] / kNsPerUs);
   }
-  at.codec_costs = sirtaki::engine::time_codecs(args.ranks);
+  at.codec_costs = costs;
   return at;
 }
 
@@ -55,33 +59,53 @@ void write_local(JsonWriter& json, const LocalForecast& local) {
   json.key("transfer_ns").value(local.transfer_us * kNsPerUs).key("dense_ns").value(local.dense_us * kNsPerUs);
 }
 
-Result<std::string> forecast_json(const sirtaki_forecast_args* given) {
-  if (given == nullptr) {
-    return sirtaki::invalid_argument("args is NULL");
-  }
-  SRT_ASSIGN(const sirtaki_forecast_args args, sirtaki::adapters::known_forecast(given));
+// Codecs are timed once for each number of ranks.
+using Timed = std::map<int, CodecCosts>;
+
+Status write_forecast(JsonWriter& json, const sirtaki_forecast_args& args, const Config& config, Timed& timed) {
   if (args.stream == nullptr) {
     return sirtaki::invalid_argument("a forecast needs the tensors of a stream");
   }
   SRT_ASSIGN(const StreamSpec spec, sirtaki::adapters::to_stream(*args.stream));
-  SRT_ASSIGN(const auto config, sirtaki::adapters::DefaultSession::instance().config());
   SRT_TRY(sirtaki::engine::check_ranks(args.ranks));
-  const Conditions at = to_conditions(args, spec.tensors.size());
+  const auto [costs, is_new] = timed.try_emplace(args.ranks);
+  if (is_new) {
+    costs->second = sirtaki::engine::time_codecs(args.ranks);
+  }
+  const Conditions at = to_conditions(args, spec.tensors.size(), costs->second);
   const std::int64_t compute_us = at.forward_us + at.backward_us;
-  JsonWriter json;
   json.begin_object();
   if (args.local == nullptr) {
-    SRT_ASSIGN(const StepForecast step, sirtaki::engine::forecast_step(spec, at, *config));
+    SRT_ASSIGN(const StepForecast step, sirtaki::engine::forecast_step(spec, at, config));
     write_step(json, step.policy, step.prediction.step_us, compute_us, step.sent_bytes);
     json.key("tensors");
     sirtaki::engine::write_tensors(json, spec, step);
   } else {
     SRT_ASSIGN(const auto options, sirtaki::adapters::to_local_options(*args.local));
-    SRT_ASSIGN(const LocalForecast local, sirtaki::local_updates::forecast(spec, at, *config, options));
+    SRT_ASSIGN(const LocalForecast local, sirtaki::local_updates::forecast(spec, at, config, options));
     write_step(json, local.synchronous.policy, local.step_us, compute_us, local.sent_bytes);
     write_local(json, local);
   }
   json.end_object();
+  return {};
+}
+
+Result<std::string> forecast_json(const sirtaki_forecast_args* given, int count) {
+  if (given == nullptr || count < 0) {
+    return sirtaki::invalid_argument("args is NULL, or count is negative");
+  }
+  SRT_ASSIGN(const auto config, sirtaki::adapters::DefaultSession::instance().config());
+  Timed timed;
+  JsonWriter json;
+  json.begin_array();
+  const char* cursor = reinterpret_cast<const char*>(given);
+  for (int i = 0; i < count; ++i) {
+    SRT_ASSIGN(const sirtaki_forecast_args args, sirtaki::adapters::known_forecast(cursor));
+    SRT_TRY(write_forecast(json, args, *config, timed));
+    // The header of the caller may have another size than sizeof(sirtaki_forecast_args) here.
+    cursor += reinterpret_cast<const sirtaki_forecast_args*>(cursor)->struct_size;
+  }
+  json.end_array();
   return std::move(json).take();
 }
 
@@ -89,8 +113,8 @@ Result<std::string> forecast_json(const sirtaki_forecast_args* given) {
 
 extern "C" {
 
-const char* sirtaki_forecast_json(const sirtaki_forecast_args* args) {
-  return sirtaki::adapters::borrowed_json([&] { return forecast_json(args); });
+const char* sirtaki_forecast_json(const sirtaki_forecast_args* args, int count) {
+  return sirtaki::adapters::borrowed_json([&] { return forecast_json(args, count); });
 }
 
 }  // extern "C"

@@ -260,13 +260,16 @@ class Stream {
 
 // (ranks, bytes per second, latency, forward, backward), times in nanoseconds
 using PyConditions = std::tuple<int, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
-// (interval, codec of differences)
-using PyLocal = std::tuple<std::string, std::optional<std::string>>;
+// (codec of gradients, interval, codec of differences); without interval, gradients are averaged
+using PyMethod = std::tuple<std::string, std::optional<std::string>, std::optional<std::string>>;
 
 std::string forecast_json(const PyConditions& at, const std::vector<std::string>& names,
                           const std::vector<PyTensor>& tensors,
-                          const std::optional<std::vector<std::int64_t>>& ready_ns, const std::string& codec,
-                          const std::optional<PyLocal>& local) {
+                          const std::optional<std::vector<std::int64_t>>& ready_ns,
+                          const std::vector<PyMethod>& methods) {
+  if (ready_ns && ready_ns->size() != tensors.size()) {
+    throw nb::value_error("ready_ns and tensors have different lengths");
+  }
   std::vector<const char*> texts;
   std::vector<sirtaki_tensor> described;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -281,25 +284,26 @@ std::string forecast_json(const PyConditions& at, const std::vector<std::string>
   stream.tensors = described.data();
   stream.reduce_op = SIRTAKI_AVERAGE;
   stream.prescale = stream.postscale = 1.0;
-  stream.codec = codec.c_str();
-  sirtaki_local_args local_args{};
-  local_args.struct_size = sizeof(local_args);
-  local_args.name = stream.name;
-  local_args.outer = SIRTAKI_OUTER_PRESET;
-  if (local) {
-    local_args.interval = std::get<0>(*local).c_str();
-    local_args.codec = std::get<1>(*local) ? std::get<1>(*local)->c_str() : nullptr;
+  sirtaki_local_args local{};
+  local.struct_size = sizeof(local);
+  local.name = stream.name;
+  local.outer = SIRTAKI_OUTER_PRESET;
+  std::vector<sirtaki_stream_args> streams(methods.size(), stream);
+  std::vector<sirtaki_local_args> locals(methods.size(), local);
+  std::vector<sirtaki_forecast_args> args(methods.size());
+  for (std::size_t i = 0; i < methods.size(); ++i) {
+    const auto& [codec, interval, differences] = methods[i];
+    streams[i].codec = codec.c_str();
+    locals[i].interval = interval ? interval->c_str() : nullptr;
+    locals[i].codec = differences ? differences->c_str() : nullptr;
+    sirtaki_forecast_args& row = args[i];
+    row.struct_size = sizeof(row);
+    std::tie(row.ranks, row.bytes_per_second, row.latency_ns, row.forward_ns, row.backward_ns) = at;
+    row.ready_ns = ready_ns ? ready_ns->data() : nullptr;
+    row.stream = &streams[i];
+    row.local = interval ? &locals[i] : nullptr;
   }
-  sirtaki_forecast_args args{};
-  args.struct_size = sizeof(args);
-  std::tie(args.ranks, args.bytes_per_second, args.latency_ns, args.forward_ns, args.backward_ns) = at;
-  if (ready_ns && ready_ns->size() != tensors.size()) {
-    throw nb::value_error("ready_ns and tensors have different lengths");
-  }
-  args.ready_ns = ready_ns ? ready_ns->data() : nullptr;
-  args.stream = &stream;
-  args.local = local ? &local_args : nullptr;
-  return json_or_raise(sirtaki_forecast_json(&args), SIRTAKI_INVALID_ARGUMENT);
+  return json_or_raise(sirtaki_forecast_json(args.data(), static_cast<int>(args.size())), SIRTAKI_INVALID_ARGUMENT);
 }
 
 void define_life(nb::module_& m) {
@@ -324,7 +328,7 @@ void define_life(nb::module_& m) {
   m.def("stats_json", [] { return json_or_raise(sirtaki_stats_json()); });
   m.def("members_json", [] { return json_or_raise(sirtaki_members_json()); });
   m.def("forecast_json", forecast_json, nb::arg("at"), nb::arg("names"), nb::arg("tensors"), nb::arg("ready_ns").none(),
-        nb::arg("codec"), nb::arg("local") = nb::none());
+        nb::arg("methods"));
   m.def("check_interval", [](const std::string& interval) { check(sirtaki_check_interval(interval.c_str())); });
   m.def("check_codec", [](const std::string& codec) { check(sirtaki_check_codec(codec.c_str())); });
   m.def("timeline_start", [](const std::string& path) { check(sirtaki_timeline_start(path.c_str())); });

@@ -18,6 +18,8 @@ DENSE, AUTO, LOCAL = "dense", "auto", "local updates"
 #: Methods of averaged gradients -> value of --compression.
 CODECS = {DENSE: "none", "int8": "int8", "low rank": "powersgd:rank=4", "top-k": "group_topk:rate=0.01", AUTO: "auto"}
 _NS = 1e9
+#: Codec of gradients, interval of local updates, and codec of differences; without interval, gradients are averaged.
+Method = tuple[str, str | None, str | None]
 
 
 @dataclass(frozen=True)
@@ -45,23 +47,27 @@ class Estimate:
 
 def estimates(model: Model, at: Conditions) -> list[Estimate]:
     """Returns the predictions of all methods; the first is the dense step."""
-    found: list[Estimate] = []
-    for method, text in CODECS.items():
-        codec = for_optimizer(text, at.optimizer)
-        row = forecast(model, at, codec)
-        dense = found[0].seconds if found else row["step_ns"] / _NS
+    config = LocalUpdates("auto")
+    gradients = config.gradient_compression(None, "none")
+    methods: list[Method] = [(for_optimizer(text, at.optimizer), None, None) for text in CODECS.values()]
+    averaged = for_optimizer(gradients or "none", at.optimizer)
+    methods.append((averaged, config.interval_text(), config.core_arguments(gradients)[-1]))
+    *rows, local = forecasts(model, at, methods)
+    dense = rows[0]["step_ns"] / _NS
+    found = []
+    for (method, text), row in zip(CODECS.items(), rows, strict=True):
         how = _codecs_of(row["tensors"]) if method == AUTO else ""
         found.append(_estimate(method, f"--compression {text}", row, dense, how))
-    return [*found, _local(model, at, found[0].seconds)]
+    return [*found, _local(local, model, at, dense)]
 
 
-def forecast(model: Model, at: Conditions, codec: str, local: tuple[str, str | None] | None = None) -> dict[str, Any]:
-    """Returns the prediction of the runtime: sirtaki_forecast_json()."""
+def forecasts(model: Model, at: Conditions, methods: list[Method]) -> list[dict[str, Any]]:
+    """Returns the predictions of the runtime: sirtaki_forecast_json()."""
     compute = at.compute
     ready = None if compute.ready is None else [round(seconds * _NS) for seconds in compute.ready]
     times = (round(at.latency * _NS), round(compute.forward * _NS), round(compute.backward * _NS))
     link = (at.ranks, round(at.bytes_per_second), *times)
-    return json.loads(_core.forecast_json(link, list(model.names), descriptions(model), ready, codec, local))
+    return json.loads(_core.forecast_json(link, list(model.names), descriptions(model), ready, methods))
 
 
 def best(found: Sequence[Estimate]) -> Estimate:
@@ -76,11 +82,7 @@ def _estimate(method: str, option: str, row: dict[str, Any], dense: float, how: 
 
 
 # Averages of the state of the optimizer block a step, and LocalSgdBase chooses how often.
-def _local(model: Model, at: Conditions, dense: float) -> Estimate:
-    config = LocalUpdates("auto")
-    gradients = config.gradient_compression(None, "none")
-    codec = config.core_arguments(gradients)[-1]
-    row = forecast(model, at, for_optimizer(gradients or "none", at.optimizer), (config.interval_text(), codec))
+def _local(row: dict[str, Any], model: Model, at: Conditions, dense: float) -> Estimate:
     option = "--local-updates auto"
     if row["mode"] != "local":
         return _estimate(LOCAL, option, row, dense, f"averages gradients: {row['reason']}")
