@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -118,10 +117,6 @@ def rows_of(backend: str, found: dict[str, dict[str, list[float]]]) -> list[Row]
     return rows
 
 
-def _no_plot(_path: Path, _rows: Sequence[Row]) -> None:
-    return None
-
-
 def main() -> int:
     """Runs the measurements that the command line selects; returns the exit status."""
     options, store = parse("compiled", __doc__ or "", (LOOPBACK,), (1,), SYSTEMS, backends=BACKENDS)
@@ -130,7 +125,7 @@ def main() -> int:
         if store.samples(backend) is None:
             store.keep(backend, measure(backend, options.systems, QUICK_STEPS if options.quick else STEPS))
         rows += rows_of(backend, store.samples(backend))
-    return finish(store, rows, _no_plot)
+    return finish(store, rows)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.common.group import Group
@@ -121,10 +119,6 @@ def measure(options: Options, size: int) -> dict[str, Any]:
         return {"idle": idle_samples(group, seconds, times), "memory": memory, "credit": credit}
 
 
-def _no_plot(_path: Path, _rows: Sequence[Row]) -> None:
-    return None
-
-
 def main() -> int:
     """Runs the measurements that the command line selects; returns the exit status."""
     options, store = parse("idle", __doc__ or "", (LOOPBACK,), RANKS, (OURS,))
@@ -137,7 +131,7 @@ def main() -> int:
         found = store.samples(key)
         params = {"net": LOOPBACK, "ranks": size}
         rows += idle_rows(params, found["idle"]) + memory_rows(params, found["memory"], found["credit"])
-    return finish(store, rows, _no_plot)
+    return finish(store, rows)
 
 
 if __name__ == "__main__":

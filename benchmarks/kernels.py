@@ -118,10 +118,6 @@ def rows_of(target: str, samples: Mapping[str, Sequence[float]]) -> list[Row]:
     return rows
 
 
-def _no_plot(_path: Path, _rows: Sequence[Row]) -> None:
-    return None
-
-
 def main() -> int:
     """Runs all rounds; returns 0, whatever the verdicts."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=__doc__)
@@ -144,7 +140,7 @@ def main() -> int:
         target, rates = rates_of(store.samples(key))
         for name, rate in rates.items():
             samples.setdefault(name, []).append(rate)
-    return finish(store, rows_of(target, samples), _no_plot)
+    return finish(store, rows_of(target, samples))
 
 
 if __name__ == "__main__":

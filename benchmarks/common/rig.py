@@ -223,7 +223,8 @@ def parse(
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=text)
     parser.add_argument("--quick", action="store_true", help="a smoke run: few pairs, few sizes")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted run")
-    parser.add_argument("--nets", default=",".join(nets), help=f"of {','.join(nets)}")
+    chosen_nets = (defaults or {}).get("nets", ",".join(nets))
+    parser.add_argument("--nets", default=chosen_nets, help=f"of {','.join(nets)}")
     parser.add_argument("--ranks", default=",".join(map(str, ranks)))
     parser.add_argument("--systems", default=",".join(systems), help=f"of {','.join(systems)}")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for result files")
@@ -279,10 +280,10 @@ def run(main: Callable[[], int]) -> int:
 def finish(
     store: Store,
     rows: Sequence[Row],
-    plot: Callable[[Path, Sequence[Row]], Path | None],
+    plot: Callable[[Path, Sequence[Row]], Path | None] | None = None,
     unprinted: Collection[str] = (),
 ) -> int:
-    """Writes the result file and its plot, and prints the table; returns 0, whatever the verdicts.
+    """Writes the result file and its plot, if it has one, and prints the table; returns 0, whatever the verdicts.
 
     `unprinted`: metrics that are in the file only.
     """
@@ -291,7 +292,7 @@ def finish(
     missed = [row for row in rows if row.met is False]
     judged = [row for row in rows if row.met is not None]
     print(f"\n{len(judged) - len(missed)} of {len(judged)} targets met; {path}")
-    drawn = plot(path.with_suffix(".svg"), rows)
+    drawn = None if plot is None else plot(path.with_suffix(".svg"), rows)
     if drawn is not None:
         print(f"plot: {drawn}")
     return 0
