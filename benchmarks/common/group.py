@@ -128,6 +128,7 @@ class Group:
             ),
             "GLOO_SOCKET_IFNAME": interface,
             "WORLD_SIZE": str(self.size),
+            "MASTER_ADDR": self._address(0),
         }
         if any(system.startswith("sirtaki") for system in self.systems):
             secret = Path(self._folder.name) / "secret"

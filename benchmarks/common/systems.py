@@ -266,6 +266,8 @@ SYSTEMS = {
     "gloo_scaled": "benchmarks.common.systems:GlooScaledSystem",
     "gloo_fp16": "benchmarks.baselines.torch_compressed:GlooFp16System",
     "gloo_powersgd": "benchmarks.baselines.torch_compressed:PowerSgdSystem",
+    "ddp": "benchmarks.adapters.systems:DdpSystem",
+    "fsdp": "benchmarks.adapters.systems:FsdpSystem",
     "alone": "benchmarks.common.systems:AloneSystem",
     "horovod": "benchmarks.common.systems:HorovodSystem",
 }

@@ -251,6 +251,12 @@ class Bench:
             out.append(self._learners[name].run(steps))
         return out
 
+    def fit(self, door: str, way: str, recipe: dict[str, Any]) -> dict[str, Any]:
+        """Trains with the trainer of another library (benchmarks/adapters/programs.py); returns its records."""
+        from benchmarks.adapters.programs import fit
+
+        return fit(self._place, door, way, recipe)
+
     def learn_drop(self, names: list[str]) -> None:
         """Drops trainings."""
         for name in names:

@@ -1,0 +1,77 @@
+"""Doors of `doors`: programs of other libraries, and the ways in which their gradients get averaged. Pure.
+
+Does not: train, measure, or judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.common.contest import NetCase
+
+DDP, LIGHTNING, HUGGINGFACE, FSDP = DOORS = ("ddp", "lightning", "huggingface", "fsdp")
+#: Doors that are trainers of other libraries -> name of the library and of its environment.
+LIBRARIES = {LIGHTNING: ("Lightning", "lightning"), HUGGINGFACE: ("Hugging Face", "transformers")}
+#: The program without the line of Sirtaki, with it, with it and local updates, and without communication.
+PLAIN, OURS, LOCAL, ALONE = "plain", "sirtaki", "sirtaki_local", "alone"
+#: Settings with which the step of DDP is compared to that of DistributedOptimizer.
+SETTINGS = ("none", "auto")
+OPTIMIZER, ACCELERATED = "DistributedOptimizer", "accelerate"
+
+#: Task of the examples: Fashion-MNIST, SGD with momentum.
+TASK, BATCH, LR, MOMENTUM = "cnn", 32, 0.05, 0.9
+#: Points of the loss curve of a training.
+POINTS = 30
+#: Ranks that share a model under FSDP: those of a host.
+SHARDS = 2
+
+
+@dataclass(frozen=True)
+class Way:
+    """A system of benchmarks/common/systems.py with its settings. `how`: arguments of train()."""
+
+    system: str
+    how: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DoorCase(NetCase):
+    """A door on a network. `net`: with ranks a host for FSDP."""
+
+    door: str
+
+    @property
+    def key(self) -> str:
+        """Key of the case in the partial file."""
+        return f"{super().key}/{self.door}"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters of the case in result rows."""
+        return {**super().params, "door": self.door}
+
+
+def ways(door: str, steps: int) -> dict[str, Way]:
+    """Returns the ways of a door by name. Those of Lightning and Hugging Face are known to their programs."""
+    if door == FSDP:
+        local = {"interval": "auto", "steps": steps}
+        return {
+            PLAIN: Way("fsdp", {"shards": SHARDS, "replicas": PLAIN}),
+            OURS: Way("fsdp", {"shards": SHARDS, "replicas": OURS}),
+            LOCAL: Way("fsdp", {"shards": SHARDS, "replicas": OURS, "local_updates": local}),
+            ALONE: Way("fsdp", {"shards": SHARDS, "replicas": ALONE}),
+        }
+    return {PLAIN: Way("gloo"), OURS: Way("ddp" if door == DDP else "gloo"), ALONE: Way("alone")}
+
+
+def recipe_of(seed: int, steps: int, how: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Recipe of a training, as benchmarks/training/learning.py reads it. `more`: further keys of the recipe."""
+    fixed = {"net": TASK, "batch": BATCH, "lr": LR, "momentum": MOMENTUM}
+    return {**fixed, "seed": seed, "steps": steps, "how": dict(how), **more}
+
+
+def spacing(steps: int) -> int:
+    """Steps between two points of the loss curve."""
+    return max(steps // POINTS, 1)
