@@ -20,6 +20,7 @@ BENCHMARKS = (
     "methods",
     "ladder",
     "frontier",
+    "doors",
     "importance",
     "local_merges",
     "local_updates",
