@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import local_plots
 from benchmarks.common.rig import finish, parse, run
-from benchmarks.local import ablation, drills, outer
+from benchmarks.local import ablation, drills, outer, plots
 from benchmarks.results import Row
 
 PARTS = ("ablation", "outer", "drills")
@@ -34,7 +33,7 @@ def main() -> int:
     if "drills" in options.more["parts"]:
         drills.measure(store, seeds, options.quick)
         rows += drills.rows(store, seeds, options.quick)
-    return finish(store, rows, local_plots.local_merges)
+    return finish(store, rows, plots.local_merges)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import local_plots
 from benchmarks.common.rig import Options, finish, parse, run
-from benchmarks.local import cost, race
+from benchmarks.local import cost, plots, race
 from benchmarks.results import Row, Store
 
 NETS = (race.NET,)
@@ -61,7 +60,7 @@ def main() -> int:
         # This machine cannot make shaped links.
         options.more["parts"] = tuple(part for part in options.more["parts"] if part not in ("race", "sweep"))
     measure(options, store)
-    return finish(store, rows_of(options, store), local_plots.local_updates)
+    return finish(store, rows_of(options, store), plots.local_updates)
 
 
 if __name__ == "__main__":
