@@ -21,6 +21,7 @@ BENCHMARKS = (
     "ladder",
     "frontier",
     "doors",
+    "estimate",
     "importance",
     "local_merges",
     "local_updates",

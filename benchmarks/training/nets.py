@@ -80,6 +80,20 @@ class Transformer(nn.Module):
         return self.head(self.body(self.embedding(text) + self.position, mask=self.mask, is_causal=True))
 
 
+class Perceptron(nn.Module):
+    """Three linear layers over the pixels: 269,322 parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (784, 256, 256)
+        hidden = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
+        self.body = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(256, 10))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Class scores for a batch of 1x28x28 images."""
+        return self.body(images)
+
+
 class Images:
     """Fashion-MNIST; quality: number of test images that are classified correctly."""
 
@@ -153,10 +167,12 @@ class Text:
         return sum(float(self.loss(self._cut(self._train, part))) for part in mine) / len(mine)
 
 
-def make_model(net: str) -> Transformer | FashionNet | ConvNet:
+def make_model(net: str) -> Transformer | FashionNet | ConvNet | Perceptron:
     """Makes a model by name, with weights that follow from the seed of torch."""
     if net == "transformer":
         return Transformer()
+    if net == "perceptron":
+        return Perceptron()
     # "cnn": 206,922 parameters, 97 % of them in one matrix.
     return FashionNet(hidden=128) if net == "cnn" else ConvNet()
 
