@@ -1,13 +1,14 @@
 """Programs that people have, with the one line of Sirtaki and without it, from their first step on.
 
-    python -m benchmarks.doors [--quick] [--doors ddp,lightning,huggingface,fsdp] [--nets 100,20] [--seeds 1,2,3,4,5]
-        [--resume]
+    python -m benchmarks.doors [--quick] [--doors ddp,lightning,huggingface,fsdp] [--nets 100,20]
+        [--tasks cnn,perceptron] [--seeds 1,2,3,4,5] [--resume]
 
 Doors: DistributedDataParallel, the examples for Lightning and the Trainer of Transformers, and FSDP2 with two ranks a
-host, all over Gloo, with the net `cnn` on Fashion-MNIST. `plain` is the program without the line: for FSDP its own
-dense average over hosts (HSDP). `sirtaki` has the line of the documentation with its defaults, `sirtaki_local` local
-updates, too. `alone` averages nothing, under FSDP nothing between hosts: the bound. Trainings of a seed run one after
-the other, in an order that alternates, each in processes of its own.
+host, all over Gloo, with a small net on Fashion-MNIST (by default `cnn`). `plain` is the program without the line: for
+FSDP its own dense average over hosts (HSDP). `sirtaki` has the line of the documentation with its defaults,
+`sirtaki_local` local updates, too. `alone` averages nothing, under FSDP nothing between hosts: the bound.
+
+Trainings of a seed run one after the other, in an order that alternates, each in processes of its own.
 
 For `ddp`, steps of accelerate(), of DistributedOptimizer with the same settings, of DDP and of `alone` are also timed
 block by block in turns, in the same processes.
@@ -19,9 +20,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import product
 
 from benchmarks.adapters import measuring
-from benchmarks.adapters.cases import ALONE, DDP, DOORS, FSDP, LIBRARIES, SETTINGS, SHARDS, DoorCase, ways
+from benchmarks.adapters.cases import ALONE, DDP, DOORS, FSDP, LIBRARIES, SETTINGS, SHARDS, TASKS, DoorCase, ways
 from benchmarks.adapters.figures import Training, accelerated_rows, door_rows
 from benchmarks.common.rig import LOOPBACK, Options, finish, network, parse, run, say, turn_order
 from benchmarks.results import Row, Store
@@ -31,9 +33,9 @@ SEEDS = ("1", "2", "3", "4", "5")
 STEPS, QUICK_STEPS = 150, 8
 
 
-def case_of(net: str, size: int, door: str) -> DoorCase:
+def case_of(net: str, size: int, door: str, task: str = TASKS[0]) -> DoorCase:
     """Returns the case of a door; under FSDP, hosts have as many ranks as share a model."""
-    return DoorCase(net if net == LOOPBACK or door != FSDP else f"{net}x{SHARDS}", size, door)
+    return DoorCase(net if net == LOOPBACK or door != FSDP else f"{net}x{SHARDS}", size, door, task)
 
 
 def training_key(case: DoorCase, name: str, seed: int) -> str:
@@ -93,8 +95,9 @@ def rows_of(options: Options, store: Store, case: DoorCase, seeds: Sequence[int]
 
 def main() -> int:
     """Runs the measurements that the command line selects; returns the exit status."""
-    more = {"doors": DOORS, "seeds": SEEDS}
-    options, store = parse("doors", __doc__ or "", NETS, RANKS, (), defaults={"nets": NETS[0]}, **more)
+    more = {"doors": DOORS, "tasks": TASKS, "seeds": SEEDS}
+    defaults = {"nets": NETS[0], "tasks": TASKS[0]}
+    options, store = parse("doors", __doc__ or "", NETS, RANKS, (), defaults=defaults, **more)
     steps = QUICK_STEPS if options.quick else STEPS
     seeds = [int(seed) for seed in options.more["seeds"]][: 1 if options.quick else None]
     rows: list[Row] = []
@@ -102,11 +105,10 @@ def main() -> int:
         if measuring.library_python(door) is None:
             say(f"{LIBRARIES[door][0]} is left out: scripts/setup.sh compat installs it")
             continue
-        for net in options.nets[: 1 if options.quick else None]:
-            for size in options.ranks:
-                case = case_of(net, size, door)
-                measure(options, store, case, seeds, steps)
-                rows += rows_of(options, store, case, seeds, steps)
+        for net, size, task in product(options.nets, options.ranks, options.more["tasks"]):
+            case = case_of(net, size, door, task)
+            measure(options, store, case, seeds, steps)
+            rows += rows_of(options, store, case, seeds, steps)
     return finish(store, rows)
 
 

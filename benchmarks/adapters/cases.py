@@ -20,8 +20,9 @@ PLAIN, OURS, LOCAL, ALONE = "plain", "sirtaki", "sirtaki_local", "alone"
 SETTINGS = ("none", "auto")
 OPTIMIZER, ACCELERATED = "DistributedOptimizer", "accelerate"
 
-#: Task of the examples: Fashion-MNIST, SGD with momentum.
-TASK, BATCH, LR, MOMENTUM = "cnn", 32, 0.05, 0.9
+#: Nets on Fashion-MNIST, with SGD and momentum. The second one computes less for each byte that it sends.
+TASKS = ("cnn", "perceptron")
+BATCH, LR, MOMENTUM = 32, 0.05, 0.9
 #: Points of the loss curve of a training.
 POINTS = 30
 #: Ranks that share a model under FSDP: those of a host.
@@ -38,19 +39,20 @@ class Way:
 
 @dataclass(frozen=True)
 class DoorCase(NetCase):
-    """A door on a network. `net`: with ranks a host for FSDP."""
+    """A door on a network. `net`: with ranks a host for FSDP. `task`: the net that is trained."""
 
     door: str
+    task: str = TASKS[0]
 
     @property
     def key(self) -> str:
         """Key of the case in the partial file."""
-        return f"{super().key}/{self.door}"
+        return f"{super().key}/{self.door}/{self.task}"
 
     @property
     def params(self) -> dict[str, Any]:
         """Parameters of the case in result rows."""
-        return {**super().params, "door": self.door}
+        return {**super().params, "door": self.door, "task": self.task}
 
 
 def ways(door: str, steps: int) -> dict[str, Way]:
@@ -66,9 +68,9 @@ def ways(door: str, steps: int) -> dict[str, Way]:
     return {PLAIN: Way("gloo"), OURS: Way("ddp" if door == DDP else "gloo"), ALONE: Way("alone")}
 
 
-def recipe_of(seed: int, steps: int, how: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+def recipe_of(task: str, seed: int, steps: int, how: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """Recipe of a training, as benchmarks/training/learning.py reads it. `more`: further keys of the recipe."""
-    fixed = {"net": TASK, "batch": BATCH, "lr": LR, "momentum": MOMENTUM}
+    fixed = {"net": task, "batch": BATCH, "lr": LR, "momentum": MOMENTUM}
     return {**fixed, "seed": seed, "steps": steps, "how": dict(how), **more}
 
 

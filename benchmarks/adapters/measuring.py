@@ -52,11 +52,12 @@ def train(case: DoorCase, net: Net | None, name: str, seed: int, steps: int) -> 
     assert python is not None
     with Group(case.size, [way.system], net=net, python=python) as group:
         if case.door in LIBRARIES:
-            recipe = recipe_of(seed, steps, {}, interface=interface)
+            recipe = recipe_of(case.task, seed, steps, {}, interface=interface)
             found = group.call("fit", timeout=TRAINING_SECONDS, door=case.door, way=name, recipe=recipe)
             curve = [[float(steps), _mean([one["loss"] for one in found])]]
             return _training(found, curve)
-        return _learn(group, way, recipe_of(seed, steps, way.how, interface=interface, curve=spacing(steps)))
+        more = {"interface": interface, "curve": spacing(steps)}
+        return _learn(group, way, recipe_of(case.task, seed, steps, way.how, **more))
 
 
 def _learn(group: Group, way: Way, recipe: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def time_accelerated(options: Options, case: DoorCase, net: Net | None, compress
     """Measures steps of DDP with accelerate(), of DistributedOptimizer with the same settings, of DDP, and alone."""
     how = {"compression": compression}
     settings = {ACCELERATED: ("ddp", how), OPTIMIZER: ("sirtaki", how), PLAIN: ("gloo", {}), ALONE: ("alone", {})}
-    trainings = {name: (system, recipe_of(1, 10_000, given)) for name, (system, given) in settings.items()}
+    trainings = {name: (system, recipe_of(case.task, 1, 10_000, given)) for name, (system, given) in settings.items()}
     quick = {"warm": QUICK_WARM_STEPS, "blocks": QUICK_BLOCKS, "steps": QUICK_BLOCK_STEPS}
     with Group(case.size, ["sirtaki", "ddp", "gloo", "alone"], net=net) as group:
         if options.quick:
