@@ -120,9 +120,10 @@ void Job::on_signalled(AgentLink& link, ConstBytes payload) {
     ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
   }
   if (!ranks.empty()) {
-    const char* const name = sigabbrev_np(message->signal);
-    log((name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(message->signal)) +
-        " is not passed on to rank " + ranks + ", which does not handle it and would end");
+    const std::string name = message->signal == SIGUSR1   ? "SIGUSR1"
+                             : message->signal == SIGUSR2 ? "SIGUSR2"
+                                                          : "signal " + std::to_string(message->signal);
+    log(name + " is not passed on to rank " + ranks + ", which does not handle it and would end");
   }
 }
 

@@ -149,8 +149,7 @@ int kill_descendants(Duration limit, const std::set<pid_t>& spared) {
 std::string describe_wait_status(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
     const int number = WTERMSIG(wait_status);
-    const char* text = sigdescr_np(number);
-    return "killed by signal " + std::to_string(number) + (text != nullptr ? " (" + std::string(text) + ")" : "");
+    return "killed by signal " + std::to_string(number) + " (" + strsignal(number) + ")";
   }
   return "exit code " + std::to_string(WEXITSTATUS(wait_status));
 }

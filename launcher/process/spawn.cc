@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -104,7 +105,8 @@ struct ChildPlan {
     give_up(plan, Stage::kOther);
   }
   // Descriptors this process inherited itself (a script's pipes) lack close-on-exec; before Linux 5.11 they stay open.
-  close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+  // The C library has a function for this from glibc 2.34 on only.
+  syscall(__NR_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
   if (plan.inherit_fd >= 0 && fcntl(plan.inherit_fd, F_SETFD, 0) != 0) {
     give_up(plan, Stage::kOther);
   }

@@ -1,5 +1,7 @@
 #include "runtime/base/digest.h"
 
+// The header holds the code, so that no library is linked.
+#define XXH_INLINE_ALL  // NOLINT(readability-identifier-naming)
 #include <xxhash.h>
 
 namespace sirtaki {

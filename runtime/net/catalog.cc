@@ -31,7 +31,13 @@ Result<std::unique_ptr<Collectives>> make_collectives(std::string_view name, con
   std::string names;
   for (const Backend& backend : kBackends) {
     if (backend.name == name) {
-      return backend.make(setup);
+      std::unique_ptr<Collectives> made = backend.make(setup);
+      if (made == nullptr) {
+        return invalid_argument("net.backend = \"" + std::string(name) +
+                                "\": this build of Sirtaki leaves this backend out; use net.backend = \"direct\", or "
+                                "build Sirtaki with the library (Debian: libgloo-dev, then `make build`)");
+      }
+      return made;
     }
     names += (names.empty() ? "" : ", ") + std::string(backend.name);
   }

@@ -9,6 +9,7 @@
 
 namespace sirtaki::net {
 
+// Returns null in a build without Gloo.
 std::unique_ptr<Collectives> make_gloo(PointToPoint& link, const DirectOptions& direct);
 
 }  // namespace sirtaki::net
