@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Makes a folder with the C library of Debian 11 (glibc 2.31) and the libraries that a wheel links in, all from Debian's
+# archive: nothing is installed on this machine, and root is not needed. The compiler is this machine's g++ 12.
+#
+# usage: scripts/wheel_sysroot.sh FOLDER
+# Variable: DEBIAN_MIRROR (default http://deb.debian.org/debian)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+HERE="$PWD"
+mkdir -p "$1"
+ROOT="$(cd "$1" && pwd)"
+MIRROR="${DEBIAN_MIRROR:-http://deb.debian.org/debian}"
+KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
+TRIPLE=x86_64-linux-gnu
+
+# The loader and the C library that the wheel needs at run time.
+OLD=(libc6 libc6-dev libgcc-s1 libcrypt1 libcrypt-dev)
+# Headers, and libraries that are linked in. libstdc++.a must belong to the compiler.
+NEW=(linux-libc-dev libgcc-12-dev libstdc++-12-dev libboost1.81-dev libtomlplusplus-dev libcli11-dev libxxhash-dev
+  libssl-dev)
+# A library that Debian has no archive of (.a): compiled from its source.
+SOURCE=highway
+
+say() { printf 'sysroot: %s\n' "$*"; }
+
+want="$({ sha256sum "$HERE/scripts/wheel_sysroot.sh" && echo "$MIRROR"; } | sha256sum)"
+if [ -f "$ROOT/stamp" ] && [ "$(cat "$ROOT/stamp")" = "$want" ]; then
+  say "up to date in $ROOT"
+  exit
+fi
+command -v g++-12 >/dev/null || {
+  say "there is no g++-12: install Debian's package g++-12, since libstdc++.a of the sysroot belongs to it" >&2
+  exit 1
+}
+[ -f "$KEYRING" ] || {
+  say "there is no $KEYRING: install Debian's package debian-archive-keyring" >&2
+  exit 1
+}
+
+rm -rf "$ROOT"
+mkdir -p "$ROOT"/{apt/lists/partial,apt/cache/archives/partial,debs,sources,root}
+: >"$ROOT/apt/status"
+for suite in bullseye bookworm; do
+  printf 'deb [signed-by=%s] %s %s main\n' "$KEYRING" "$MIRROR" "$suite"
+done >"$ROOT/apt/sources.list"
+printf 'deb-src [signed-by=%s] %s bookworm main\n' "$KEYRING" "$MIRROR" >>"$ROOT/apt/sources.list"
+apt() {
+  apt-get -q -o APT::Architecture=amd64 -o APT::Architectures=amd64 -o Dir::Etc::SourceList="$ROOT/apt/sources.list" \
+    -o Dir::Etc::SourceParts=/dev/null -o Dir::State="$ROOT/apt" -o Dir::State::Lists="$ROOT/apt/lists" \
+    -o Dir::State::status="$ROOT/apt/status" -o Dir::Cache="$ROOT/apt/cache" -o APT::Sandbox::User="$(id -un)" "$@"
+}
+
+say "reading the lists of $MIRROR (bullseye, bookworm)"
+apt update >"$ROOT/log" 2>&1 || {
+  tail -5 "$ROOT/log" >&2
+  exit 1
+}
+say "downloading ${OLD[*]} of Debian 11; ${NEW[*]}, the source of $SOURCE of Debian 12"
+(cd "$ROOT/debs" && apt download "${OLD[@]/%//bullseye}" "${NEW[@]/%//bookworm}") >>"$ROOT/log" 2>&1
+(cd "$ROOT/sources" && apt source --download-only "$SOURCE") >>"$ROOT/log" 2>&1
+for deb in "$ROOT"/debs/*.deb; do
+  dpkg-deb -x "$deb" "$ROOT/root"
+done
+# Links to absolute paths would lead out of the folder.
+find "$ROOT/root" -type l -lname '/*' -printf '%p %l\n' | while read -r link target; do
+  ln -sfn "$ROOT/root$target" "$link"
+done
+say "compiling libhwy.a"
+hwy="$ROOT/sources/$SOURCE"
+mkdir "$hwy"
+tar -xf "$ROOT"/sources/*.orig.tar.gz -C "$hwy" --strip-components=1
+for name in aligned_allocator targets per_target; do
+  g++-12 "--sysroot=$ROOT/root" -std=c++17 -O2 -DNDEBUG -fPIC -fvisibility=hidden -DHWY_STATIC_DEFINE "-I$hwy" \
+    -c "$hwy/hwy/$name.cc" -o "$hwy/$name.o"
+done
+ar rcs "$ROOT/root/usr/lib/$TRIPLE/libhwy.a" "$hwy"/*.o
+(cd "$hwy" && find hwy -name '*.h' ! -path '*/tests/*' -exec cp --parents {} "$ROOT/root/usr/include" \;)
+
+rm -rf "$ROOT/apt" "$ROOT/debs" "$ROOT/sources"
+printf '%s\n' "$want" >"$ROOT/stamp"
+say "done: $(du -sh "$ROOT" | cut -f1) in $ROOT"
