@@ -13,23 +13,39 @@ SOURCES := $(shell find adapters compression kernels launcher runtime scheduler 
              -not -path '*/__pycache__/*' 2>/dev/null) CMakeLists.txt pyproject.toml
 STAMP := build/stamps
 
-.PHONY: help setup build cxx check test lint format demo bench cases compat asan tsan clean distclean
+.PHONY: help setup build wheel wheel-test cxx check test lint format demo bench cases compat asan tsan clean distclean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install system packages, .venv and the Python packages (quick when all is there)
 	@scripts/setup.sh all
 
-build: setup $(STAMP)/package ## leave .venv with `import sirtaki` and .venv/bin/sirtakirun
+.PHONY: setup-build setup-demo setup-lint
+setup-build:
+	@scripts/setup.sh build
+
+setup-demo:
+	@scripts/setup.sh demo
+
+setup-lint:
+	@scripts/setup.sh lint
+
+build: setup-build $(STAMP)/package ## leave .venv with `import sirtaki` and .venv/bin/sirtakirun
 	@$(PY) -c 'import sirtaki; print("build: sirtaki", sirtaki.__version__, "in $(VENV)")'
 
-$(STAMP)/package: $(SOURCES)
+$(STAMP)/package: $(SOURCES) | setup-build
 	@echo "build: compiling with $(JOBS) jobs and installing into $(VENV)"
 	@# The compiler by the name that the release preset gives it: ccache then has what both compile once.
 	@CC=$${CC:-gcc} CXX=$${CXX:-g++} CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(VENV)/bin/pip install -q --disable-pip-version-check --no-index \
 	  --no-build-isolation --no-deps --force-reinstall .
 	@mkdir -p $(STAMP) && touch $@
+
+wheel: ## build wheels that need only glibc 2.31 into dist/, for CPython 3.10 and later
+	@$(PYTHON) scripts/wheel_build.py --jobs $(JOBS)
+
+wheel-test: ## install the wheels of dist/ in clean Debian systems and train there; writes benchmarks/results/install.json
+	@$(PYTHON) scripts/wheel_test.py
 
 cxx: setup ## build the C++ tree and its tests (preset release)
 	@cmake --preset release --log-level=WARNING >/dev/null && cmake --build --preset release -j $(JOBS)
@@ -40,16 +56,16 @@ check: setup ## minutes after a change: lint of changed files, unit tests, simul
 test: setup ## lint, build and every test; ends with a table of minutes
 	@$(PY) scripts/run_tests.py --jobs $(JOBS)
 
-lint: setup ## layer checker, clang-format, clang-tidy, ruff
+lint: setup-lint ## layer checker, clang-format, clang-tidy, ruff
 	@$(PY) scripts/lint.py --jobs $(JOBS)
 
-format: setup ## rewrite sources in the project's format
+format: setup-lint ## rewrite sources in the project's format
 	@$(PY) scripts/lint.py --fix
 
-demo: build ## train Fashion-MNIST on 4 ranks over an emulated 100 Mbit/s network
+demo: setup-demo build ## train Fashion-MNIST on 4 ranks over an emulated 100 Mbit/s network
 	@$(PY) scripts/demo.py
 
-bench: build ## run the benchmark rig; results go to benchmarks/results
+bench: setup build ## run the benchmark rig; results go to benchmarks/results
 	@$(PY) -m benchmarks
 
 asan: setup ## C++ tests under AddressSanitizer and UBSan
@@ -58,7 +74,7 @@ asan: setup ## C++ tests under AddressSanitizer and UBSan
 tsan: setup ## C++ tests under ThreadSanitizer
 	@$(PY) scripts/run_tests.py --jobs $(JOBS) --only tsan
 
-cases: build ## programs that each judge one kind of fault, as users meet it; CASES=FOLDER for others
+cases: setup build ## programs that each judge one kind of fault, as users meet it; CASES=FOLDER for others
 	@$(PY) scripts/run_cases.py $(or $(CASES),tests/cases)
 
 compat: build ## programs under sirtakirun, torchrun, mpirun, srun; Lightning, Hugging Face, Ray; writes benchmarks/results/compat.json

@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# Sets up a Debian 12 machine: system packages, the virtual environment .venv, its Python packages. Installs only
-# missing parts, so a second run changes nothing. Prints each action.
+# Sets up a machine with Debian 12 or 13, or Ubuntu: system packages, the virtual environment .venv, its Python packages.
+# Installs only missing parts, so a second run changes nothing. Prints each action.
 #
-# usage: scripts/setup.sh [system|python|compat|all]
+# usage: scripts/setup.sh [PART ...]
+# Parts: build, demo, test, lint, compat: system packages and Python packages for `make build`, `make demo`, …; demo,
+#   test, lint and compat each need build, too. system: all of their system packages but those of compat. python: Python
+#   packages of build, demo and test. all (default): system and python. list PART: prints the system packages of a part.
 # Variables:
-#   PYTHON       interpreter for .venv (default /usr/bin/python3)
-#   TORCH_INDEX  address of a package index to take torch from, such as one with CPU builds (default: pip's own)
+#   PYTHON          interpreter for .venv (default /usr/bin/python3)
+#   TORCH_INDEX     address of a package index to take torch from, such as one with CPU builds (default: pip's own)
+#   SIRTAKI_NO_APT  1: install no system packages; one line names the missing ones
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,18 +17,23 @@ PYTHON="${PYTHON:-/usr/bin/python3}"
 TORCH_VERSION=2.13.0
 VENV=.venv
 
-BUILD_PACKAGES=(
-  g++ cmake ninja-build ccache mold clang-tidy clang-format pkg-config
+# "a|b": the first that is installed, else the first that the release has. Debian 12's default Boost is too old.
+PACKAGES_build=(
+  g++ cmake ninja-build ccache mold
   python3 python3-venv python3-dev
-  libgloo-dev libboost1.81-dev libtomlplusplus-dev libhwy-dev libssl-dev libxxhash-dev libcli11-dev
-  libgtest-dev libbenchmark-dev
+  "libboost1.81-dev|libboost-dev" libtomlplusplus-dev libhwy-dev libssl-dev libxxhash-dev libcli11-dev libgloo-dev
 )
-# Packages for network namespaces and shaped links, ssh launches, link checks, training data; a browser for the pages
-# of run files.
-RUN_PACKAGES=(iproute2 nftables iperf3 openssh-server openssh-client procps util-linux dataset-fashion-mnist fortunes
-  chromium-headless-shell)
-# Other launchers, for `make compat` alone.
-COMPAT_PACKAGES=(openmpi-bin slurm-wlm)
+# Network namespaces with shaped links, and training data.
+PACKAGES_demo=(iproute2 procps util-linux dataset-fashion-mnist)
+# C++ tests, the demo's network, firewalls, link checks, ssh launches, texts to train on; a browser for the pages of run
+# files.
+PACKAGES_test=(
+  "${PACKAGES_demo[@]}" pkg-config libgtest-dev libbenchmark-dev nftables iperf3 openssh-server openssh-client fortunes
+  "chromium-headless-shell|chromium-browser"
+)
+PACKAGES_lint=(clang-tidy clang-format libgtest-dev libbenchmark-dev)
+# Other launchers.
+PACKAGES_compat=(openmpi-bin slurm-wlm)
 # Trainers of other libraries, for `make compat` alone.
 TRAINERS=.cache/compat
 TRAINER_PACKAGES=(lightning==2.6.6 accelerate==1.15.0 "transformers[torch]==5.23.0" "ray[train]==2.60.0")
@@ -35,29 +44,69 @@ fail() {
   exit 1
 }
 
+# Prints the system packages of the parts, one a line.
+packages_of() {
+  local part
+  for part in "$@"; do
+    local -n packages="PACKAGES_$part"
+    printf '%s\n' "${packages[@]}"
+  done | awk '!seen[$0]++'
+}
+
 is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$1" 2>/dev/null)" = "ii " ]
 }
 
-install_packages() {
-  command -v dpkg-query >/dev/null || fail "not a Debian machine: install these by hand, then run again: $*"
-  local missing=()
-  local package
-  for package in "$@"; do
-    is_installed "$package" || missing+=("$package")
+# Returns whether "a|b" is installed: one of the names.
+has_one_of() {
+  local name
+  for name in ${1//|/ }; do
+    is_installed "$name" && return
   done
-  if [ ${#missing[@]} -eq 0 ]; then
-    say "system packages: all $# are there"
+  return 1
+}
+
+# Prints the first name of "a|b" that this release has; the last, if it has none.
+choose() {
+  local name
+  for name in ${1//|/ }; do
+    if apt-cache show --no-all-versions "$name" >/dev/null 2>&1; then
+      break
+    fi
+  done
+  printf '%s\n' "$name"
+}
+
+# install_packages PART...: installs the missing system packages of the parts.
+install_packages() {
+  local wanted missing=() package
+  mapfile -t wanted < <(packages_of "$@")
+  if ! command -v dpkg-query >/dev/null; then
+    say "not a Debian machine, so these packages of Debian are taken to be here under other names: ${wanted[*]}"
     return
   fi
-  say "system packages: installing ${missing[*]}"
+  for package in "${wanted[@]}"; do
+    has_one_of "$package" || missing+=("$package")
+  done
+  if [ ${#missing[@]} -eq 0 ]; then
+    say "system packages ($*): all ${#wanted[@]} are there"
+    return
+  fi
+  if [ "${SIRTAKI_NO_APT:-}" = 1 ]; then
+    fail "missing system packages ($*), which SIRTAKI_NO_APT=1 forbids to install: ${missing[*]}"
+  fi
   local as_root=()
   if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null || fail "need root to install ${missing[*]}, and there is no sudo"
     as_root=(sudo)
   fi
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+  local chosen=()
+  for package in "${missing[@]}"; do
+    chosen+=("$(choose "$package")")
+  done
+  say "system packages ($*): installing ${chosen[*]}"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${chosen[@]}"
 }
 
 make_venv() {
@@ -92,19 +141,24 @@ print(f"setup: torch {torch.__version__}: {kind}")
 PY
 }
 
+# setup_python FILE...: installs the packages of requirement files, and torch.
 setup_python() {
   make_venv
-  local stamp="$VENV/.sirtaki-setup"
-  local want
-  want="$(sha256sum scripts/requirements.txt scripts/setup.sh | sha256sum)"
-  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then
-    say "python packages: up to date in $VENV"
-    return
-  fi
-  say "python packages: installing from scripts/requirements.txt"
-  "$VENV/bin/pip" install -q -r scripts/requirements.txt
-  install_torch
-  printf '%s\n' "$want" >"$stamp"
+  local file stamp="$VENV/.sirtaki-setup"
+  touch "$stamp"
+  for file in "$@"; do
+    local want
+    want="$file $(sha256sum "$file" scripts/setup.sh | sha256sum)"
+    if grep -qxF "$want" "$stamp"; then
+      say "python packages: up to date in $VENV ($file)"
+      continue
+    fi
+    say "python packages: installing from $file"
+    "$VENV/bin/pip" install -q -r "$file"
+    install_torch
+    sed -i "\\|^$file |d" "$stamp"
+    printf '%s\n' "$want" >>"$stamp"
+  done
 }
 
 # Installs libraries that train over torch.distributed, each in an environment of its own on top of .venv: torch stays
@@ -132,17 +186,34 @@ install_trainers() {
   done
 }
 
-case "${1:-all}" in
-  system) install_packages "${BUILD_PACKAGES[@]}" "${RUN_PACKAGES[@]}" ;;
-  compat)
-    install_packages "${COMPAT_PACKAGES[@]}"
-    setup_python
-    install_trainers
-    ;;
-  python) setup_python ;;
-  all)
-    install_packages "${BUILD_PACKAGES[@]}" "${RUN_PACKAGES[@]}"
-    setup_python
-    ;;
-  *) fail "unknown part '$1': system, python, compat or all" ;;
-esac
+RUN=scripts/requirements.txt
+TEST=scripts/requirements-test.txt
+if [ "${1:-}" = list ]; then
+  packages_of "${@:2}"
+  exit
+fi
+parts=()
+files=()
+trainers=
+for part in "${@:-all}"; do
+  case "$part" in
+    build | demo) parts+=(build "$part") files+=("$RUN") ;;
+    test | lint) parts+=(build "$part") files+=("$RUN" "$TEST") ;;
+    compat) parts+=(build compat) files+=("$RUN" "$TEST") trainers=1 ;;
+    system) parts+=(build demo test lint) ;;
+    python) files+=("$RUN" "$TEST") ;;
+    all) parts+=(build demo test lint) files+=("$RUN" "$TEST") ;;
+    *) fail "unknown part '$part': build, demo, test, lint, compat, system, python, all or list" ;;
+  esac
+done
+if [ ${#parts[@]} -gt 0 ]; then
+  mapfile -t parts < <(printf '%s\n' "${parts[@]}" | awk '!seen[$0]++')
+  install_packages "${parts[@]}"
+fi
+if [ ${#files[@]} -gt 0 ]; then
+  mapfile -t files < <(printf '%s\n' "${files[@]}" | awk '!seen[$0]++')
+  setup_python "${files[@]}"
+fi
+if [ -n "$trainers" ]; then
+  install_trainers
+fi

@@ -1,0 +1,96 @@
+"""Set-up lists, metadata of the package and the error texts of the build, without an installation or a build."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+SETUP = str(ROOT / "scripts/setup.sh")
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import wheel_build  # noqa: E402
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def listed(*parts: str) -> set[str]:
+    done = subprocess.run([SETUP, "list", *parts], check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> dict[str, str]:
+    """Returns the environment of a machine with Debian's tools and no package installed; apt-get fails."""
+    for name in ("bash", "dirname", "awk", "cat", "id"):
+        (tmp_path / name).symlink_to(shutil.which(name) or name)
+    for name, status in (("dpkg-query", 1), ("apt-get", 9)):
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {status}\n")
+        (tmp_path / name).chmod(0o755)
+    return {"PATH": str(tmp_path), "SIRTAKI_NO_APT": "1"}
+
+
+def test_each_part_has_a_list() -> None:
+    for part in ("build", "demo", "test", "lint", "compat"):
+        assert all(re.fullmatch(r"[a-z0-9.+|-]+", name) for name in listed(part)), part
+        assert listed(part), part
+
+
+def test_the_demo_needs_no_tools_of_tests_and_lint() -> None:
+    demo = listed("build", "demo")
+    for name in ("openssh-server", "clang-tidy", "libgtest-dev", "iperf3"):
+        assert name not in demo
+        assert name in listed("test", "lint")
+
+
+def test_without_apt_one_line_names_the_missing_packages(bare: dict[str, str]) -> None:
+    done = subprocess.run([SETUP, "demo"], check=False, capture_output=True, text=True, env=bare)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("setup: missing system packages (build demo), which SIRTAKI_NO_APT=1 forbids to install: ")
+    assert set(line.split(": ")[2].split()) == listed("build", "demo")
+
+
+def test_an_unknown_part_is_an_error() -> None:
+    done = subprocess.run([SETUP, "tests"], check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "unknown part 'tests'" in done.stderr
+
+
+def test_the_version_has_one_place() -> None:
+    assert "version" in PYPROJECT["project"]["dynamic"]
+    place = PYPROJECT["tool"]["scikit-build"]["metadata"]["version"]
+    assert re.search(place["regex"], (ROOT / place["input"]).read_text())
+
+
+def test_extras_name_the_frameworks() -> None:
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    assert {"torch", "tensorflow", "keras"} <= extras.keys()
+    assert PYPROJECT["project"]["dependencies"] == ["cloudpickle"]
+
+
+def test_wheels_cover_every_python_from_the_oldest_on() -> None:
+    oldest = PYPROJECT["project"]["requires-python"].removeprefix(">=")
+    assert wheel_build.ROWS[0] == (oldest,)
+    stable = wheel_build.STABLE_ABI.removeprefix("cp3")
+    assert min(int(version.split(".")[1]) for version in wheel_build.ROWS[-1]) == int(stable)
+
+
+def test_one_error_names_all_missing_libraries() -> None:
+    done = subprocess.run(
+        ["cmake", "-DSIRTAKI_GLOO=ON", "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF",
+         "-DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF", "-P", "cmake/SirtakiLibraries.cmake"],
+        check=False, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PKG_CONFIG_LIBDIR": "/nothing"},
+    )  # fmt: skip
+    assert done.returncode != 0
+    for package in ("libboost-dev", "libtomlplusplus-dev", "libxxhash-dev", "libhwy-dev", "libssl-dev", "libcli11-dev",
+                    "libgloo-dev", "CMAKE_PREFIX_PATH"):  # fmt: skip
+        assert package in done.stderr
