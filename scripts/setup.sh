@@ -70,7 +70,7 @@ has_one_of() {
 choose() {
   local name
   for name in ${1//|/ }; do
-    if apt-cache show --no-all-versions "$name" >/dev/null 2>&1; then
+    if apt-cache policy "$name" 2>/dev/null | grep -q "Candidate: [^(]"; then
       break
     fi
   done
