@@ -22,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build/wheel"
+SYSROOT = WORK / "sysroot/root"
 DIST = ROOT / "dist"
 PLATFORM = "manylinux_2_31_x86_64"
 MAX_BYTES = 10_000_000
@@ -82,10 +83,15 @@ def build(version: str, interpreter: str, jobs: int, batch: int) -> Path:
     programs = tools(f"python{version}", interpreter, BUILD_TOOLS)
     raw = WORK / f"raw{version}"
     shutil.rmtree(raw, ignore_errors=True)
+    # Python.h of Debian includes <x86_64-linux-gnu/python3.x/pyconfig.h>, which the sysroot lacks.
+    debian = Path(f"/usr/include/x86_64-linux-gnu/python{version}")
+    inside = SYSROOT / str(debian).lstrip("/")
+    if debian.exists() and not inside.exists():
+        inside.symlink_to(debian)
     settings = {
         "build-dir": str(WORK / "tree"),
         "cmake.define.CMAKE_TOOLCHAIN_FILE": str(ROOT / "cmake/wheel_toolchain.cmake"),
-        "cmake.define.SIRTAKI_SYSROOT": str(WORK / "sysroot/root"),
+        "cmake.define.SIRTAKI_SYSROOT": str(SYSROOT),
         "cmake.define.SIRTAKI_STATIC": "ON",
         "cmake.define.SIRTAKI_GLOO": "OFF",
         "cmake.define.SIRTAKI_BATCH": str(batch),

@@ -1,9 +1,11 @@
-"""`make wheel-test`: installs the wheels of dist/ in clean Debian systems and trains there.
+"""`make wheel-test`: installs the wheels of dist/ in clean Debian systems, reduces, launches and trains there.
 
-Each system is made by debootstrap and has its own Python, no compiler and no package of this project's build. There, in
-a virtual environment: `pip install` of the wheel, `import sirtaki`, `sirtakirun --check`, and a training of two ranks.
+Each system is made by debootstrap and has no compiler and no package of this project's build. In a virtual environment
+of the system's own Python: `pip install` of the wheel, `import sirtaki`, an allreduce of numpy arrays by two ranks,
+`sirtakirun --check`, a rank started by an agent behind an ssh command, a training by torch and one by TensorFlow.
 torch comes from pip, or from Debian's package python3-torch, where pip would fetch a CUDA build of several GB. The
-Python of Debian 11 is too old for the package, so there the wheel is unpacked, the library loaded and the launcher run.
+Python of Debian 11 is too old, so there the wheel is unpacked, the library loaded and the launcher run. Pythons that no
+release of Debian has are copied from ~/.pyenv and run the same steps without frameworks.
 Requires root (for chroot) and Debian's package debootstrap. Writes benchmarks/results/install.json.
 
 usage: wheel_test.py [--systems NAME ...] [--folder FOLDER]
@@ -20,7 +22,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -33,7 +35,30 @@ SCRIPT = "/usr/share/debootstrap/scripts/sid"
 LIMIT_SECONDS = 900
 MAX_IMPORT_SECONDS = 0.3
 IMPORTS = 5
+PIP_TORCH = ("numpy", "torch==2.13.0")
+PIP_TENSORFLOW = ("tensorflow-cpu==2.21.0",)
 
+ALLREDUCE = """
+import sys
+import numpy as np
+import sirtaki
+from sirtaki._numpy import numpy_ops
+from sirtaki.ops import ReduceOp
+
+sirtaki.init()
+assert sirtaki.size() == 2
+ranks = np.full(100_000, sirtaki.rank() + 1, np.float32)
+work = numpy_ops.allreduce(ranks, "ranks", ReduceOp.SUM, (1.0, 1.0), in_place=False)
+assert (numpy_ops.start_one(work).wait() == 3).all()
+assert "torch" not in sys.modules
+sirtaki.shutdown()
+print("reduced")
+"""
+# Takes the place of ssh: runs the command that ssh would run on the other host.
+SSH = """#!/bin/sh
+for command; do :; done
+exec /bin/sh -c "$command"
+"""
 TRAINING = """
 import torch
 import sirtaki.torch as hvd
@@ -57,7 +82,8 @@ flat = torch.cat([p.detach().flatten() for p in model.parameters()])
 both = hvd.allgather(flat[None], name="parameters")
 assert torch.equal(both[0], both[1]), "the ranks differ"
 assert losses[-1] < losses[0] / 2, losses
-print("trained", hvd.rank())
+hvd.shutdown()
+print("trained")
 """
 IMPORT = "import time; t = time.perf_counter(); import sirtaki; print(time.perf_counter() - t)"
 LOAD = "import ctypes; ctypes.CDLL('{}/sirtaki/libsirtaki.so').sirtaki_version; print('loaded')"
@@ -65,35 +91,43 @@ LOAD = "import ctypes; ctypes.CDLL('{}/sirtaki/libsirtaki.so').sirtaki_version; 
 
 @dataclass(frozen=True)
 class System:
-    """A release of Debian; `torch` is "pip", "debian" or empty, where the package cannot be installed."""
+    """A release of Debian with a Python.
 
+    `source` names who made the Python: "Debian", "pyenv", or "too old", where the package cannot be installed. `torch`
+    is "pip", "Debian" or empty.
+    """
+
+    name: str
     suite: str
     python: str
-    torch: str
-    name: str
+    source: str = "Debian"
+    torch: str = ""
+    tensorflow: bool = False
 
 
 SYSTEMS = (
-    System("bullseye", "3.9", "", "Debian 11"),
-    System("bookworm", "3.11", "pip", "Debian 12"),
-    System("trixie", "3.13", "debian", "Debian 13"),
-    System("forky", "3.14", "debian", "Debian testing"),
+    System("Debian 11", "bullseye", "3.9", source="too old"),
+    System("Debian 12", "bookworm", "3.10", source="pyenv"),
+    System("Debian 12", "bookworm", "3.11", torch="pip", tensorflow=True),
+    System("Debian 12", "bookworm", "3.12", source="pyenv"),
+    System("Debian 13", "trixie", "3.13", torch="Debian"),
+    System("Debian testing", "forky", "3.14", torch="Debian"),
 )
 
 
 @dataclass
 class Row:
-    """One row of the result."""
+    """One row of the result. A step has its seconds if it passed; the first that fails ends the row."""
 
     system: str
     python: str
+    python_source: str
+    glibc: str = ""
     wheel: str = ""
     wheel_bytes: int = 0
-    install_seconds: float = 0.0
     import_seconds: float = 0.0
-    check: str = "not run"
-    training: str = "not run"
-    torch: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
     result: str = "failed"
 
 
@@ -103,20 +137,26 @@ class Chroot:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def make(self, system: System) -> None:
+    def make(self, suite: str) -> None:
         """Makes the system, if it is not there."""
-        if (self.root / "made").exists():
-            return
-        shutil.rmtree(self.root, ignore_errors=True)
-        self.root.mkdir(parents=True)
-        packages = "python3,python3-venv,ca-certificates" + (",python3-torch" if system.torch == "debian" else "")
-        with (self.root.parent / f"{system.suite}.log").open("w") as log:
-            subprocess.run(
-                ["debootstrap", "--variant=minbase", f"--include={packages}",
-                 system.suite, str(self.root), MIRROR, SCRIPT],
-                check=True, stdout=log, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-        (self.root / "made").touch()
+        if not (self.root / "made").exists():
+            shutil.rmtree(self.root, ignore_errors=True)
+            self.root.mkdir(parents=True)
+            with (self.root.parent / f"{suite}.log").open("w") as log:
+                subprocess.run(
+                    ["debootstrap", "--variant=minbase", "--include=python3,python3-venv,ca-certificates",
+                     suite, str(self.root), MIRROR, SCRIPT],
+                    check=True, stdout=log, stderr=subprocess.STDOUT,
+                )  # fmt: skip
+            (self.root / "made").touch()
+        shutil.copy("/etc/resolv.conf", self.root / "etc/resolv.conf")
+
+    def install(self, package: str) -> None:
+        """Installs a package of Debian; a mirror's list may be older than its own date allows."""
+        self.run(
+            "export DEBIAN_FRONTEND=noninteractive; apt-get -q -o Acquire::Check-Valid-Until=false update; "
+            f"apt-get -q install -y --no-install-recommends {package}"
+        )
 
     def run(self, command: str, env: dict[str, str] | None = None) -> str:
         """Runs a shell command inside, with /proc, /dev and /sys of its own mounts; returns its output."""
@@ -130,6 +170,13 @@ class Chroot:
         if done.returncode != 0:
             raise RuntimeError(f"{command}: exit status {done.returncode}\n{done.stdout[-3000:]}")
         return done.stdout
+
+    def write(self, path: str, text: str, mode: int = 0o644) -> None:
+        """Writes a file of the system."""
+        target = self.root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        target.chmod(mode)
 
 
 def pip_environment(root: Path) -> dict[str, str]:
@@ -156,52 +203,99 @@ def wheel_for(python: str) -> Path:
     return wheels[-1]
 
 
-def unpacked(chroot: Chroot, wheel: Path, row: Row) -> None:
+def interpreter(chroot: Chroot, system: System) -> str:
+    """Returns the Python of a system; copies it into the system first, if it is one of pyenv."""
+    if system.source != "pyenv":
+        return "/usr/bin/python3"
+    homes = sorted(Path.home().glob(f".pyenv/versions/{system.python}.*"))
+    if not homes:
+        raise RuntimeError(f"there is no Python {system.python} in ~/.pyenv")
+    target = chroot.root / str(homes[-1]).lstrip("/")
+    if not target.exists():
+        shutil.copytree(homes[-1], target, symlinks=True, ignore=shutil.ignore_patterns("test", "site-packages", "*.a"))
+    return f"{homes[-1]}/bin/python{system.python}"
+
+
+class Steps:
+    """The steps of one row."""
+
+    def __init__(self, chroot: Chroot, row: Row, programs: str) -> None:
+        self.chroot = chroot
+        self.row = row
+        self.programs = programs  # the folder of python, pip and sirtakirun
+
+    def step(self, name: str, command: str, ranks: int = 0, word: str = "") -> None:
+        """Runs a command, takes its time and demands that each of `ranks` prints a word."""
+        start = time.monotonic()
+        out = self.chroot.run(f"PATH={self.programs}:$PATH; cd /root; {command}", pip_environment(self.chroot.root))
+        if out.count(word) < ranks:
+            raise RuntimeError(f"{command}: {out[-1000:]}")
+        self.row.seconds[name] = round(time.monotonic() - start, 2)
+
+    def version(self, package: str) -> None:
+        """Notes the version of a package."""
+        code = f"import {package}; print({package}.__version__)"
+        self.row.versions[package] = self.chroot.run(f"{self.programs}/python -c {shlex.quote(code)}").split()[-1]
+
+
+def unpacked(steps: Steps, wheel: Path) -> None:
     """Loads the library and runs the launcher of a wheel that the system's Python is too old for."""
-    chroot.run(f"rm -rf /opt/sirtaki; python3 -m zipfile -e /root/{wheel.name} /opt/sirtaki")
-    chroot.run(f"python3 -c {shlex.quote(LOAD.format('/opt/sirtaki'))}")
-    program = next((chroot.root / "opt/sirtaki").glob("*.data/scripts/sirtakirun")).relative_to(chroot.root)
-    chroot.run(f"chmod +x /{program} && /{program} --version && /{program} -np 2 /bin/true")
-    row.check = "launches"
-    row.result = "library and launcher"
+    steps.step("unpack", f"rm -rf /opt/sirtaki; python3 -m zipfile -e /root/{wheel.name} /opt/sirtaki")
+    steps.step("load", f"python3 -c {shlex.quote(LOAD.format('/opt/sirtaki'))}")
+    program = next((steps.chroot.root / "opt/sirtaki").glob("*.data/scripts/sirtakirun")).relative_to(steps.chroot.root)
+    steps.step("launch", f"chmod +x /{program} && /{program} -np 2 /bin/echo launched", ranks=2, word="launched")
+    steps.row.result = "library and launcher"
 
 
-def installed(chroot: Chroot, system: System, wheel: Path, row: Row) -> None:
-    """Installs a wheel in a virtual environment, and trains."""
-    env = pip_environment(chroot.root)
-    site = "--system-site-packages" if system.torch == "debian" else ""
-    chroot.run(f"rm -rf /opt/venv; python3 -m venv {site} /opt/venv")
-    start = time.monotonic()
-    chroot.run(f"/opt/venv/bin/pip install -q /root/{wheel.name}", env)
-    row.install_seconds = round(time.monotonic() - start, 2)
-    times = [float(chroot.run(f"/opt/venv/bin/python -c {shlex.quote(IMPORT)}")) for _ in range(IMPORTS)]
-    row.import_seconds = round(min(times), 3)
-    chroot.run("/opt/venv/bin/sirtakirun --check -np 2")
-    row.check = "passed"
+def installed(steps: Steps, system: System, wheel: Path, python: str) -> None:
+    """Installs a wheel in a virtual environment and uses it."""
+    site = "--system-site-packages" if system.torch == "Debian" else ""
+    home = steps.programs.removesuffix("/bin")
+    steps.chroot.run(f"rm -rf {home}; {python} -m venv {site} {home}")
+    steps.step("install", f"pip install -q {wheel.name}")
+    times = [float(steps.chroot.run(f"{home}/bin/python -c {shlex.quote(IMPORT)}")) for _ in range(IMPORTS)]
+    steps.row.import_seconds = round(min(times), 3)
+    if steps.row.import_seconds >= MAX_IMPORT_SECONDS:
+        raise RuntimeError(f"import sirtaki takes {steps.row.import_seconds} s")
+    steps.step("numpy", "pip install -q numpy")
+    steps.step("allreduce", "sirtakirun -np 2 python allreduce.py", ranks=2, word="reduced")
+    steps.step("check", "sirtakirun --check -np 2")
+    far = "PATH=/opt/ssh:$PATH sirtakirun -np 2 -H localhost:1,far:1 --rendezvous-address 127.0.0.1"
+    steps.step("remote agent", f"{far} python allreduce.py", ranks=2, word="reduced")
     if system.torch == "pip":
-        chroot.run("/opt/venv/bin/pip install -q numpy torch==2.13.0", env)
-    (chroot.root / "root/train.py").write_text(TRAINING)
-    out = chroot.run("cd /root && /opt/venv/bin/sirtakirun -np 2 /opt/venv/bin/python train.py")
-    assert out.count("trained") == 2, out
-    row.training = "passed"
-    row.torch = chroot.run("/opt/venv/bin/python -c 'import torch; print(torch.__version__)'").split()[-1]
-    row.result = "passed" if row.import_seconds < MAX_IMPORT_SECONDS else "slow import"
+        steps.step("torch", f"pip install -q {' '.join(PIP_TORCH)}")
+    if system.torch:
+        steps.step("training", "sirtakirun -np 2 python train.py", ranks=2, word="trained")
+        steps.version("torch")
+    if system.tensorflow:
+        steps.step("tensorflow", f"pip install -q {' '.join(PIP_TENSORFLOW)}")
+        steps.step("training in tensorflow", "sirtakirun -np 2 python tensorflow_loop.py", ranks=1, word="step 300")
+        steps.version("tensorflow")
+    steps.row.result = "passed"
 
 
 def test(system: System, folder: Path) -> Row:
     """Tests one system."""
-    wheel = wheel_for(system.python if system.torch else "3.11")
-    row = Row(system.name, system.python, wheel.name, wheel.stat().st_size)
+    wheel = wheel_for("3.11" if system.source == "too old" else system.python)
+    row = Row(system.name, system.python, system.source, "", wheel.name, wheel.stat().st_size)
     chroot = Chroot(folder / system.suite)
     try:
-        chroot.make(system)
-        shutil.copy("/etc/resolv.conf", chroot.root / "etc/resolv.conf")
+        chroot.make(system.suite)
+        row.glibc = chroot.run("ldd --version").split("\n")[0].split()[-1]
+        if system.torch == "Debian":
+            chroot.install("python3-torch")
         shutil.copy(wheel, chroot.root / "root")
-        if system.torch:
-            installed(chroot, system, wheel, row)
+        shutil.copy(ROOT / "examples/tensorflow_loop.py", chroot.root / "root")
+        chroot.write("/root/allreduce.py", ALLREDUCE)
+        chroot.write("/root/train.py", TRAINING)
+        chroot.write("/opt/ssh/ssh", SSH, 0o755)
+        if system.source == "too old":
+            unpacked(Steps(chroot, row, "/usr/bin"), wheel)
         else:
-            unpacked(chroot, wheel, row)
-    except (RuntimeError, AssertionError, subprocess.SubprocessError) as error:
+            python = interpreter(chroot, system)
+            row.versions["python"] = chroot.run(f"{python} --version").split()[-1]
+            installed(Steps(chroot, row, f"/opt/python{system.python}/bin"), system, wheel, python)
+    except (RuntimeError, subprocess.SubprocessError) as error:
         row.result = f"failed: {str(error)[-600:]}"
     print(f"wheel-test: {row}", flush=True)
     return row
@@ -210,7 +304,7 @@ def test(system: System, folder: Path) -> Row:
 def main() -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--systems", nargs="*", default=[system.suite for system in SYSTEMS])
+    parser.add_argument("--systems", nargs="*", default=sorted({system.suite for system in SYSTEMS}))
     parser.add_argument("--folder", type=Path, default=ROOT / "build/wheel/systems", help="where the systems are made")
     parser.add_argument("--out", type=Path, default=RESULT)
     args = parser.parse_args()
