@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up a machine with Debian 12 or 13, or Ubuntu: system packages, the virtual environment .venv, its Python packages.
+# Sets up a machine with Debian 12 or 13: system packages, the virtual environment .venv, its Python packages.
 # Installs only missing parts, so a second run changes nothing. Prints each action.
 #
 # usage: scripts/setup.sh [PART ...]
@@ -17,7 +17,7 @@ PYTHON="${PYTHON:-/usr/bin/python3}"
 TORCH_VERSION=2.13.0
 VENV=.venv
 
-# "a|b": the first that is installed, else the first that the release has. Debian 12's default Boost is too old.
+# "a|b": the first that the release has. The default Boost of Debian 12 is too old.
 PACKAGES_build=(
   g++ cmake ninja-build ccache mold
   python3 python3-venv python3-dev
@@ -29,7 +29,7 @@ PACKAGES_demo=(iproute2 procps util-linux dataset-fashion-mnist)
 # files.
 PACKAGES_test=(
   "${PACKAGES_demo[@]}" pkg-config libgtest-dev libbenchmark-dev nftables iperf3 openssh-server openssh-client fortunes
-  "chromium-headless-shell|chromium-browser"
+  chromium-headless-shell
 )
 PACKAGES_lint=(clang-tidy clang-format libgtest-dev libbenchmark-dev)
 # Other launchers.
@@ -57,11 +57,18 @@ is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$1" 2>/dev/null)" = "ii " ]
 }
 
-# Returns whether "a|b" is installed: one of the names.
+has_candidate() {
+  local policy
+  policy="$(LC_ALL=C apt-cache policy "$1" 2>/dev/null || true)"
+  [[ "$policy" =~ Candidate:\ [^\(] ]]
+}
+
+# Returns whether "a|b" is installed: a, or b if the release has no a.
 has_one_of() {
   local name
   for name in ${1//|/ }; do
-    is_installed "$name" && return
+    ! is_installed "$name" || return 0
+    [ "$name" = "${1##*|}" ] || ! has_candidate "$name" || return 1
   done
   return 1
 }
@@ -70,9 +77,8 @@ has_one_of() {
 choose() {
   local name
   for name in ${1//|/ }; do
-    if apt-cache policy "$name" 2>/dev/null | grep -q "Candidate: [^(]"; then
-      break
-    fi
+    [ "$name" != "${1##*|}" ] || break
+    ! has_candidate "$name" || break
   done
   printf '%s\n' "$name"
 }

@@ -18,6 +18,7 @@ SETUP = str(ROOT / "scripts/setup.sh")
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import wheel_build  # noqa: E402
+import wheel_test  # noqa: E402
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -59,6 +60,30 @@ def test_without_apt_one_line_names_the_missing_packages(bare: dict[str, str]) -
     assert set(line.split(": ")[2].split()) == listed("build", "demo")
 
 
+@pytest.mark.parametrize(("first", "wanted"), [("1.81.0-5", ["libboost1.81-dev"]), ("(none)", [])])
+def test_the_first_package_that_the_release_has_is_installed(
+    bare: dict[str, str], tmp_path: Path, first: str, wanted: list[str]
+) -> None:
+    # libboost-dev is installed, which serves where there is no libboost1.81-dev.
+    # The policy is longer than a pipe holds.
+    candidate = "printf '%s:\\n  Candidate: %s\\n' $2 $c; for i in {1..6000}; do echo '     a version'; done"
+    for name, text in (
+        ("dpkg-query", "#!/bin/bash\n[ ${!#} = libboost-dev ] && echo -n 'ii '\n"),
+        ("apt-cache", f"#!/bin/bash\nc=1.0; [ $2 = libboost1.81-dev ] && c='{first}'\n{candidate}\n"),
+        ("apt-get", '#!/bin/bash\necho "apt: $*"; [ "$1" = update ]\n'),
+    ):
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    for name in ("env", "sudo"):
+        (tmp_path / name).symlink_to("/usr/bin/env")
+    env = bare | {"SIRTAKI_NO_APT": ""}
+    done = subprocess.run([SETUP, "build"], check=False, capture_output=True, text=True, env=env)
+    chosen = done.stdout.splitlines()[-1].split()
+    assert "g++" in chosen, done.stdout + done.stderr
+    assert [name for name in chosen if "boost" in name] == wanted
+
+
 def test_an_unknown_part_is_an_error() -> None:
     done = subprocess.run([SETUP, "tests"], check=False, capture_output=True, text=True)
     assert done.returncode == 1
@@ -82,6 +107,15 @@ def test_wheels_cover_every_python_from_the_oldest_on() -> None:
     assert wheel_build.ROWS[0] == (oldest,)
     stable = wheel_build.STABLE_ABI.removeprefix("cp3")
     assert min(int(version.split(".")[1]) for version in wheel_build.ROWS[-1]) == int(stable)
+
+
+def test_a_python_gets_its_own_wheel_or_that_of_the_stable_abi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tags = ("cp310-cp310", "cp311-cp311", "cp312-abi3")
+    for tag in tags:
+        (tmp_path / f"sirtaki-0.1.0-{tag}-{wheel_build.PLATFORM}.whl").touch()
+    monkeypatch.setattr(wheel_test, "DIST", tmp_path)
+    chosen = [wheel_test.wheel_for(version).name for version in ("3.10", "3.11", "3.12", "3.14")]
+    assert [next(tag for tag in tags if tag in name) for name in chosen] == [*tags, "cp312-abi3"]
 
 
 def test_one_error_names_all_missing_libraries() -> None:
