@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -116,6 +117,16 @@ def test_a_python_gets_its_own_wheel_or_that_of_the_stable_abi(tmp_path: Path, m
     monkeypatch.setattr(wheel_test, "DIST", tmp_path)
     chosen = [wheel_test.wheel_for(version).name for version in ("3.10", "3.11", "3.12", "3.14")]
     assert [next(tag for tag in tags if tag in name) for name in chosen] == [*tags, "cp312-abi3"]
+
+
+def test_the_last_installations_are_within_the_limits() -> None:
+    rows = json.loads(wheel_test.RESULT.read_text())["rows"]
+    assert {(row["system"], row["python"]) for row in rows} == {(s.name, s.python) for s in wheel_test.SYSTEMS}
+    for row in rows:
+        assert row["result"] in ("passed", "library and launcher"), row
+        assert wheel_build.PLATFORM in row["wheel"]
+        assert 0 < row["wheel_bytes"] <= wheel_build.MAX_BYTES
+        assert (row["import_seconds"] or 0.0) < wheel_test.MAX_IMPORT_SECONDS
 
 
 def test_one_error_names_all_missing_libraries() -> None:
