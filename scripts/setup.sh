@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up a machine with Debian 12 or 13: system packages, the virtual environment .venv, its Python packages.
-# Installs only missing parts, so a second run changes nothing. Prints each action.
+# Sets up a machine with Debian 12 (on 13 its system packages): system packages, the virtual environment .venv, its
+# Python packages. Installs only missing parts, so a second run changes nothing. Prints each action.
 #
 # usage: scripts/setup.sh [PART ...]
 # Parts: build, demo, test, lint, compat: system packages and Python packages for `make build`, `make demo`, …; demo,
