@@ -21,6 +21,9 @@ help: ## list the targets
 setup: ## install system packages, .venv and the Python packages (quick when all is there)
 	@scripts/setup.sh all
 
+# One set-up at a time: they share apt and .venv. Tools below make have their own JOBS.
+.NOTPARALLEL:
+
 .PHONY: setup-build setup-demo setup-lint
 setup-build:
 	@scripts/setup.sh build

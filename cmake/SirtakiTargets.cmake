@@ -49,8 +49,8 @@ target_compile_options(sirtaki_flags INTERFACE
   $<IF:$<BOOL:${SIRTAKI_SANITIZE}>,-Wno-maybe-uninitialized,${SIRTAKI_STOP}>
   ${SIRTAKI_BATCH_FLAGS} -ffp-contract=off -fno-omit-frame-pointer)
 if(SIRTAKI_SANITIZE STREQUAL "address")
-  # AddressSanitizer covers object-size and null. vptr makes every virtual call larger to check downcasts, and there are
-  # few.
+  # AddressSanitizer covers object-size, and null where the memory is read or written. vptr makes every virtual call larger
+  # to check downcasts, and there are few.
   add_compile_options(-fsanitize=address,undefined -fno-sanitize=object-size,null,vptr -fno-sanitize-recover=all -g1)
   add_link_options(-fsanitize=address,undefined)
 elseif(SIRTAKI_SANITIZE STREQUAL "thread")

@@ -97,7 +97,7 @@ class Job {
   void spawn_ranks();
   void on_start_timeout();
   void give_up_start();
-  std::vector<std::string> command_of(const Placement& placement) const;
+  std::vector<std::string> command() const;
   void finish_check();
 
   // job.cc

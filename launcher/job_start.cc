@@ -269,11 +269,12 @@ std::vector<RankPlace> Job::places() const {
   return rank_places(hosts);
 }
 
-std::vector<std::string> Job::command_of(const Placement& placement) const {
+std::vector<std::string> Job::command() const {
   if (!plan_.options.check) {
     return plan_.options.command;
   }
-  std::vector<std::string> command = {agent_command(placement).remote_path, kMeasureLinks};
+  // The agent starts the ranks, so its own program is the right one on every host.
+  std::vector<std::string> command = {"/proc/self/exe", kMeasureLinks};
   for (const Placement& host : plan_.placements) {
     command.push_back(host.host);
   }
@@ -293,7 +294,7 @@ void Job::spawn_ranks() {
     request.rendezvous = endpoints_[i];
     request.secret_hex = secret_.to_hex();
     request.cwd = plan_.cwd;
-    request.argv = command_of(placement);
+    request.argv = command();
     request.env = plan_.variables;
     if (isatty(STDERR_FILENO) == 1) {
       request.env.emplace_back(kTerminalVariable, "1");

@@ -37,8 +37,8 @@ BIN = ROOT / ".venv/bin"
 LINT_DIR = ROOT / "build/lint"
 TIDY_BUILD = ROOT / "build/tidy"
 TIDY_FOLDERS = ("runtime", "kernels", "compression", "scheduler", "adapters", "launcher")
-# These files compile only with CUDA.
-UNTIDIED = {"kernels/cuda_kernels.cc"}
+# These files compile only with CUDA, and only without Gloo.
+UNTIDIED = {"kernels/cuda_kernels.cc", "runtime/net/gloo/no_gloo.cc"}
 PYTHON_PATHS = ("adapters", "benchmarks", "examples", "scripts", "tests")
 # Headers are compiled alone, unless a .cc of the same name proves them self-contained.
 COMPILE = (

@@ -9,7 +9,7 @@
 # Variables:
 #   PYTHON          interpreter for .venv (default /usr/bin/python3)
 #   TORCH_INDEX     address of a package index to take torch from, such as one with CPU builds (default: pip's own)
-#   SIRTAKI_NO_APT  1: install no system packages; one line names the missing ones
+#   SIRTAKI_NO_APT  1: install no system packages; one line names those that are missing, unless they are elsewhere
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -98,8 +98,13 @@ install_packages() {
     say "system packages ($*): all ${#wanted[@]} are there"
     return
   fi
-  if [ "${SIRTAKI_NO_APT:-}" = 1 ]; then
-    fail "missing system packages ($*), which SIRTAKI_NO_APT=1 forbids to install: ${missing[*]}"
+  if [ "${SIRTAKI_NO_APT:-0}" != 0 ]; then
+    local names=()
+    for package in "${missing[@]}"; do
+      names+=("$(choose "$package")")
+    done
+    say "missing system packages ($*), which SIRTAKI_NO_APT forbids to install: ${names[*]}"
+    return
   fi
   local as_root=()
   if [ "$(id -u)" -ne 0 ]; then
@@ -195,6 +200,9 @@ install_trainers() {
 RUN=scripts/requirements.txt
 TEST=scripts/requirements-test.txt
 if [ "${1:-}" = list ]; then
+  for part in "${@:2}"; do
+    [[ "$part" =~ ^(build|demo|test|lint|compat)$ ]] || fail "list takes build, demo, test, lint and compat, not '$part'"
+  done
   packages_of "${@:2}"
   exit
 fi

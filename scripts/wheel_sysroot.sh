@@ -5,8 +5,7 @@
 # usage: scripts/wheel_sysroot.sh FOLDER
 # Variable: DEBIAN_MIRROR (default http://deb.debian.org/debian)
 set -euo pipefail
-cd "$(dirname "$0")/.."
-HERE="$PWD"
+HERE="$(cd "$(dirname "$0")/.." && pwd)"
 mkdir -p "$1"
 ROOT="$(cd "$1" && pwd)"
 MIRROR="${DEBIAN_MIRROR:-http://deb.debian.org/debian}"
@@ -22,6 +21,14 @@ NEW=(linux-libc-dev libgcc-12-dev libstdc++-12-dev libboost1.81-dev libtomlplusp
 SOURCE=highway
 
 say() { printf 'sysroot: %s\n' "$*"; }
+# logged COMMAND...: runs a command with its output in the log, whose end is shown if it fails.
+logged() {
+  "$@" >>"$ROOT/log" 2>&1 || {
+    say "$* failed:" >&2
+    tail -5 "$ROOT/log" >&2
+    exit 1
+  }
+}
 
 want="$({ sha256sum "$HERE/scripts/wheel_sysroot.sh" && echo "$MIRROR"; } | sha256sum)"
 if [ -f "$ROOT/stamp" ] && [ "$(cat "$ROOT/stamp")" = "$want" ]; then
@@ -37,7 +44,12 @@ command -v g++-12 >/dev/null || {
   exit 1
 }
 
-rm -rf "$ROOT"
+# Removes only what an earlier run has made, so that a wrong FOLDER costs nothing.
+if [ ! -f "$ROOT/log" ] && [ -n "$(ls -A "$ROOT")" ]; then
+  say "$ROOT holds other files: name an empty folder" >&2
+  exit 1
+fi
+rm -rf "$ROOT"/{apt,debs,sources,root,stamp,log}
 mkdir -p "$ROOT"/{apt/lists/partial,apt/cache/archives/partial,debs,sources,root}
 : >"$ROOT/apt/status"
 for suite in bullseye bookworm; do
@@ -51,13 +63,10 @@ apt() {
 }
 
 say "reading the lists of $MIRROR (bullseye, bookworm)"
-apt update >"$ROOT/log" 2>&1 || {
-  tail -5 "$ROOT/log" >&2
-  exit 1
-}
+logged apt update
 say "downloading ${OLD[*]} of Debian 11; ${NEW[*]}, the source of $SOURCE of Debian 12"
-(cd "$ROOT/debs" && apt download "${OLD[@]/%//bullseye}" "${NEW[@]/%//bookworm}") >>"$ROOT/log" 2>&1
-(cd "$ROOT/sources" && apt source --download-only "$SOURCE") >>"$ROOT/log" 2>&1
+(cd "$ROOT/debs" && logged apt download "${OLD[@]/%//bullseye}" "${NEW[@]/%//bookworm}")
+(cd "$ROOT/sources" && logged apt source --download-only "$SOURCE")
 for deb in "$ROOT"/debs/*.deb; do
   dpkg-deb -x "$deb" "$ROOT/root"
 done

@@ -126,6 +126,7 @@ class Row:
     glibc: str = ""
     wheel: str = ""
     wheel_bytes: int = 0
+    date: str = ""
     import_seconds: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -160,11 +161,11 @@ class Chroot:
         )
 
     def run(self, command: str, env: dict[str, str] | None = None) -> str:
-        """Runs a shell command inside, with /proc, /dev and /sys of its own mounts; returns its output."""
+        """Runs a shell command inside, with a /proc of its own; returns its output."""
         root = shlex.quote(str(self.root))
         inner = f"mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev && exec chroot {root} /bin/sh -ec "
         done = subprocess.run(
-            ["unshare", "--mount", "--pid", "--fork", "sh", "-c", inner + shlex.quote(command)],
+            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", inner + shlex.quote(command)],
             check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_SECONDS,
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8", **(env or {})},
         )  # fmt: skip
@@ -296,8 +297,9 @@ def test(system: System, folder: Path) -> Row:
             python = interpreter(chroot, system)
             row.versions["python"] = chroot.run(f"{python} --version").split()[-1]
             installed(Steps(chroot, row, f"/opt/python{system.python}/bin"), system, wheel, python)
-    except (RuntimeError, subprocess.SubprocessError) as error:
+    except (RuntimeError, OSError, StopIteration, subprocess.SubprocessError) as error:
         row.result = f"failed: {str(error)[-600:]}"
+    row.date = datetime.now(UTC).isoformat(timespec="seconds")
     print(f"wheel-test: {row}", flush=True)
     return row
 
@@ -307,7 +309,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--systems",
-        nargs="*",
+        nargs="+",
+        choices=sorted({system.suite for system in SYSTEMS}),
         help="suites, whose rows are replaced",
         default=sorted({system.suite for system in SYSTEMS}),
     )

@@ -101,9 +101,15 @@ Result<std::string> forecast_json(const sirtaki_forecast_args* given, int count)
   const char* cursor = reinterpret_cast<const char*>(given);
   for (int i = 0; i < count; ++i) {
     SRT_ASSIGN(const sirtaki_forecast_args args, sirtaki::adapters::known_forecast(cursor));
-    SRT_TRY(write_forecast(json, args, *config, timed));
     // The header of the caller may have another size than sizeof(sirtaki_forecast_args) here.
-    cursor += reinterpret_cast<const sirtaki_forecast_args*>(cursor)->struct_size;
+    const std::size_t size = reinterpret_cast<const sirtaki_forecast_args*>(cursor)->struct_size;
+    if (size != given->struct_size) {
+      return sirtaki::invalid_argument("args[" + std::to_string(i) + "].struct_size is " + std::to_string(size) +
+                                       " and args[0].struct_size is " + std::to_string(given->struct_size) +
+                                       "; set it to sizeof(sirtaki_forecast_args) in all of them");
+    }
+    SRT_TRY(write_forecast(json, args, *config, timed));
+    cursor += size;
   }
   json.end_array();
   return std::move(json).take();

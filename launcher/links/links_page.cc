@@ -36,12 +36,12 @@ std::string formatted(const char* format, Values... values) {
 }
 
 std::string milliseconds(double seconds) {
-  return formatted("%.3g ms", seconds * 1e3);
+  return formatted(seconds < 0.1 ? "%.3g ms" : "%.0f ms", seconds * 1e3);
 }
 
 std::string rate(double bytes_per_second) {
   const double mbit = bytes_per_second * 8 / 1e6;
-  return mbit >= 1000 ? formatted("%.3g Gbit/s", mbit / 1000) : formatted("%.3g Mbit/s", mbit);
+  return mbit >= 999.5 ? formatted("%.3g Gbit/s", mbit / 1000) : formatted("%.3g Mbit/s", mbit);
 }
 
 double slower_way(const LinkReading& reading) {
@@ -139,7 +139,7 @@ Result<std::string> links_advice(const scheduler::LinkFacts& link, int hosts, co
     SRT_ASSIGN(const std::string line, advice_for(example, at, config));
     out += line;
   }
-  out += formatted("  your model: sirtaki estimate MODEL.py --bandwidth %.4gMbit --latency %.3gms --ranks %d\n",
+  out += formatted("  your model: sirtaki estimate MODEL.py --bandwidth %.2fMbit --latency %.3fms --ranks %d\n",
                    payload * 8 / 1e6 / kPayloadPart, latency * 1e3, hosts);
   return out;
 }

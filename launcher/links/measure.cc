@@ -23,7 +23,8 @@ constexpr std::int64_t kFirstBytes = std::int64_t{256} << 10;
 constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
 constexpr std::int64_t kGrowth = 4;
 constexpr double kLongEnough = 0.08;
-constexpr double kLeastPart = 0.125;  // a payload takes at least this part of its round trip
+constexpr double kRoundTripsEnough = 4;  // a payload takes as many round trips, so that TCP has reached its rate
+constexpr double kLeastPart = 0.125;     // a payload takes at least this part of its round trip
 // A measurement leaves no trace on the disk of the user.
 constexpr const char* kOptions = "timeline.path = \"\"\n";
 
@@ -97,7 +98,8 @@ class PairOfHosts {
       for (int i = 0; i < 2; ++i) {
         SRT_ASSIGN(seconds, there ? round(bytes, kSmall) : round(kSmall, bytes));
       }
-      std::array<std::byte, 1> enough = {std::byte(seconds >= kLongEnough || bytes >= kMostBytes)};
+      const double wanted = std::max(kLongEnough, kRoundTripsEnough * round_trip);
+      std::array<std::byte, 1> enough = {std::byte(seconds - round_trip >= wanted || bytes >= kMostBytes)};
       SRT_TRY(broadcast("check.enough", ranks_.front(), ranks_, enough));
       if (enough.front() != std::byte(0)) {
         return static_cast<double>(bytes) / std::max(seconds - round_trip, seconds * kLeastPart);
@@ -135,6 +137,9 @@ Status run_rank(const std::vector<std::string>& hosts) {
   args.struct_size = sizeof(args);
   args.options_toml = kOptions;
   SRT_TRY(status_of(sirtaki_init(&args)));
+  if (sirtaki_size() < 2 || sirtaki_size() != static_cast<int>(hosts.size())) {
+    return invalid_argument("--measure-links is for the ranks that `sirtakirun --check` starts, one on each host");
+  }
   const bool prints = sirtaki_rank() == 0;
   const auto readings = measure_pairs(hosts);
   SRT_TRY(readings.status());

@@ -68,7 +68,12 @@ def measuring(hosts: Hosts, *options: str) -> Iterator[Run]:
     """Yields a check during its measurement, which takes seconds on this link."""
     with shaped(hosts, 1, 1), running(*arguments(hosts, *options), prefix=hosts.inside(hosts.near)) as job:
         assert job.process.stderr is not None
-        assert any(b"measuring the link" in line for line in job.process.stderr)
+        said = bytearray()
+        os.set_blocking(job.process.stderr.fileno(), False)
+        wait_until(
+            lambda: b"measuring the link" in said.__iadd__(job.process.stderr.read() or b""), 30, "the measurement"
+        )
+        os.set_blocking(job.process.stderr.fileno(), True)
         yield job
 
 
@@ -107,13 +112,13 @@ def test_both_ways_of_a_shaped_link_are_measured_and_advised_on(hosts: Hosts) ->
 @needs_hosts
 def test_closed_ports_between_hosts_are_named_with_the_fix(hosts: Hosts) -> None:
     # The coordinator has the first port; the ports of the ranks follow.
-    rules = "table inet closed {\n chain in { type filter hook input priority 0; tcp dport 41801-41810 drop; }\n}\n"
+    rules = "table inet closed {\n chain in { type filter hook input priority 0; tcp dport 21801-21810 drop; }\n}\n"
     file = hosts.folder / "closed.nft"
     file.write_text(rules)
     for name in (hosts.near, hosts.far):
         run(*hosts.inside(name), "nft", "-f", str(file))
     try:
-        done = check(hosts, "--port-range", "41800-41810", "--control-connect-timeout", "3s")
+        done = check(hosts, "--port-range", "21800-21810", "--control-connect-timeout", "3s")
     finally:
         for name in (hosts.near, hosts.far):
             run(*hosts.inside(name), "nft", "delete", "table", "inet", "closed")

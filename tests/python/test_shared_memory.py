@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -159,14 +161,19 @@ def test_a_rank_without_shared_memory_takes_all_to_tcp_and_says_so_once(tmp_path
 
 
 def test_a_death_inside_an_operation_ends_the_others_and_leaves_nothing(tmp_path: Path) -> None:
-    before = sorted(os.listdir("/dev/shm"))
+    before = set(os.listdir("/dev/shm"))
     output = _run(tmp_path, DYING_INSIDE, warm=False)
+    left = set(os.listdir("/dev/shm")) - before
     told = _told(output, "SURVIVOR")
     assert sorted(words[1] for words in told) == ["0", "2"], output
     for words in told:
         assert float(words[2]) < 1.8
         assert words[3] == "1"
-    assert sorted(os.listdir("/dev/shm")) == before
+    # Segments of other tests, which run at the same time, go.
+    pause, deadline = threading.Event(), time.monotonic() + 60
+    while left := left & set(os.listdir("/dev/shm")):
+        assert time.monotonic() < deadline, left
+        pause.wait(0.1)
 
 
 def test_between_hosts_sums_go_host_by_host_with_the_same_bits_on_every_way(
