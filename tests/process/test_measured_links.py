@@ -104,7 +104,8 @@ def test_both_ways_of_a_shaped_link_are_measured_and_advised_on(hosts: Hosts) ->
     assert 0 < float(round_trip) < 500
     assert float(there) * MBIT[there_unit] == pytest.approx(100 * PAYLOAD_PART, rel=0.25)
     assert float(back) * MBIT[back_unit] == pytest.approx(40 * PAYLOAD_PART, rel=0.25)
-    assert gains(done.out) == pytest.approx(estimated(done.out), rel=0.1)
+    # Both time the codecs anew, on a machine with other work.
+    assert gains(done.out) == pytest.approx(estimated(done.out), rel=0.25)
     assert f"measuring the link between {near} and {far} (1 of 1)" in done.err
     assert done.out.endswith("All is well.\n")
 
