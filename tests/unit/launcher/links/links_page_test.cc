@@ -44,7 +44,7 @@ TEST(LinksPage, ASlowLinkGetsASettingForEverySize) {
   const std::string text = advice(10);
   EXPECT_EQ(text.find("nothing to gain"), std::string::npos) << text;
   EXPECT_NE(text.find("x with --"), std::string::npos) << text;
-  EXPECT_NE(text.find("sirtaki estimate MODEL.py --bandwidth 10.46Mbit --latency 0.15ms --ranks 2"), std::string::npos)
+  EXPECT_NE(text.find("sirtaki estimate MODEL.py --bandwidth 10.46Mbit --latency 0.150ms --ranks 2"), std::string::npos)
       << text;
 }
 
@@ -52,6 +52,13 @@ TEST(LinksPage, AFastLinkHasNothingToGain) {
   const std::string text = advice(400'000);
   EXPECT_EQ(text.find("x with --"), std::string::npos) << text;
   EXPECT_NE(text.find("nothing to gain: dense gradients take"), std::string::npos) << text;
+  // The command reads no exponents.
+  EXPECT_NE(text.find("--bandwidth 418232.04Mbit"), std::string::npos) << text;
+}
+
+TEST(LinksPage, ARateThatRoundsToAThousandHasTheLargerUnit) {
+  const std::string table = links_table({"a", "b"}, {{1.25, 999.7 * kMbit, 999.2 * kMbit}});
+  EXPECT_NE(table.find("round trip 1250 ms, there 1 Gbit/s, back 999 Mbit/s"), std::string::npos) << table;
 }
 
 }  // namespace
