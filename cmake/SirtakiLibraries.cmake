@@ -64,7 +64,7 @@ if(SIRTAKI_STATIC)
   include(CheckSymbolExists)
   check_symbol_exists(arc4random stdlib.h SIRTAKI_NEW_GLIBC)
 endif()
-# sirtaki_self_contained(TARGET...): what SIRTAKI_STATIC adds to finished libraries and programs.
+# sirtaki_self_contained(TARGET...): adds the parts that SIRTAKI_STATIC needs to finished libraries and programs.
 function(sirtaki_self_contained)
   if(SIRTAKI_STATIC AND NOT SIRTAKI_NEW_GLIBC)
     foreach(target ${ARGN})

@@ -82,7 +82,7 @@ if(SIRTAKI_SANITIZE)
   target_compile_options(sirtaki_library_headers PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endif()
 # Tests compile in half the time with -O1, and spend theirs in the libraries, which keep the flags of a release. They read
-# no bytes of others as structures, so checks of alignment, a quarter of what UBSan compiles, are for libraries.
+# no bytes of others as structures, so checks of alignment, a quarter of the time to compile, are for libraries.
 set(SIRTAKI_TEST_FLAGS $<$<CONFIG:Release>:-O1> $<$<STREQUAL:${SIRTAKI_SANITIZE},address>:-fno-sanitize=alignment>)
 if(SIRTAKI_TESTS)
   add_executable(sirtaki_test_headers "${CMAKE_BINARY_DIR}/common_headers.cc")

@@ -15,7 +15,7 @@ namespace {
 // Arguments of device_tag().
 enum Exchange : std::uint16_t { kAble = 0, kConnected = 1, kOrder = 2, kFirstId = 3, kFirstHostId = 0x8000 };
 
-constexpr Duration kPoll = std::chrono::milliseconds(1);
+constexpr Duration kDrainPoll = std::chrono::milliseconds(1);
 
 // Size of the pinned block from which device memory is filled.
 constexpr std::size_t kFillBytes = std::size_t{1} << 20;
@@ -341,7 +341,7 @@ void DeviceTransport::leave_when_idle(Task then) {
   } else if (idle) {
     nccl_->close([then = std::move(then)](const Status& /*closed*/) mutable { then(); });
   } else {
-    timer_ = deps_.loop.after(kPoll, [this, then = std::move(then)]() mutable {
+    timer_ = deps_.loop.after(kDrainPoll, [this, then = std::move(then)]() mutable {
       timer_ = {};
       leave_when_idle(std::move(then));
     });

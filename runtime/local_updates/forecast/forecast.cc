@@ -15,7 +15,7 @@ namespace {
 
 // Intervals at most double from round to round, and running means follow eight rounds.
 constexpr int kQuietRounds = 10;
-constexpr int kMostRounds = 100;
+constexpr int kMostForecastRounds = 100;
 constexpr std::int64_t kSyncSteps = 16;
 constexpr double kRate = 0.1;  // any rate that stays
 
@@ -110,7 +110,7 @@ class Rounds {
 Result<Interval> settled(IntervalController& controller, Rounds& rounds, std::size_t ranks) {
   SRT_TRY(controller.happened(Event::kJoined).status());
   int quiet = 0;
-  for (int i = 0; i < kMostRounds && quiet < kQuietRounds; ++i) {
+  for (int i = 0; i < kMostForecastRounds && quiet < kQuietRounds; ++i) {
     SRT_ASSIGN(const RoundStats stats, agree(rounds.measured(controller.current(), ranks)));
     SRT_ASSIGN(const Decision decision, controller.decide(stats));
     quiet = decision.changed ? 0 : quiet + 1;
