@@ -14,14 +14,14 @@
 namespace sirtaki::kernels {
 namespace {
 
-struct Case {
+struct Update {
   OuterStep how;
   bool with_momentum;
   Array anchor;
   Array momentum;
   Array mean;
 
-  Case(std::uint64_t seed, Shape shape, std::size_t n, Random& random)
+  Update(std::uint64_t seed, Shape shape, std::size_t n, Random& random)
       : how{pick<float>({0.7F, 1.0F, 0.0F, 0.1F}, random), pick<float>({0.9F, 0.5F, 1.0F}, random), seed % 2 == 0,
             seed % 4 < 2},
         with_momentum(seed % 5 != 0),
@@ -33,7 +33,7 @@ struct Case {
   std::byte* momentum_or_none() { return with_momentum ? momentum.data() : nullptr; }
 };
 
-void expect_equal(const Case& found, const Case& expected) {
+void expect_equal(const Update& found, const Update& expected) {
   ASSERT_EQ(found.anchor.copy(), expected.anchor.copy());
   ASSERT_EQ(found.momentum.copy(), expected.momentum.copy());
   ASSERT_EQ(found.mean.copy(), expected.mean.copy());
@@ -41,7 +41,7 @@ void expect_equal(const Case& found, const Case& expected) {
 }
 
 // Computes the step from operations of other kernels, one pass for each.
-void in_several_passes(Case& c) {
+void in_several_passes(Update& c) {
   const Array before = c.anchor;
   if (c.how.of_differences) {
     scale(DType::kF32, c.mean.data(), c.n(), -1.0);
@@ -61,9 +61,9 @@ TEST(OuterUpdate, IsTheReferenceAndItsPassesOnEveryTarget) {
       for (std::uint64_t seed = 0; seed < 60; ++seed) {
         SCOPED_TRACE(target + " shape " + std::to_string(static_cast<int>(shape)) + " seed " + std::to_string(seed));
         Random random(seed);
-        Case fused(seed, shape, seed < 40 ? seed : random() % 400, random);
-        Case expected = fused;
-        Case passes = fused;
+        Update fused(seed, shape, seed < 40 ? seed : random() % 400, random);
+        Update expected = fused;
+        Update passes = fused;
         outer_update(fused.how, fused.n(), fused.anchor.data(), fused.momentum_or_none(), fused.mean.data());
         ref::outer_update(expected.how, expected.n(), expected.anchor.data(), expected.momentum_or_none(),
                           expected.mean.data());
