@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -28,3 +30,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> object:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(autouse=True)
+def _environment_stays() -> Iterator[None]:
+    """Restores variables: TensorFlow and torch set some on import, and ranks of later tests would start cold."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)

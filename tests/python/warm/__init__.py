@@ -25,8 +25,12 @@ IMPORTS = {
     "tensorflow": ("tensorflow", "keras"),
     "keras on torch": ("torch", "torch._dynamo", "keras"),
 }
-#: Variables that no import reads. A program with other variables needs a new interpreter.
-LATE = re.compile(r"SIRTAKI_|HOROVOD_|PYTEST_|PYTHONPATH$|KERAS_BACKEND$")
+#: Variables that no import reads, or that imports of torch and TensorFlow set: pytest itself may have imported them. A
+#: program with other variables needs a new interpreter.
+LATE = re.compile(
+    r"SIRTAKI_|HOROVOD_|PYTEST_|PYTHONPATH$|KERAS_BACKEND$|TORCHINDUCTOR_CACHE_DIR$|TF2_BEHAVIOR$|TPU_ML_PLATFORM|"
+    r"ENABLE_RUNTIME_UPTIME_TELEMETRY$|HDF5_PLUGIN_PATH$"
+)
 
 
 def framework(program: tuple[str, ...], environment: Mapping[str, str]) -> str:
