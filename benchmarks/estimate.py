@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from benchmarks.common.contest import NetCase
+from benchmarks.common.contest import TaskCase
 from benchmarks.common.group import Group
 from benchmarks.common.rig import Options, finish, network, parse, run, say
 from benchmarks.netns import INTERFACE, PAYLOAD_SHARE
@@ -59,29 +59,12 @@ ERROR = 0.15
 LATENCY = 2e-4
 
 
-@dataclass(frozen=True)
-class Case(NetCase):
-    """A training on a link."""
-
-    task: str
-
-    @property
-    def key(self) -> str:
-        """Key of the case in the partial file."""
-        return f"{super().key}/{self.task}"
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """Parameters of the case in result rows."""
-        return {**super().params, "task": self.task}
-
-
 def recipe_of(task: str, how: Mapping[str, Any]) -> dict[str, Any]:
     """Recipe of the training, as benchmarks/training/learning.py reads it; its learning rate is nearly constant."""
     return {**TASKS[task], "momentum": 0.9, "seed": 1, "steps": 100_000, "how": dict(how)}
 
 
-def measure(options: Options, case: Case) -> tuple[dict[str, list[float]], dict[str, float]]:
+def measure(options: Options, case: TaskCase) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Measures the seconds of a step of each method and of a step that sends nothing; and bytes of a step by method.
 
     Bytes are those of the rank that sends most, at its network interface.
@@ -111,7 +94,7 @@ def _run(group: Group, name: str, steps: int) -> float:
     return max(group.call("learn_run", timeout=TRAINING_SECONDS, name=name, steps=steps))
 
 
-def predict(case: Case, compute: float) -> dict[str, dict[str, Any]]:
+def predict(case: TaskCase, compute: float) -> dict[str, dict[str, Any]]:
     """Returns seconds and bytes of a step, and the decision, by method; `compute`: a step that sends nothing."""
     from benchmarks.training.nets import make_model
     from sirtaki._estimate import conditions, methods, tensors
@@ -130,7 +113,7 @@ def predict(case: Case, compute: float) -> dict[str, dict[str, Any]]:
     }
 
 
-def rows_of(case: Case, kept: Mapping[str, Any]) -> list[Row]:
+def rows_of(case: TaskCase, kept: Mapping[str, Any]) -> list[Row]:
     """Rows of measured and predicted steps."""
     measured, predicted = kept["measured"], kept["predicted"]
     alone = median(measured[ALONE])
@@ -161,7 +144,7 @@ def main() -> int:
     options, store = parse("estimate", __doc__ or "", NETS, RANKS, (), tasks=tuple(TASKS))
     rows: list[Row] = []
     nets = _links(options)
-    cases = [Case(net, size, task) for task in options.more["tasks"] for net in nets for size in options.ranks]
+    cases = [TaskCase(net, size, task) for task in options.more["tasks"] for net in nets for size in options.ranks]
     for case in cases[: 1 if options.quick else None]:
         if store.samples(case.key) is None:
             _keep(options, store, case)
@@ -169,7 +152,7 @@ def main() -> int:
     return finish(store, [*rows, share_row(rows)] if rows else [])
 
 
-def _keep(options: Options, store: Store, case: Case) -> None:
+def _keep(options: Options, store: Store, case: TaskCase) -> None:
     measured, sent = measure(options, case)
     predicted = predict(case, median(measured[ALONE]))
     store.keep(case.key, {"measured": measured, "sent": sent, "predicted": predicted})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.adapters.cases import (
@@ -54,7 +55,7 @@ def train(case: DoorCase, net: Net | None, name: str, seed: int, steps: int) -> 
         if case.door in LIBRARIES:
             recipe = recipe_of(case.task, seed, steps, {}, interface=interface)
             found = group.call("fit", timeout=TRAINING_SECONDS, door=case.door, way=name, recipe=recipe)
-            curve = [[float(steps), _mean([one["loss"] for one in found])]]
+            curve = [[float(steps), fmean(one["loss"] for one in found)]]
             return _training(found, curve)
         more = {"interface": interface, "curve": spacing(steps)}
         return _learn(group, way, recipe_of(case.task, seed, steps, way.how, **more))
@@ -68,17 +69,13 @@ def _learn(group: Group, way: Way, recipe: dict[str, Any]) -> dict[str, Any]:
         for one in group.call("learn_watched", name="training")
     ]
     curves = group.call("learn_curve", name="training")
-    return _training(found, [[at[0][0], _mean([loss for _, loss in at])] for at in zip(*curves, strict=True)])
+    return _training(found, [[at[0][0], fmean(loss for _, loss in at)] for at in zip(*curves, strict=True)])
 
 
 def _training(found: list[dict[str, Any]], curve: list[list[float]]) -> dict[str, Any]:
     begin = min(one["begin"] for one in found)
     ends = [max(of_step) - begin for of_step in zip(*(one["ends"] for one in found), strict=True)]
     return {"ends": ends, "curve": curve, "sent": max(one["sent"] for one in found)}
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def time_accelerated(options: Options, case: DoorCase, net: Net | None, compression: str) -> dict[str, list[float]]:

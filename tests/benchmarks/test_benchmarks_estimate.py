@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.estimate import ALONE, AUTO, DENSE, LOCAL, METHODS, Case, predict, rows_of, share_row
+from benchmarks.common.contest import TaskCase
+from benchmarks.estimate import ALONE, AUTO, DENSE, LOCAL, METHODS, predict, rows_of, share_row
 
 ROOT = Path(__file__).resolve().parents[2]
-CASE = Case("20", 4, "cnn_sgd")
+CASE = TaskCase("20", 4, "cnn_sgd")
 
 
 def test_an_error_counts_in_both_directions() -> None:
