@@ -104,6 +104,8 @@ class _Session:
     def __init__(self) -> None:
         self._trainings: deque[Training] = deque(maxlen=_MAX_TRAININGS)
         self._reported = False
+        #: SIGTERM ends the program, as after Ctrl-C in the launcher. Another rank may end first; that is no failure.
+        self.terminated = False
         self.totals = Totals()
         #: local_stats() at the last reading, of the last optimizer that has some.
         self.last_local: dict[str, Any] = {}
@@ -112,6 +114,7 @@ class _Session:
 
     def begin(self) -> None:
         """Begins a session."""
+        self.terminated = False
         self.totals, self.last_local = Totals(), {}
         wanted = (basics.rank() == 0 and basics.option("report.file")) or basics.option("metrics.port") != "0"
         self.readings = Readings() if wanted else None
@@ -175,7 +178,7 @@ class _Session:
         """Writes the report, if there are facts. Called before the session ends; never raises."""
         text = ""
         try:
-            if self.will_report() and not failing():
+            if self.will_report() and (self.terminated or not failing()):
                 text = text_of(self.facts(layers=True), basics.stats())
         except Exception as error:
             text = f"sirtaki: there is no report at the end: {error}\n"

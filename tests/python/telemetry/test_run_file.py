@@ -115,8 +115,7 @@ def test_an_interrupt_loses_nothing(program: str, tmp_path: Path) -> None:
     assert (tmp_path / "run.json").exists(), "".join(said) + rest
     assert run_file.read(tmp_path / "run.json")["ended_by"] == "SIGTERM", "".join(said) + rest
     check(tmp_path / "run.json", 3, slack=1)
-    # If rank 1 ends before rank 0 has the signal, the output of rank 0 ends with that error; the file has the report.
-    assert "exposed communication" in rest or "PeerLostError: rank 1 " in rest, rest
+    assert "exposed communication" in rest, "the report is there, too"
 
 
 def test_a_lost_rank_leaves_a_run_file(program: str, tmp_path: Path) -> None:

@@ -31,11 +31,10 @@ class _Writer:
     def __init__(self) -> None:
         self._began = 0.0
         self._written: set[Path] = set()
-        self._terminated = False
 
     def begin(self) -> None:
         """Prepares for the end, and warns of a file that cannot be written before hours of training depend on it."""
-        self._began, self._terminated = time.time(), False
+        self._began = time.time()
         try:
             path = _path()
             if path is not None:
@@ -70,12 +69,12 @@ class _Writer:
         del frame
         # A second SIGTERM ends the process at once.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._terminated = True
+        session.terminated = True
         raise SystemExit(128 + number)
 
     def _ended_by(self) -> str:
         error = current_error()
-        if self._terminated:
+        if session.terminated:
             return "SIGTERM"
         return "" if error is None else f"{type(error).__name__}: {error}".rstrip(": ")
 
