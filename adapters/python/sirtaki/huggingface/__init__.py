@@ -10,6 +10,11 @@ Each name needs its own library only.
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sirtaki.torch._trainers.huggingface_accelerator import accelerate_prepared
+    from sirtaki.torch._trainers.huggingface_trainer import SirtakiCallback, add_metrics
 
 _TRAINER, _ACCELERATOR = (f"sirtaki.torch._trainers.huggingface_{name}" for name in ("trainer", "accelerator"))
 _MODULES = {"SirtakiCallback": _TRAINER, "add_metrics": _TRAINER, "accelerate_prepared": _ACCELERATOR}

@@ -1,0 +1,47 @@
+"""The public Python API is that of python_api.txt, so that no name or signature changes unseen."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+
+import griffe
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import python_api
+
+
+@pytest.fixture(scope="module")
+def package() -> griffe.Module:
+    return python_api.load()
+
+
+def test_names_and_signatures_are_those_of_the_list(package: griffe.Module) -> None:
+    lines = (text.splitlines() for text in (python_api.LIST.read_text(), python_api.api_text(package)))
+    changes = "\n".join(difflib.unified_diff(*lines, "python_api.txt", "the sources", lineterm="", n=1))
+    assert not changes, (
+        f"the public Python API has changed:\n{changes}\nIf that is meant, run {python_api.COMMAND}, and add a line to "
+        "CHANGELOG.md; CONTRIBUTING.md says how a name is deprecated before it goes"
+    )
+
+
+def test_every_package_without_underscore_is_listed(package: griffe.Module) -> None:
+    assert set(python_api.packages(package)) - set(python_api.PUBLIC) == set()
+
+
+def write_package(folder: Path, text: str) -> griffe.Module:
+    (folder / "sirtaki").mkdir(exist_ok=True)
+    (folder / "sirtaki/__init__.py").write_text(text)
+    return python_api.load(folder)
+
+
+def test_a_changed_signature_and_an_inherited_method_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_api, "PUBLIC", ("sirtaki",))
+    source = "class _Base:\n    def f(self, x: int = 1) -> None: ...\nclass Derived(_Base):\n    y: int\ndef g(): ...\n"
+    listed = "# sirtaki\nclass Derived(_Base)\n  f(x: int = 1) -> None\n  y: int\ng()\n"
+    assert python_api.api_text(write_package(tmp_path, source)) == listed
+    other = python_api.api_text(write_package(tmp_path, source.replace("= 1", "= 2")))
+    assert other == listed.replace("= 1", "= 2")
