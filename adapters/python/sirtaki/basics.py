@@ -121,7 +121,7 @@ def init(comm: object = None, process_sets: object = None, *, options: Mapping[s
     """
     if comm is not None:
         raise errors.UnsupportedError("init: comm must be None; use process sets for operations of some of the ranks")
-    listed = [] if process_sets is None or process_sets == "dynamic" else process_sets
+    listed: Any = [] if process_sets is None or process_sets == "dynamic" else process_sets
     well_formed = isinstance(listed, Sequence) and not isinstance(listed, str)
     errors.require(well_formed, f"process_sets is {process_sets!r}; it must be a list of process sets")
     errors.require(options is None or isinstance(options, Mapping), f"options is {options!r}; it must be a mapping")

@@ -89,7 +89,7 @@ class LocalUpdates:
         )
         for name in ("fragments", "optimizer_state", "steps"):
             value = getattr(self, name)
-            known = value is None or (isinstance(value, Integral) and not isinstance(value, bool) and value >= 0)
+            known = value is None or (isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0)
             require(known, f"{name} of local updates is {value!r}, not a number of 0 or more")
 
     def interval_text(self) -> str:

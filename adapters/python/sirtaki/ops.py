@@ -458,7 +458,7 @@ def check_reduce_op(op: object) -> ReduceOp:
     """Returns `op`, or its number, as ReduceOp. Raises ValueError for other objects."""
     if not isinstance(op, Integral) or op not in list(ReduceOp):
         raise errors.InvalidArgumentError(f"op is {op!r}; it must be Average, Sum, Min, Max, Product or Adasum")
-    return ReduceOp(op)
+    return ReduceOp(int(op))
 
 
 def check_root(root_rank: Any, what: str, name: str | None = None) -> int:

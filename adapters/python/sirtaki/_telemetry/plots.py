@@ -132,8 +132,8 @@ def _curve(line: Line, points: Sequence[tuple[float, float | None]], y_of: Scale
             ends = f"{run[-1].partition(',')[0]},{base} {run[0].partition(',')[0]},{base}"
             parts.append(f'<polygon class="area c{line.color}" points="{" ".join(run)} {ends}"/>')
         if len(run) == 1:
-            x, y = run[0].split(",")
-            parts.append(f'<circle class="dot c{line.color}" cx="{x}" cy="{y}" r="3"/>')
+            left, top = run[0].split(",")
+            parts.append(f'<circle class="dot c{line.color}" cx="{left}" cy="{top}" r="3"/>')
         kind = "faint" if line.faint else "line"
         parts.append(f'<polyline class="{kind} c{line.color}" points="{" ".join(run)}"/>')
     return parts

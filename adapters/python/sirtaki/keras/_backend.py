@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from sirtaki import errors
@@ -53,8 +53,9 @@ class ModelArrays(Protocol):
 class Backend(Protocol):
     """Operations of one framework."""
 
-    def choose(self, **arguments: Any) -> Any:
-        """Returns checked options of the reduction. Raises ValueError."""
+    @property
+    def choose(self) -> Callable[..., Any]:
+        """Returns checked options of the reduction for its keyword arguments. Raises ValueError."""
 
     def group_size(self, choices: Any) -> int:
         """Returns the number of participating ranks."""

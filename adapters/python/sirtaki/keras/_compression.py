@@ -7,6 +7,6 @@ import keras
 if keras.backend.backend() == "torch":
     from sirtaki.torch.compression import Compression, Compressor
 else:
-    from sirtaki.tensorflow.compression import Compression, Compressor
+    from sirtaki.tensorflow.compression import Compression, Compressor  # type: ignore[assignment]
 
 __all__ = ["Compression", "Compressor"]

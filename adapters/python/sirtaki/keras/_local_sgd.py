@@ -34,7 +34,7 @@ class LocalSgd(LocalSgdBase):
     def __init__(self, optimizer: Any, reducer: Reducer, config: LocalUpdates, codec: str | None) -> None:
         moments = not isinstance(optimizer, keras.optimizers.SGD)
         super().__init__(f"{reducer.name}.local", config, codec, moments)
-        self._optimizer = ref(optimizer)
+        self._optimizer: Any = ref(optimizer)
         self._reducer = reducer
         self._models: list[Any] = []
         #: Rank whose parameters all ranks start with.

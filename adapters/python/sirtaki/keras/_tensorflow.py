@@ -34,9 +34,9 @@ class _Reducer(GradientReducer):
         self.in_step_call = False
         with tf.init_scope():
             #: Inverse of `alone`, for traced functions.
-            self.averages = tf.Variable(True, trainable=False) if local else None
+            self.averages: Any = tf.Variable(True, trainable=False) if local else None
             #: Seconds in which the last step only waited for gradients.
-            self.waited = tf.Variable(0.0, trainable=False, dtype=tf.float64) if local else None
+            self.waited: Any = tf.Variable(0.0, trainable=False, dtype=tf.float64) if local else None
 
     @property
     def alone(self) -> bool:

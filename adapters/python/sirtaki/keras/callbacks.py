@@ -195,7 +195,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         """Sets the learning rate of a batch."""
         del logs
         if self._acts() and not self._staircase:
-            steps = self._steps or (self.params or {}).get("steps")
+            steps: Any = self._steps or (self.params or {}).get("steps")
             require(bool(steps), "steps_per_epoch is not known; give it to the callback")
             self._set(self._epoch + batch / float(steps))
 
@@ -253,7 +253,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Reads the number of batches in an epoch."""
         del logs
-        self._steps = self._steps or (self.params or {}).get("steps")
+        self._steps: Any = self._steps or (self.params or {}).get("steps")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Prints the end of the warm-up."""

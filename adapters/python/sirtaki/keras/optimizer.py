@@ -52,7 +52,7 @@ class _Distributed:
             return super().apply(grads, trainable_variables)  # type: ignore[misc]  # which says what is wrong
         state = self._sirtaki
         local = state.local
-        if variables and not self.built:  # type: ignore[has-type]
+        if variables and not self.built:  # type: ignore[attr-defined]
             # Built as apply() of Keras does it, but before gradients are combined.
             with keras.name_scope(self.name, caller=self):  # type: ignore[attr-defined]
                 self.build(variables)
@@ -91,7 +91,7 @@ class _Distributed:
         if state.config is not None:
             raise errors.UnsupportedError("register_local_var() with local_updates: all variables are merged there")
         state.own.add(var)
-        if self.built:  # type: ignore[has-type]
+        if self.built:  # type: ignore[attr-defined]
             state.watch(list(self._trainable_variables))  # type: ignore[attr-defined]
 
     def report_loss(self, loss: Any) -> None:

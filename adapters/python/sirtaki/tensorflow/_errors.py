@@ -40,7 +40,7 @@ def _class_of(ours: type[errors.SirtakiError]) -> type[errors.SirtakiError]:
 
 
 def _make(ours: type[errors.SirtakiError], text: str, rank: int | None, tensor: str | None) -> errors.SirtakiError:
-    return _class_of(ours)(text, rank, tensor)
+    return _class_of(ours)(text, rank, tensor)  # type: ignore[arg-type]
 
 
 def with_tensorflow_type(error: errors.SirtakiError) -> errors.SirtakiError:

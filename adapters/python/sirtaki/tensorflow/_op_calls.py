@@ -39,7 +39,7 @@ def public(function: _Function) -> _Function:
                 raise with_tensorflow_type(error) from error
             raise to_builtin_error(error) from error
 
-    return tf.autograph.experimental.do_not_convert(called)  # type: ignore[no-any-return]
+    return tf.autograph.experimental.do_not_convert(called)
 
 
 def count_in_graph(key: str) -> int:

@@ -125,7 +125,11 @@ def broadcast_object_fn(
     root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Callable[[Any], Any]:
     """Returns broadcast_object() as a function of the object; see there for the arguments."""
-    return lambda obj=None: broadcast_object(obj, root_rank, session, name, process_set)
+
+    def send(obj: Any = None) -> Any:
+        return broadcast_object(obj, root_rank, session, name, process_set)
+
+    return send
 
 
 def allgather_object(

@@ -44,7 +44,7 @@ def get_future(handle: Handle | GroupHandle) -> torch.futures.Future[Any]:
     handle = _checked(handle)
     handles = handle.handles if isinstance(handle, GroupHandle) else [handle]
     # A future must know its GPUs before: torch makes consumers wait for the streams of these.
-    devices = list({one.queue.device for one in handles if isinstance(one.queue, CudaQueue)})
+    devices: list[Any] = list({one.queue.device for one in handles if isinstance(one.queue, CudaQueue)})
     future: torch.futures.Future[Any] = torch.futures.Future(devices=devices or None)
 
     def resolve() -> None:

@@ -117,9 +117,10 @@ def _install() -> None:
 def _uninstall() -> None:
     _process.hook.remove()
     _process.hook = None
+    filters: Any = warnings.filters  # a list
     for entry in _process.filters:
         with suppress(ValueError):
-            warnings.filters.remove(entry)
+            filters.remove(entry)
     for name, plain in _process.plain.items():
         if getattr(getattr(nn.Module, name), "__wrapped__", None) is not plain:
             continue

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict, deque
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from typing import Any, cast
 
@@ -31,13 +32,14 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
         made.update((key, map_leaves(item, change)) for key, item in value.items())
         return made
     if isinstance(value, (list, deque)):
-        made = copy.copy(value)
+        listed = copy.copy(value)
         for i, item in enumerate(value):
-            made[i] = map_leaves(item, change)
-        return made
+            listed[i] = map_leaves(item, change)
+        return listed
     if isinstance(value, tuple):
         items = [map_leaves(item, change) for item in value]
-        return type(value)._make(items) if hasattr(type(value), "_make") else type(value)(items)
+        kind: Any = type(value)
+        return kind._make(items) if hasattr(kind, "_make") else kind(items)
     return change(value)
 
 
@@ -94,10 +96,14 @@ def _map_state(state: State, devices: list[torch.device], change: Callable[[Any,
     def device_of(key: Any) -> torch.device | None:
         return devices[key] if isinstance(key, int) and key < len(devices) else None
 
+    def placed(key: Any, value: Any) -> Any:
+        device = device_of(key)
+        return map_leaves(value, lambda leaf: change(leaf, device))
+
     made = {key: map_leaves(value, lambda v: change(v, None)) for key, value in state.items() if key != "state"}
     for_params = state.get("state", {})
     if isinstance(for_params, dict):
-        for_params = {k: map_leaves(v, lambda v, k=k: change(v, device_of(k))) for k, v in for_params.items()}
+        for_params = {key: placed(key, value) for key, value in for_params.items()}
     return {**made, "state": for_params}
 
 
@@ -133,7 +139,7 @@ def install_state(optimizer: Optimizer, state: State) -> None:
     placed: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
     for number, value in state["state"].items():
         param = by_number.get(number, number)
-        placed[param] = map_leaves(value, lambda leaf, param=param: _like_param(leaf, param))
+        placed[param] = map_leaves(value, partial(_like_param, param=param))
     own = [{key: group[key] for key in ("params", "param_names") if key in group} for group in groups]
     made = [{**group, **kept} for group, kept in zip(sent, own, strict=True)]
     optimizer.__setstate__({"state": placed, "param_groups": made})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,7 +54,7 @@ def sparse_parts(
         all_indices, all_values = results
         if op == Average:
             all_values = (all_values / ops.size()).to(dtype)
-        how = {"dtype": dtype, "device": all_values.device, "check_invariants": True}
+        how: dict[str, Any] = {"dtype": dtype, "device": all_values.device, "check_invariants": True}
         total = torch.sparse_coo_tensor(all_indices.t(), all_values, shape, **how)
         return total.coalesce()
 

@@ -186,5 +186,5 @@ def _register(wrapper: Any, reducer: BucketReducer) -> None:
         raise InvalidArgumentError(TWO_HOOKS) from error
 
 
-def _hook(reducer, bucket):  # noqa: ANN001, ANN202  (torch compares annotations, which are text here)
+def _hook(reducer, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  (torch compares annotations, which are text here)
     return reducer.hook(bucket)

@@ -7,7 +7,7 @@ and LeVeque, Updating Formulae and a Pairwise Algorithm for Computing Sample Var
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -99,6 +99,8 @@ class SyncBatchNorm(_BatchNorm):
             if self.momentum is None:
                 factor = 1.0 / float(self.num_batches_tracked)
         unbiased = var * (count / (count - 1))
+        assert self.running_mean is not None
+        assert self.running_var is not None
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), factor)
 
@@ -120,7 +122,7 @@ class _Normalize(Function):
         ctx.ops, ctx.count = ops, count
         ctx.save_for_backward(input, weight, mean, scale)
         normal = (wide - _along(mean, wide)) * _along(scale, wide)
-        result = normal if weight is None else normal * _along(weight, wide) + _along(bias, wide)
+        result = normal if weight is None else normal * _along(weight, wide) + _along(cast(Tensor, bias), wide)
         ctx.mark_non_differentiable(mean, var)
         ctx.set_materialize_grads(False)
         return result.to(input.dtype), mean, var, count

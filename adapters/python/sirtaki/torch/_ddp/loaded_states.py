@@ -40,7 +40,7 @@ class LoadedStates:
             if added:
                 self._loaded[optimizer] = added
 
-        Optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign]
+        Optimizer.load_state_dict = load_state_dict  # type: ignore[method-assign,assignment]
 
     def give_to(self, optimizer: Any) -> None:
         """Gives an accelerated optimizer what it has loaded while it was a plain one."""

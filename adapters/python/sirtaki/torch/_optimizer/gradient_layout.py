@@ -40,7 +40,7 @@ class Layout:
 
     def send_buffer(self, index: int, grad: Tensor | None) -> Tensor:
         """Returns the memory to send: that of the gradient if the layout is as agreed, else a copy; zeros for None."""
-        how = {"dtype": self.dtypes[index], "device": self.devices[index]}
+        how: dict[str, Any] = {"dtype": self.dtypes[index], "device": self.devices[index]}
         if grad is None:
             return torch.empty_strided(self.shapes[index], self.strides[index], **how).zero_()
         if grad.stride() == self.strides[index] and grad.dtype is self.dtypes[index] and not is_lazy(grad):

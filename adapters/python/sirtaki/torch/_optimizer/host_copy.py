@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -23,7 +25,7 @@ class HostCopies:
         if not on_gpu(memory):
             return memory
         pinned = torch.cuda.is_available()
-        how = {"dtype": memory.dtype, "device": "cpu", "pin_memory": pinned}
+        how: dict[str, Any] = {"dtype": memory.dtype, "device": "cpu", "pin_memory": pinned}
         copy = torch.empty_strided(memory.shape, memory.stride(), **how)
         self._pairs.append((memory, copy))
         return copy

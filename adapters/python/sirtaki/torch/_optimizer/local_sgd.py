@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -63,7 +64,7 @@ class LocalSgd(LocalSgdBase):
         options = reducer.options
         super().__init__(f"{reducer.stream_name}.local", config, codec, keeps_moments, options.process_set)
         self._options = options
-        self._optimizer = ref(optimizer)
+        self._optimizer: Any = ref(optimizer)
         self._reducer = reducer
         self._restored: dict[str, Any] | None = None
         self._called: dict[int, tuple[nn.Module, bool]] = {}
@@ -213,7 +214,7 @@ class LocalSgd(LocalSgdBase):
 
     def _parameters(self) -> list[tuple[str, Description]]:
         names, params = self._reducer.names, self._reducer.params
-        self._memory = [(memory_of(p), name, lambda p=p: memory_of(p)) for name, p in zip(names, params, strict=True)]
+        self._memory = [(memory_of(p), name, partial(memory_of, p)) for name, p in zip(names, params, strict=True)]
         self._host_copies = HostCopies()
         return [(name, _described(self._host_copies.add(memory_of(p)))) for name, p in zip(names, params, strict=True)]
 
@@ -232,7 +233,7 @@ class LocalSgd(LocalSgdBase):
                 if buffer.is_floating_point() and not torch.isfinite(buffer).all():
                     continue  # a constant, such as a mask
                 seen.add(id(buffer))
-                self._memory.append((buffer.detach(), name, lambda m=module, n=name: getattr(m, n, None)))
+                self._memory.append((buffer.detach(), name, partial(getattr, module, name, None)))
                 places[name] = len(out)
                 paired = name == "running_var" and "running_mean" in places
                 rule = VARIANCE if paired else MEAN if buffer.is_floating_point() else MAXIMUM

@@ -56,7 +56,7 @@ class ReducerOptions:
 
 def checked_passes(passes: Any) -> int:
     """Returns backward_passes_per_step as an int. Raises InvalidArgumentError below 1 and for other types."""
-    well_formed = isinstance(passes, Integral) and passes >= 1
+    well_formed = isinstance(passes, Integral) and int(passes) >= 1
     require(well_formed, f"backward_passes_per_step is {passes!r}, not an integer of 1 or more")
     return int(passes)
 

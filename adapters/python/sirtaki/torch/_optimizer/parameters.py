@@ -60,8 +60,8 @@ def named_params(
         require(well_formed, "named_parameters must be pairs (name, parameter), as model.named_parameters() gives them")
         twice = [name for name, count in Counter(name for name, _ in given).items() if count > 1]
         require(not twice, f"named_parameters has a name more than once: {', '.join(twice)}")
-        names = {id(param) for _, param in given}
-        missing = [f"group {g}, parameter {i}" for g, i, p in groups if id(p) not in names]
+        known = {id(param) for _, param in given}
+        missing = [f"group {g}, parameter {i}" for g, i, p in groups if id(p) not in known]
         require(
             not missing,
             f"named_parameters lacks {len(missing)} of the optimizer's parameters: {'; '.join(missing[:5])}",

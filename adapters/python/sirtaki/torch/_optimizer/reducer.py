@@ -52,6 +52,12 @@ class _Phase(enum.Enum):
 class GradientReducer(GradientStream):
     """Combines the gradients of one optimizer; see the text of the module. Used from the thread that runs backward."""
 
+    _backward_open: bool
+    _passes: int
+    _phase: _Phase
+    _ready: Any
+    _submitted: bytearray
+
     def __init__(self, names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
         super().__init__(names, params, options)
         self.deferred: Deferred | None = None
@@ -226,7 +232,7 @@ class GradientReducer(GradientStream):
             # Runs for each parameter in each step, so the common case takes as few operations as possible.
             ready = self._ready
             if ready is not None and not self._submitted[index]:
-                grad = param.grad
+                grad: Any = param.grad
                 plain = grad is not None and not grad.is_sparse and grad.dtype is self._dtypes[index]
                 plain = plain and grad.device == self._devices[index]
                 # Number of elements and strides determine the shape, because gradients leave no gaps in memory.
@@ -247,6 +253,7 @@ class GradientReducer(GradientStream):
         if not self._backward_open:
             self._begin_backward(index)
         if self._submitted[index] == _STALE:
+            assert self.deferred is not None
             self.deferred.abandon()
             raise RuntimeError(stale_param_text(self.names[index]))
         if self._no_sync_depth or self._passes < self.passes_per_step or self._alone:
@@ -283,7 +290,7 @@ class GradientReducer(GradientStream):
         self._backward_open = False
         self._ready = None
         if self.deferred is not None:
-            self._complete_deferred()
+            self._complete(self.deferred)
         if self._phase is not _Phase.FILLING or self._no_sync_depth or self._passes < self.passes_per_step:
             return
         if self._alone or self._is_open():
@@ -312,11 +319,11 @@ class GradientReducer(GradientStream):
         if self.in_flight or (self._phase is _Phase.FILLING and self._backward_open):
             self.give_up(why)
 
-    def _complete_deferred(self) -> None:
+    def _complete(self, deferred: Deferred) -> None:
         for index, state in enumerate(self._submitted):
             if state == _STALE:
                 self._submitted[index] = 0
-        self.deferred.finish_updates()
+        deferred.finish_updates()
 
     # ---- one step ----
 
@@ -334,7 +341,7 @@ class GradientReducer(GradientStream):
     def _forget_memory(self) -> None:
         count = len(self.params)
         #: Stream.ready while hooks may submit gradients, else None.
-        self._ready: Any = None
+        self._ready = None
         self._submitted = bytearray(count)
         self._grads: list[Tensor | None] = [None] * count
         self._versions = [0] * count
@@ -348,7 +355,7 @@ class GradientReducer(GradientStream):
         if self._superseded:
             raise RuntimeError(SUPERSEDED)
         if self.deferred is not None:
-            self._complete_deferred()
+            self._complete(self.deferred)
         self._ready = None
         self._alone = self.alone or self._options.size == 1
         if not self._alone and not self._is_open():

@@ -170,10 +170,10 @@ class ResidualStore:
                 f"{_origin_text(state)} cannot be loaded by rank {rank} of {size} after the first step: load the "
                 "checkpoint before it, or into a new optimizer, or write it with gather_state()"
             )
-        own = state is not None and (state["rank"], state["size"]) == self._rank_and_size()
+        own = state if state is not None and (state["rank"], state["size"]) == self._rank_and_size() else {}
         self._taken_at = -1
         self._set_residuals({} if state is None else self._part_of(state))
-        self._load_codec_state(state.get("memory", {}) if own else {})
+        self._load_codec_state(own.get("memory", {}))
 
     def _check(self, state: dict[str, Any]) -> None:
         well_formed = isinstance(state, dict) and {"rank", "size", "owed"} <= state.keys()

@@ -40,7 +40,7 @@ def like_whole(local: Tensor, whole: Any) -> Tensor:
 class Shard(Tensor):
     """Part of a sharded parameter; gradients and hooks are those of the whole."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
     whole: Any
 
     @staticmethod
@@ -51,7 +51,7 @@ class Shard(Tensor):
         return made
 
     @property
-    def grad(self) -> Tensor | None:  # type: ignore[override]
+    def grad(self) -> Tensor | None:
         """Gradient of this part."""
         grad: Tensor | None = local_of(self.whole.grad)
         return grad

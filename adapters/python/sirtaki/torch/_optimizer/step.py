@@ -71,7 +71,7 @@ def start_gather(param: Tensor, name: str, options: ReducerOptions) -> Callable[
     if grad is None:
         no_rows = torch.empty((0, *param.shape[1:]), dtype=param.dtype, device=param.device)
         no_indices = torch.empty((1, 0), dtype=torch.int64, device=param.device)
-        how = {"dtype": param.dtype, "device": param.device, "check_invariants": True}
+        how: dict[str, Any] = {"dtype": param.dtype, "device": param.device, "check_invariants": True}
         grad = torch.sparse_coo_tensor(no_indices, no_rows, param.shape, **how)
     scale = options.prescale * options.postscale
     scaled = grad if scale == 1.0 else grad * scale

@@ -47,7 +47,7 @@ def accelerate_prepared(
         "the model is not wrapped yet: call model, optimizer = accelerator.prepare(model, optimizer) before "
         "accelerate_prepared()",
     )
-    several = optimizer if isinstance(optimizer, Sequence) else [] if optimizer is None else [optimizer]
+    several: Any = optimizer if isinstance(optimizer, Sequence) else [] if optimizer is None else [optimizer]
     plain = [getattr(one, "optimizer", one) for one in several]
     handle = accelerate(model, plain, compression=compression, local_updates=local_updates)
 

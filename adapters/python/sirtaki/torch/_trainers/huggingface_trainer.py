@@ -29,7 +29,7 @@ _NO_WRAPPER = (
 )
 
 
-class SirtakiCallback(transformers.TrainerCallback):  # type: ignore[misc,name-defined]
+class SirtakiCallback(transformers.TrainerCallback):  # type: ignore[name-defined]
     """Gives the model of a Trainer the compression, plans and local updates of Sirtaki.
 
     Make it before train(), and put it behind callbacks that ask for evaluations and checkpoints. The checkpoints of
@@ -40,7 +40,7 @@ class SirtakiCallback(transformers.TrainerCallback):  # type: ignore[misc,name-d
     """
 
     def __init__(self, compression: Choice | None = None, local_updates: LocalChoice = None) -> None:
-        self._choices = {"compression": compression, "local_updates": local_updates}
+        self._choices: dict[str, Any] = {"compression": compression, "local_updates": local_updates}
         self._accelerated: tuple[Any, Any] | None = None  # wrapper and optimizer
         self._equal_at = -1  # step after which the models of all ranks are equal
         #: Handle of the model, from the beginning of the training on; see sirtaki.torch.ddp.
@@ -102,7 +102,7 @@ def _wrapper_of(model: nn.Module) -> nn.Module:
     return inside[0]
 
 
-class _Metrics(transformers.TrainerCallback):  # type: ignore[misc,name-defined]
+class _Metrics(transformers.TrainerCallback):  # type: ignore[name-defined]
     def __init__(self, names: Sequence[str] | None, prefix: str) -> None:
         self._selection = MetricSelection(names, prefix)
 

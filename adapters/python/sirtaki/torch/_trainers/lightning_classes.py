@@ -107,17 +107,17 @@ def _extend(strategy: Any, base: type, choices: dict[str, Any], owner: object) -
             "import SirtakiCallback from sirtaki.lightning for `lightning`, from sirtaki.pytorch_lightning for "
             "`pytorch_lightning`"
         )
-    plain = type(strategy)
+    plain: Any = type(strategy)
     looks = {"__doc__": plain.__doc__, "__module__": plain.__module__, "__qualname__": plain.__qualname__}
     strategy.__class__ = type(plain.__name__, (plain, StrategyMarker), {**_METHODS, **looks})
-    strategy.sirtaki_choices, strategy.sirtaki_owner = choices, owner
+    vars(strategy).update(sirtaki_choices=choices, sirtaki_owner=owner)
 
 
 def make_classes(library: Any) -> SimpleNamespace:
     """Returns SirtakiStrategy, SirtakiCallback and SirtakiMetrics for lightning.pytorch or pytorch_lightning."""
     base = library.strategies.DDPStrategy
 
-    class SirtakiStrategy(base, StrategyMarker):
+    class SirtakiStrategy(base, StrategyMarker):  # type: ignore[misc,valid-type]
         """A DDPStrategy with the compression, plans and local updates of Sirtaki.
 
         Args:
@@ -134,7 +134,7 @@ def make_classes(library: Any) -> SimpleNamespace:
             _plain(self).__init__(**kwargs)
             self.sirtaki_choices = {"compression": compression, "local_updates": local_updates}
 
-    class SirtakiCallback(library.Callback):  # type: ignore[misc,name-defined]
+    class SirtakiCallback(library.Callback):
         """Gives the DDPStrategy of a Trainer the compression, plans and local updates of Sirtaki.
 
         Args:
@@ -150,7 +150,7 @@ def make_classes(library: Any) -> SimpleNamespace:
             if stage == "fit":
                 _extend(trainer.strategy, base, self._choices, self)
 
-    class SirtakiMetrics(library.Callback):  # type: ignore[misc,name-defined]
+    class SirtakiMetrics(library.Callback):
         """Gives numbers of sirtaki.metrics() of rank 0 to the loggers of the Trainer, every log_every_n_steps.
 
         Args:

@@ -25,7 +25,7 @@ from sirtaki.torch.distributed.convert import no_compile
 
 #: Writes the results of the operations, in their order, to the outputs of the caller, and returns the outputs.
 WriteOutputs = Callable[[list[Any]], list[Tensor]]
-_Base = getattr(distributed, "Work", None) or distributed._Work
+_Base: Any = getattr(distributed, "Work", None) or distributed._Work
 
 
 class Call:
@@ -168,7 +168,7 @@ class SirtakiWork(_Base):
         """Returns a future of the outputs. An error or the timeout ends it as RuntimeError with the same text."""
         call = self._call
         # A future must know its GPUs before: torch makes consumers wait for the streams of these.
-        outcome: Future[list[Tensor]] = Future(devices=call.devices or None)
+        outcome: Future[Any] = Future(devices=[*call.devices] or None)
         ended = threading.Lock()  # held by the first of timeout and result
 
         def expire() -> None:
