@@ -59,7 +59,7 @@ check: setup ## minutes after a change: lint of changed files, unit tests, simul
 test: setup ## lint, build and every test; ends with a table of minutes
 	@$(PY) scripts/run_tests.py --jobs $(JOBS)
 
-lint: setup-lint ## layer checker, clang-format, clang-tidy, ruff
+lint: setup-lint ## layer checker, clang-format, clang-tidy, ruff, mypy
 	@$(PY) scripts/lint.py --jobs $(JOBS)
 
 format: setup-lint ## rewrite sources in the project's format

@@ -1,9 +1,10 @@
-"""`make lint`: layers, map, prose, links, decisions, clang-format, self-contained headers, clang-tidy, ruff.
+"""`make lint`: layers, map, prose, links, decisions, clang-format, self-contained headers, clang-tidy, ruff, mypy.
 
 Every checker runs even if an earlier one fails. Results of clang-tidy and of the header check are cached by content
 under build/lint, so that only files that changed, or whose project headers changed, are checked again. clang-tidy gets
 several sources at once, since most of its time is spent on headers that they share. With --changed, as in `make check`,
-clang-format, the header check and clang-tidy check only the files that this branch has changed.
+clang-format, the header check and clang-tidy check only the files that this branch has changed, and mypy runs if a
+Python file has changed.
 """
 
 from __future__ import annotations
@@ -287,6 +288,15 @@ def lint_ruff(_tree: Tree, _workers: int) -> bool:
     return good
 
 
+def lint_types(_tree: Tree, _workers: int, changed: frozenset[str] | None = None) -> bool:
+    """Checks the types of the Python packages; results are cached in build/lint/mypy."""
+    if changed is not None and not any(path.endswith((".py", ".pyi", "pyproject.toml")) for path in changed):
+        return True
+    status, output = call([sys.executable, "-m", "mypy", "--no-error-summary"])
+    print(output, end="")
+    return status == 0
+
+
 CHECKS: dict[str, Callable[..., bool]] = {
     "layers": lint_layers,
     "map": lint_map,
@@ -295,12 +305,13 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "decisions": lint_decisions,
     "clang-format": lint_format,
     "ruff": lint_ruff,
+    "mypy": lint_types,
     "headers": lint_headers,
     "clang-tidy": lint_tidy,
 }
 
 #: Checkers that accept a selection of files. The others take a second for all files.
-BY_FILE = ("clang-format", "headers", "clang-tidy")
+BY_FILE = ("clang-format", "mypy", "headers", "clang-tidy")
 
 
 def fix() -> int:

@@ -64,6 +64,30 @@ def test_a_changed_header_is_seen_in_the_source_of_its_name(tmp_path: Path, monk
     assert "-DX" in jobs[0].command
 
 
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("def f(x):\n    return x\n", "missing a type annotation"),
+        ("def f() -> int:\n    return ''\n", "Incompatible return value"),
+    ],
+)
+def test_a_wrong_or_missing_type_is_named(
+    clone: Path, capsys: pytest.CaptureFixture[str], source: str, text: str
+) -> None:
+    (clone / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    for package in ("sirtaki", "sirtaki_backend"):
+        (clone / "adapters/python" / package).mkdir(parents=True)
+        (clone / "adapters/python" / package / "__init__.py").write_text("")
+    tree = Tree(ROOT)
+    assert lint.lint_types(tree, 1)
+    (clone / "adapters/python/sirtaki/__init__.py").write_text(source)
+    assert lint.lint_types(tree, 1, changed=frozenset({"first.cc"})), "no Python file has changed"
+    assert not lint.lint_types(tree, 1)
+    assert f"adapters/python/sirtaki/__init__.py:{source.count(chr(10)) - (text[0] == 'm')}: error:" in (
+        capsys.readouterr().out
+    )
+
+
 def test_what_a_partial_run_does_not_look_at_stays_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lint, "LINT_DIR", tmp_path)
     one, other = (lint.Job(name, ("true",), name, tmp_path) for name in ("one", "other"))
