@@ -22,15 +22,21 @@ NAME = re.compile(r"`([A-Za-z_]\w*(?:::~?\w+)?)(?:\(\))?`")
 FENCE = re.compile(r"^(```|~~~)")
 
 
-def links_of(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yields line, text and target of each link outside code blocks."""
-    fenced = False
-    for number, line in enumerate(text.splitlines(), 1):
+def without_code(text: str) -> str:
+    """Returns a text of the same length, with blanks for the lines of code blocks."""
+    fenced, lines = False, []
+    for line in text.split("\n"):
         if FENCE.match(line):
             fenced = not fenced
-        if not fenced:
-            for match in LINK.finditer(line):
-                yield number, match[1], match[2]
+        lines.append(" " * len(line) if fenced else line)
+    return "\n".join(lines)
+
+
+def links_of(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yields line, text and target of each link outside code blocks; a text may go on in the next line."""
+    prose = without_code(text)
+    for match in LINK.finditer(prose):
+        yield prose.count("\n", 0, match.start()) + 1, " ".join(match[1].split()), match[2]
 
 
 def has_name(name: str, text: str) -> bool:

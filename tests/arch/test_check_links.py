@@ -21,6 +21,7 @@ from check_links import link_problems
         ("[`helper`](x/job.cc)", None),
         ("[`helpers`](x/job.cc)", "x/job.cc has no helpers"),
         ("[a](x/gone.cc#L3)", "x/gone.cc#L3 does not exist"),
+        ("[a\nb](x/gone.cc)", "x/gone.cc does not exist"),
         ("[a](https://example.org/x) [b](#here)", None),
         ("```\n[a](x/gone.cc)\n```", None),
     ],
