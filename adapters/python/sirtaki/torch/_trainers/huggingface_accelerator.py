@@ -33,7 +33,8 @@ def accelerate_prepared(
         accelerator: the Accelerator.
         model: the model that prepare() returned.
         optimizer: the optimizer that prepare() returned, or a list of several.
-        compression, local_updates: as in accelerate().
+        compression: a choice of accelerate().
+        local_updates: the same.
 
     Raises:
         InvalidArgumentError: the model is not prepared, or an argument is wrong.

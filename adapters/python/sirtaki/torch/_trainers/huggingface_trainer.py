@@ -36,7 +36,8 @@ class SirtakiCallback(transformers.TrainerCallback):  # type: ignore[name-define
     the Trainer hold the residuals of all ranks and local updates.
 
     Args:
-        compression, local_updates: as in sirtaki.torch.ddp.accelerate().
+        compression: a choice of sirtaki.torch.ddp.accelerate().
+        local_updates: the same.
     """
 
     def __init__(self, compression: Choice | None = None, local_updates: LocalChoice = None) -> None:

@@ -121,7 +121,8 @@ def make_classes(library: Any) -> SimpleNamespace:
         """A DDPStrategy with the compression, plans and local updates of Sirtaki.
 
         Args:
-            compression, local_updates: as in sirtaki.torch.ddp.accelerate().
+            compression: a choice of sirtaki.torch.ddp.accelerate().
+            local_updates: the same.
             kwargs: those of DDPStrategy, without a communication hook. process_group_backend is that of everything
                 but gradients.
         """
@@ -138,7 +139,8 @@ def make_classes(library: Any) -> SimpleNamespace:
         """Gives the DDPStrategy of a Trainer the compression, plans and local updates of Sirtaki.
 
         Args:
-            compression, local_updates: as in sirtaki.torch.ddp.accelerate().
+            compression: a choice of sirtaki.torch.ddp.accelerate().
+            local_updates: the same.
         """
 
         def __init__(self, compression: Choice | None = None, local_updates: LocalChoice = None) -> None:

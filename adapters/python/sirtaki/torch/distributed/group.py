@@ -159,7 +159,7 @@ class SirtakiGroup(ProcessGroup):
         return self._start(place, [self._ops.broadcast(tensor, root, place.name, in_place=True)], list)
 
     def allgather(self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
-        """Gathers the tensor of rank r into outputs[0][r]; sizes may differ, if outputs of all ranks say so."""
+        """Gathers the tensor of rank r into `outputs[0][r]`; sizes may differ, if outputs of all ranks say so."""
         what = "all_gather"
         source, targets = convert.single(inputs, what), outputs if isinstance(outputs[0], Tensor) else outputs[0]
         self._check_outputs(what, targets, source)
@@ -185,7 +185,7 @@ class SirtakiGroup(ProcessGroup):
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> SirtakiWork:
-        """Gathers inputs[i] of rank r into outputs[r][i]."""
+        """Gathers `inputs[i]` of rank r into `outputs[r][i]`."""
         what = "all_gather_coalesced"
         by_tensor = [list(targets) for targets in zip(*outputs, strict=True)]
         for targets, source in zip(by_tensor, inputs, strict=True):
@@ -210,7 +210,7 @@ class SirtakiGroup(ProcessGroup):
     def reduce_scatter(
         self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: Any = None
     ) -> SirtakiWork:
-        """Reduces inputs[0][r] of all ranks onto rank r; all have the same size."""
+        """Reduces `inputs[0][r]` of all ranks onto rank r; all have the same size."""
         what = "reduce_scatter"
         output, parts = convert.single(outputs, what), inputs if isinstance(inputs[0], Tensor) else inputs[0]
         self._check_outputs(what, parts, output)
@@ -232,7 +232,7 @@ class SirtakiGroup(ProcessGroup):
         return self._reduce_scatter(what, outputs, [convert.flat(source) for source in inputs], opts)
 
     def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> SirtakiWork:
-        """Writes the tensor that rank r has for this rank to outputs[r]; sizes may differ."""
+        """Writes the tensor that rank r has for this rank to `outputs[r]`; sizes may differ."""
         what = "all_to_all"
         require(len(inputs) == self._size == len(outputs), f"{what}: it needs one input and one output for each rank")
         sends, receives = [t.numel() for t in inputs], [t.numel() for t in outputs]
@@ -255,7 +255,7 @@ class SirtakiGroup(ProcessGroup):
     # ---- one rank gives or gets ----
 
     def gather(self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
-        """Gathers the tensor of rank r into outputs[0][r] on opts.rootRank; the other ranks only send."""
+        """Gathers the tensor of rank r into `outputs[0][r]` on opts.rootRank; the other ranks only send."""
         what = "gather"
         source, root = convert.single(inputs, what), opts.rootRank
         targets: Sequence[Tensor] = outputs[0] if outputs and self._rank == root else []
@@ -266,7 +266,7 @@ class SirtakiGroup(ProcessGroup):
         return self._alltoall(what, convert.flat(source), (sends, receives), targets, opts)
 
     def scatter(self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: Any = None) -> SirtakiWork:
-        """Writes the tensor that opts.rootRank has for this rank in inputs[0] to `outputs`."""
+        """Writes the tensor that opts.rootRank has for this rank in `inputs[0]` to `outputs`."""
         what = "scatter"
         output, root = convert.single(outputs, what), opts.rootRank
         parts: Sequence[Tensor] = inputs[0] if self._rank == root else []
