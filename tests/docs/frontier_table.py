@@ -1,0 +1,72 @@
+"""Makes the table of measured trainings of docs/choose.md from benchmarks/results/frontier.json.
+
+usage: frontier_table.py [--write]; --write refreshes the page instead of printing the table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/choose.md"
+RESULTS = ROOT / "benchmarks/results/frontier.json"
+BLOCK = re.compile(r"(<!-- frontier -->\n).*?(<!-- end frontier -->)", re.DOTALL)
+HEAD = (
+    "| training | link | method | ms a step | training loss after 300 steps | MB sent by a rank |\n"
+    "|---|---|---|---|---|---|\n"
+)
+TRAININGS = {"convnet": "convolution net, SGD", "transformer": "byte transformer, AdamW"}
+METHODS = {
+    "ddp": "DDP of torch",
+    "powersgd_4": "DDP with PowerSGD of rank 4",
+    "diloco_tuned": "DiLoCo, outer momentum 0.5",
+    "compression_auto": '`compression="auto"`',
+    "local_auto": '`local_updates="auto"`',
+    "both_auto": "both",
+}
+
+
+def values_of(rows: list[dict[str, Any]], metric: str) -> dict[tuple[str, float, str], float]:
+    """Returns the values of a metric by task, rate of the link and method."""
+    return {
+        (row["params"]["task"], row["params"]["rate_mbit"], row["params"]["method"]): row["value"]
+        for row in rows
+        if row["metric"] == metric
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Returns the table."""
+    seconds, losses, sent = (values_of(rows, name) for name in ("step_seconds", "final_loss", "sent_bytes"))
+    lines = [
+        f"| {training} | {rate:g} Mbit/s | {method} | {seconds[task, rate, key] * 1e3:.0f} | "
+        f"{losses[task, rate, key]:.2f} | {sent[task, rate, key] / 1e6:.0f} |\n"
+        for task, training in TRAININGS.items()
+        for rate in sorted({rate for _, rate, _ in seconds})
+        for key, method in METHODS.items()
+    ]
+    return HEAD + "".join(lines)
+
+
+def refreshed(page: str) -> str:
+    """Returns the text of the page with the table of the results."""
+    made = table(json.loads(RESULTS.read_text())["rows"])
+    return BLOCK.sub(lambda match: match[1] + made + match[2], page)
+
+
+def main() -> int:
+    """Command line."""
+    page = refreshed(PAGE.read_text())
+    if "--write" in sys.argv[1:]:
+        PAGE.write_text(page)
+    else:
+        print(page, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
