@@ -13,7 +13,7 @@ SOURCES := $(shell find adapters compression kernels launcher runtime scheduler 
              -not -path '*/__pycache__/*' 2>/dev/null) CMakeLists.txt pyproject.toml
 STAMP := build/stamps
 
-.PHONY: help setup build wheel wheel-test cxx check test lint format demo bench cases compat asan tsan clean distclean
+.PHONY: help setup build docs wheel wheel-test cxx check test lint format demo bench cases compat asan tsan clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,12 +24,15 @@ setup: ## install system packages, .venv and the Python packages (quick when all
 # One set-up at a time: they share apt and .venv. Tools below make have their own JOBS.
 .NOTPARALLEL:
 
-.PHONY: setup-build setup-demo setup-lint
+.PHONY: setup-build setup-demo setup-docs setup-lint
 setup-build:
 	@scripts/setup.sh build
 
 setup-demo:
 	@scripts/setup.sh demo
+
+setup-docs:
+	@scripts/setup.sh docs
 
 setup-lint:
 	@scripts/setup.sh lint
@@ -43,6 +46,10 @@ $(STAMP)/package: $(SOURCES) | setup-build
 	@CC=$${CC:-gcc} CXX=$${CXX:-g++} CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(VENV)/bin/pip install -q --disable-pip-version-check --no-index \
 	  --no-build-isolation --no-deps --force-reinstall .
 	@mkdir -p $(STAMP) && touch $@
+
+docs: setup-docs ## build the site from docs/ into build/site; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build
+	@echo "docs: open build/site/index.html, or run '$(PY) -m http.server --directory build/site'"
 
 wheel: ## build wheels that need only glibc 2.31 into dist/, for CPython 3.10 and later
 	@$(PYTHON) scripts/wheel_build.py --jobs $(JOBS)

@@ -3,9 +3,10 @@
 # Python packages. Installs only missing parts, so a second run changes nothing. Prints each action.
 #
 # usage: scripts/setup.sh [PART ...]
-# Parts: build, demo, test, lint, compat: system packages and Python packages for `make build`, `make demo`, …; demo,
-#   test, lint and compat each need build, too. system: all of their system packages but those of compat. python: Python
-#   packages of build, demo and test. all (default): system and python. list PART: prints the system packages of a part.
+# Parts: build, demo, docs, test, lint, compat: system packages and Python packages for `make build`, `make demo`, …;
+#   demo, test, lint and compat each need build, too. system: all of their system packages but those of compat. python:
+#   Python packages of build, demo, docs and test. all (default): system and python. list PART: prints the system packages
+#   of a part.
 # Variables:
 #   PYTHON          interpreter for .venv (default /usr/bin/python3)
 #   TORCH_INDEX     address of a package index to take torch from, such as one with CPU builds (default: pip's own)
@@ -25,6 +26,8 @@ PACKAGES_build=(
 )
 # Network namespaces with shaped links, and training data.
 PACKAGES_demo=(iproute2 procps util-linux dataset-fashion-mnist)
+# The site needs Python alone.
+PACKAGES_docs=(python3 python3-venv)
 # C++ tests, the demo's network, firewalls, link checks, ssh launches, texts to train on; a browser for the pages of run
 # files.
 PACKAGES_test=(
@@ -166,7 +169,7 @@ setup_python() {
     fi
     say "python packages: installing from $file"
     "$VENV/bin/pip" install -q -r "$file"
-    install_torch
+    [ "$file" = "$DOCS" ] || install_torch
     sed -i "\\|^$file |d" "$stamp"
     printf '%s\n' "$want" >>"$stamp"
   done
@@ -199,9 +202,10 @@ install_trainers() {
 
 RUN=scripts/requirements.txt
 TEST=scripts/requirements-test.txt
+DOCS=scripts/requirements-docs.txt
 if [ "${1:-}" = list ]; then
   for part in "${@:2}"; do
-    [[ "$part" =~ ^(build|demo|test|lint|compat)$ ]] || fail "list takes build, demo, test, lint and compat, not '$part'"
+    [[ "$part" =~ ^(build|demo|docs|test|lint|compat)$ ]] || fail "list takes build, demo, docs, test, lint and compat, not '$part'"
   done
   packages_of "${@:2}"
   exit
@@ -212,12 +216,14 @@ trainers=
 for part in "${@:-all}"; do
   case "$part" in
     build | demo) parts+=(build "$part") files+=("$RUN") ;;
-    test | lint) parts+=(build "$part") files+=("$RUN" "$TEST") ;;
+    docs) parts+=(docs) files+=("$DOCS") ;;
+    lint) parts+=(build lint) files+=("$RUN" "$TEST") ;;
+    test) parts+=(build test) files+=("$RUN" "$TEST" "$DOCS") ;;
     compat) parts+=(build compat) files+=("$RUN" "$TEST") trainers=1 ;;
     system) parts+=(build demo test lint) ;;
-    python) files+=("$RUN" "$TEST") ;;
-    all) parts+=(build demo test lint) files+=("$RUN" "$TEST") ;;
-    *) fail "unknown part '$part': build, demo, test, lint, compat, system, python, all or list" ;;
+    python) files+=("$RUN" "$TEST" "$DOCS") ;;
+    all) parts+=(build demo test lint) files+=("$RUN" "$TEST" "$DOCS") ;;
+    *) fail "unknown part '$part': build, demo, docs, test, lint, compat, system, python, all or list" ;;
   esac
 done
 if [ ${#parts[@]} -gt 0 ]; then

@@ -41,7 +41,7 @@ def bare(tmp_path: Path) -> dict[str, str]:
 
 
 def test_each_part_has_a_list() -> None:
-    for part in ("build", "demo", "test", "lint", "compat"):
+    for part in ("build", "demo", "docs", "test", "lint", "compat"):
         assert all(re.fullmatch(r"[a-z0-9.+|-]+", name) for name in listed(part)), part
         assert listed(part), part
 
@@ -51,6 +51,10 @@ def test_the_demo_needs_no_tools_of_tests_and_lint() -> None:
     for name in ("openssh-server", "clang-tidy", "libgtest-dev", "iperf3"):
         assert name not in demo
         assert name in listed("test", "lint")
+
+
+def test_the_site_needs_no_compiler() -> None:
+    assert listed("docs") == {"python3", "python3-venv"}
 
 
 def test_without_apt_one_line_names_the_missing_packages(bare: dict[str, str]) -> None:
@@ -91,7 +95,7 @@ def test_an_unknown_part_is_an_error() -> None:
     assert "unknown part 'tests'" in done.stderr
     done = subprocess.run([SETUP, "list", "all"], check=False, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "list takes build, demo, test, lint and compat, not 'all'" in done.stderr
+    assert "list takes build, demo, docs, test, lint and compat, not 'all'" in done.stderr
 
 
 def test_the_version_has_one_place() -> None:
