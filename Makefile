@@ -13,7 +13,7 @@ SOURCES := $(shell find adapters compression kernels launcher runtime scheduler 
              -not -path '*/__pycache__/*' 2>/dev/null) CMakeLists.txt pyproject.toml
 STAMP := build/stamps
 
-.PHONY: help setup build docs wheel wheel-test cxx check test lint format demo bench cases compat asan tsan clean distclean
+.PHONY: help setup build docs wheel wheel-test release cxx check test lint format demo bench cases compat asan tsan clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ wheel: ## build wheels that need only glibc 2.31 into dist/, for CPython 3.10 an
 
 wheel-test: ## install the wheels of dist/ in clean Debian systems and train there; writes benchmarks/results/install.json
 	@$(PYTHON) scripts/wheel_test.py
+
+release: setup ## test, and stage wheels, source archive and site in dist/; prints a checklist
+	@$(PY) scripts/release.py --jobs $(JOBS)
 
 cxx: setup ## build the C++ tree and its tests (preset release)
 	@cmake --preset release --log-level=WARNING >/dev/null && cmake --build --preset release -j $(JOBS)
