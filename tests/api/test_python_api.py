@@ -1,4 +1,4 @@
-"""The public Python API is that of python_api.txt, so that no name or signature changes unseen."""
+"""The public Python API is that of python_api.txt, so that no name or signature changes unseen, and is documented."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import docstrings
 import python_api
 
 
@@ -45,3 +46,17 @@ def test_a_changed_signature_and_an_inherited_method_are_seen(tmp_path: Path, mo
     assert python_api.api_text(write_package(tmp_path, source)) == listed
     other = python_api.api_text(write_package(tmp_path, source.replace("= 1", "= 2")))
     assert other == listed.replace("= 1", "= 2")
+
+
+def test_every_parameter_is_explained(package: griffe.Module) -> None:
+    assert docstrings.unexplained(package) == []
+
+
+def test_a_parameter_without_explanation_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_api, "PUBLIC", ("sirtaki",))
+    source = (
+        'def f(a, b):\n    """Adds.\n\n    Args:\n        a: one.\n    """\n'
+        'def g(a, b):\n    """Adds `a` and `b`."""\n'
+        'def h(a, b):\n    """Starts it; see f()."""\n'
+    )
+    assert docstrings.unexplained(write_package(tmp_path, source)) == ["sirtaki.f: b"]

@@ -30,12 +30,12 @@ class Compressor:
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
-        """Returns the tensor to send, and the context that decompress() needs."""
+        """Returns the tensor to send for `tensor`, and the context that decompress() needs."""
         return tensor, None
 
     @classmethod
     def decompress(cls, tensor: Any, ctx: Any) -> Any:
-        """Returns the received tensor in its original dtype."""
+        """Returns the received `tensor` in its original dtype; `ctx` is the context that compress() gave."""
         del ctx
         return tensor
 

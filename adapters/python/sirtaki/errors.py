@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SirtakiError(Exception):
-    """Base class of all errors of this package.
+    """Base class of all errors of this package; `text` is its message.
 
     Attributes:
         rank: the rank to blame; None if unknown.

@@ -118,7 +118,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Removes the id of a set; returns False for the global set and for one without an id."""
+    """Removes the id of `process_set`; returns False for the global set and for one without an id."""
     with _added.lock:
         for number, known in _added.sets.items():
             if known == process_set:

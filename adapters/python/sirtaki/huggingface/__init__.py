@@ -1,8 +1,10 @@
 """Sirtaki for Hugging Face: the Trainer of Transformers, and programs with Accelerate.
 
+```python
 from sirtaki.huggingface import SirtakiCallback
 
 trainer = transformers.Trainer(..., callbacks=[SirtakiCallback(compression="auto")])
+```
 
 Each name needs its own library only.
 """

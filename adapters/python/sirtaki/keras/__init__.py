@@ -1,10 +1,12 @@
 """Sirtaki for Keras 3 on TensorFlow and on torch, with the names of horovod.keras and horovod.tensorflow.keras.
 
+```python
 import sirtaki.keras as hvd
 
 hvd.init()
 model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam(0.001 * hvd.size())), loss=...)
 model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+```
 """
 
 # isort: off

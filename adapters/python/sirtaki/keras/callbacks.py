@@ -51,7 +51,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             self.register_local_var(variable)
 
     def register_local_var(self, var: Any) -> None:
-        """Excludes a variable of the model from the broadcast. All ranks register the same variables."""
+        """Excludes the variable `var` of the model from the broadcast. All ranks register the same variables."""
         self._own.add(var)
 
     def set_model(self, model: Any) -> None:

@@ -1,8 +1,10 @@
 """Sirtaki for Lightning, imported as `lightning`; sirtaki.pytorch_lightning is the same for `pytorch_lightning`.
 
+```python
 from sirtaki.lightning import SirtakiStrategy
 
 trainer = lightning.Trainer(strategy=SirtakiStrategy(compression="auto"), devices=4)
+```
 """
 
 from sirtaki.torch._trainers.library import import_library

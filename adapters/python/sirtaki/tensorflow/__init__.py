@@ -1,11 +1,13 @@
 """Sirtaki for TensorFlow 2.16 to 2.21, with the names of horovod.tensorflow.
 
+```python
 import sirtaki.tensorflow as hvd
 
 hvd.init()
 with tf.GradientTape() as tape:
     loss = loss_of(model(images), labels)
 grads = hvd.DistributedGradientTape(tape).gradient(loss, model.trainable_variables)
+```
 """
 
 import importlib

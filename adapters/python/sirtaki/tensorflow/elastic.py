@@ -87,7 +87,7 @@ class TensorFlowKerasState(TensorFlowState):
 
 
 def run(func: Any) -> NoReturn:
-    """Raises UnsupportedError, which names the alternative."""
+    """Raises UnsupportedError, which names the alternative, for any `func`."""
     del func
     raise errors.UnsupportedError(f"elastic.run: {_INSTEAD}")
 

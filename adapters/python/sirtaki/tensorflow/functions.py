@@ -88,7 +88,7 @@ def broadcast_(
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """Returns an operation that broadcasts all global variables of a graph of TensorFlow 1.
+    """Returns an operation that overwrites all global variables of a graph of TensorFlow 1 by those of `root_rank`.
 
     Raises:
         RuntimeError: in eager code, which has no such variables.
@@ -152,29 +152,37 @@ def _sendable(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:
-    """Returns rank() as a tensor of int32."""
+    """Returns rank() as a tensor of int32 with the name `name`."""
     return tf.constant(basics.rank(), name=name)
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """Returns local_rank() as a tensor of int32."""
+    """Returns local_rank() as a tensor of int32 with the name `name`."""
     return tf.constant(basics.local_rank(), name=name)
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """Returns the number of ranks in the process set with this id, as a tensor of int32."""
+    """Returns the number of ranks in the set `process_set_id`, as a tensor of int32 with the name `name`.
+
+    Raises:
+        InvalidArgumentError: no set has the id.
+    """
     sets = get_process_set_ids_and_ranks()
     require(process_set_id in sets, f"there is no process set with the id {process_set_id!r}")
     return tf.constant(len(sets[process_set_id]), name=name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """Returns 1 if this rank is in the process set with this id, else 0, as a tensor of int32."""
+    """Returns 1 if this rank is in the set `process_set_id`, else 0, as a tensor of int32 with the name `name`.
+
+    Raises:
+        InvalidArgumentError: no set has the id.
+    """
     sets = get_process_set_ids_and_ranks()
     require(process_set_id in sets, f"there is no process set with the id {process_set_id!r}")
     return tf.constant(int(basics.rank() in sets[process_set_id]), name=name)
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
-    """Returns local_size() as a tensor of int32."""
+    """Returns local_size() as a tensor of int32 with the name `name`."""
     return tf.constant(basics.local_size(), name=name)

@@ -419,7 +419,7 @@ def _scatter(
 
 @public
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Returns when all ranks have called it; in a tf.function operations with state wait for it."""
+    """Returns when all ranks of `process_set` have called it; in a tf.function operations with state wait for it."""
     call("sirtaki_barrier", tensor_names=names_for("barrier", None, 1), **group_attributes(process_set))
 
 

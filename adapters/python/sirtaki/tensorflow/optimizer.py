@@ -31,7 +31,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     *,
     local_updates: LocalChoice = None,
 ) -> Any:
-    """Makes a Keras optimizer combine gradients over all ranks; see sirtaki.keras.DistributedOptimizer.
+    """Makes a Keras optimizer combine gradients over all ranks; see sirtaki.keras.DistributedOptimizer().
 
     Raises:
         UnsupportedError: the optimizer is one of TensorFlow 1.

@@ -34,10 +34,10 @@ def _cache(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def vars_to_refs(vars: Any) -> Any:
-    """Returns a variable, or nested lists of variables, as hashable references, in tuples."""
+    """Returns the variables `vars`, one or nested lists of them, as hashable references, in tuples."""
     return tuple(vars_to_refs(v) for v in vars) if isinstance(vars, list) else vars.ref()
 
 
 def refs_to_vars(refs: Any) -> Any:
-    """Returns the variables of references made by vars_to_refs()."""
+    """Returns the variables of `refs`, which vars_to_refs() made."""
     return [refs_to_vars(r) for r in refs] if isinstance(refs, tuple) else refs.deref()

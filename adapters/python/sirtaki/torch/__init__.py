@@ -1,9 +1,12 @@
 """Sirtaki for PyTorch, with the names of horovod.torch.
 
+```python
 import sirtaki.torch as hvd
 
-hvd.init() hvd.broadcast_parameters(model.state_dict(), root_rank=0) optimizer = hvd.DistributedOptimizer(optimizer,
-named_parameters=model.named_parameters())
+hvd.init()
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+```
 """
 
 from sirtaki import HorovodInternalError, __version__

@@ -35,12 +35,12 @@ def synchronize(handle: Handle | GroupHandle | Callable[[], Tensor]) -> Any:
 
 
 def poll(handle: Handle | GroupHandle) -> bool:
-    """Returns True if synchronize(handle) would not block."""
+    """Returns True if synchronize() of `handle` would not block."""
     return _checked(handle).poll()
 
 
 def get_future(handle: Handle | GroupHandle) -> torch.futures.Future[Any]:
-    """Returns a torch future that gets the result of the operation, or its error."""
+    """Returns a torch future that gets the result of the operation `handle`, or its error."""
     handle = _checked(handle)
     handles = handle.handles if isinstance(handle, GroupHandle) else [handle]
     # A future must know its GPUs before: torch makes consumers wait for the streams of these.

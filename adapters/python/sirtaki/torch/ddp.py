@@ -1,9 +1,11 @@
 """Compression, plans and local updates for DistributedDataParallel, over any process group.
 
+```python
 from sirtaki.torch.ddp import accelerate
 
 model = DistributedDataParallel(model)
 accelerate(model, optimizer)
+```
 """
 
 from __future__ import annotations

@@ -50,21 +50,21 @@ class ElasticSampler(Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins an epoch with all samples unfinished. Call it at the end of an epoch, for the next one."""
+        """Begins the epoch with number `epoch`, all samples unfinished. Call it at the end of the one before."""
         self.epoch = epoch
         self.processed_indices = set()
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Records that batch number `batch_idx` of this rank since the last reset is finished."""
+        """Records that batch `batch_idx` of this rank since the last reset, of `batch_size` samples, is finished."""
         self.record_indices(self.get_indices(batch_idx, batch_size))
 
     def record_indices(self, indices: Iterable[int]) -> None:
-        """Records that these samples are finished."""
+        """Records that the samples `indices` of the dataset are finished."""
         self.processed_indices.update(indices)
 
     def get_indices(self, batch_idx: int, batch_size: int) -> list[int]:
-        """Returns the samples of a batch of this rank: fewer in the last batch, none after it."""
+        """Returns the samples of batch `batch_idx` of this rank: `batch_size`, fewer in the last, none after it."""
         return self._mine[batch_idx * batch_size : (batch_idx + 1) * batch_size]
 
     def state_dict(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class ElasticSampler(Sampler[int]):
         return {"epoch": self.epoch, "processed_indices": set().union(*known)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a result of gather_state(), the same on all ranks, and divides the rest. Not collective."""
+        """Loads a `state_dict` of gather_state(), the same on all ranks, and divides the rest. Not collective."""
         self.epoch = state_dict["epoch"]
         self.processed_indices = set(state_dict["processed_indices"])
         self.reset()
@@ -110,7 +110,7 @@ class ElasticSampler(Sampler[int]):
 
 
 def run(func: Any) -> NoReturn:
-    """Raises UnsupportedError, which names the alternative."""
+    """Raises UnsupportedError, which names the alternative, for any `func`."""
     del func
     raise errors.UnsupportedError(f"elastic.run: {_INSTEAD}")
 

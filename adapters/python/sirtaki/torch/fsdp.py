@@ -1,10 +1,12 @@
 """Compression, plans and local updates between the replicas of a model that fully_shard() has sharded (FSDP2).
 
+```python
 from sirtaki.torch.fsdp import accelerate
 
 mesh = init_device_mesh("cpu", (hosts, ranks_of_a_host), mesh_dim_names=("replicate", "shard"))
 fully_shard(model, mesh=mesh["shard"])
 accelerate(model, optimizer, mesh)
+```
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ class SyncBatchNorm(_BatchNorm):
     def convert_sync_batchnorm(cls, module: nn.Module, process_set: ProcessSet = global_process_set) -> nn.Module:
         """Returns `module`, or its replacement, with every BatchNorm replaced; parameters and buffers are kept.
 
-        Convert before the optimizer is made. Hooks of replaced modules are lost.
+        Convert before the optimizer is made. Hooks of replaced modules are lost. The ranks of `process_set` share
+        statistics.
         """
         made = module
         if isinstance(module, _BatchNorm) and not isinstance(module, cls):
@@ -78,7 +79,7 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected an input of two dimensions or more, [N, C, ...], not {list(input.shape)}")
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalizes an input of shape [N, C, ...]; in training over all ranks of the process set (collective)."""
+        """Normalizes `input` of shape [N, C, ...]; in training over all ranks of the process set (collective)."""
         self._check_input_dim(input)
         ops = torch_ops.within(self.process_set)
         if not self.training or ops.size() == 1:

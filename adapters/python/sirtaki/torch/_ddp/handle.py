@@ -15,7 +15,8 @@ from sirtaki.torch._optimizer.residuals import KEY
 class Acceleration:
     """Compression and local updates of one model. Methods are those of DistributedOptimizer, documented there.
 
-    The optimizers of the model have the same methods, and their state_dict() holds residuals, too.
+    The optimizers of the model have the same methods, and their state_dict() holds residuals, too. See accelerate(),
+    which makes it.
     """
 
     def __init__(self, reducer: GradientStream, optimizers: Sequence[Any]) -> None:
@@ -33,7 +34,7 @@ class Acceleration:
         return list(self._reducer.residuals.report())
 
     def report_loss(self, loss: float | Tensor) -> None:
-        """Reports the loss of this rank to policies that use it. Not collective."""
+        """Reports `loss`, that of this rank in this step, to policies that use it. Not collective."""
         for optimizer in self._optimizers:
             optimizer.report_loss(loss)
         if not self._optimizers:
@@ -80,7 +81,7 @@ class Acceleration:
         return {} if state is None else {KEY: state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a result of state_dict(), of this rank or another. Not collective."""
+        """Loads a `state_dict` that state_dict() gave, on this rank or another. Not collective."""
         self._reducer.residuals.load(state_dict.get(KEY))
 
     def keep_reducer_off(self) -> None:

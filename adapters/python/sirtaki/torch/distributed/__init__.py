@@ -1,6 +1,8 @@
 """Backend `sirtaki` of torch.distributed: DistributedDataParallel and collectives over Sirtaki.
 
+```python
 torch.distributed.init_process_group("sirtaki")
+```
 
 The backend converts arguments and runs the operations of sirtaki.torch. docs/pytorch_distributed.md lists the supported
 collectives.
