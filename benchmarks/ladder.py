@@ -41,22 +41,28 @@ _MOST_DOUBLINGS = 4
 
 @dataclass(frozen=True)
 class Case:
-    """A net and an optimizer; `lr`: the rate from which tuning starts."""
+    """A net and an optimizer; `lr`: the rate from which tuning starts; `batch`: of a rank, if not that of the task."""
 
     task: str
     optimizer: str
     lr: float
+    batch: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name on the command line."""
+        return f"{self.task}/{self.optimizer}" + (f"/{self.batch}" if self.batch else "")
 
     def recipe(self, seed: int, lr: float, quick: bool) -> dict[str, Any]:
         """Recipe of a training, as benchmarks/training/simulated_ranks.py reads it."""
         batch, steps, _ = TASKS[self.task]
-        steps = QUICK_STEPS if quick else steps
+        batch, steps = self.batch or batch, QUICK_STEPS if quick else steps
         how = {"optimizer": self.optimizer, "lr": lr, "warm_up": steps // WARM_UP_PART, "steps": steps}
         return {"net": self.task, "batch": batch, "seed": seed, **how}
 
 
 CASES = {
-    f"{case.task}/{case.optimizer}": case
+    case.name: case
     for case in (
         Case("transformer", "adamw", 0.016),
         Case("transformer", "sgd", 0.1),
@@ -64,6 +70,9 @@ CASES = {
         Case("transformer", "adam", 0.016),
         Case("transformer", "muon", 0.016),
         Case("cnn", "adamw", 0.004),
+        # Twice the batch: its gradients are less noisy, and levels cost more.
+        Case("transformer", "adamw", 0.016, 8),
+        Case("transformer", "sgd", 0.1, 8),
     )
 }
 #: Levels in the order in which they are measured: those that decide first.
@@ -141,7 +150,9 @@ def rows_of(ladder: Ladder, case: Case, levels: Sequence[str], rates: bool, quic
     """Rows of one net with one optimizer: cost in loss, bytes, and the loss of dense training."""
     lr = ladder.tuned(case)
     dense = ladder.losses(case, DENSE, lr)
-    about = {"task": case.task, "optimizer": case.optimizer, "ranks": RANKS}
+    about: dict[str, Any] = {"task": case.task, "optimizer": case.optimizer, "ranks": RANKS}
+    if case.batch:
+        about["batch"] = case.batch
     rows = [make_row("loss", {**about, "level": DENSE, "lr": lr}, mean_estimate(dense), "nats", "lower")]
     for level in levels:
         if not fits(case, level):

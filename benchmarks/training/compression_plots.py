@@ -73,25 +73,26 @@ def importance(path: Path, rows: Sequence[Row]) -> Path | None:
 
 def ladder(path: Path, rows: Sequence[Row]) -> Path | None:
     """Plots the loss of every level above dense training over its bytes; a column for each net and optimizer."""
-    columns: dict[tuple[str, str], list[Row]] = {}
+
+    def training(row: Row) -> str:
+        batch = row.params.get("batch")
+        return f"{row.params['task']}, {row.params['optimizer']}" + (f", batch {batch}" if batch else "")
+
+    columns: dict[str, list[Row]] = {}
     for row in rows:
         if row.metric == "loss_cost":
-            columns.setdefault((row.params["task"], row.params["optimizer"]), []).append(row)
+            columns.setdefault(training(row), []).append(row)
     made = panels(max(1, len(columns)), 1)
     if made is None:
         return None
-    sent = {
-        (row.params["task"], row.params["optimizer"], row.params["level"]): row.value
-        for row in rows
-        if row.metric == "sent_share"
-    }
+    sent = {(training(row), row.params["level"]): row.value for row in rows if row.metric == "sent_share"}
     figure, axes = made
-    for axis, ((task, optimizer), mine) in zip(axes[0], columns.items(), strict=False):
+    for axis, (title, mine) in zip(axes[0], columns.items(), strict=False):
         for row in mine:
-            x = sent[task, optimizer, row.params["level"]]
+            x = sent[title, row.params["level"]]
             axis.errorbar([x], [row.value], yerr=error_bar(row), color=OURS, marker="o", markersize=3, capsize=2)
             axis.annotate(row.params["level"], (x, row.value), textcoords="offset points", xytext=(4, 3), fontsize=6)
         axis.axhline(mine[0].target or 0.0, color=DENSE, linewidth=0.8)
-        axis.set(title=f"{task}, {optimizer}", xscale="log", xlabel="bytes over float32", ylabel="nats above dense")
+        axis.set(title=title, xscale="log", xlabel="bytes over float32", ylabel="nats above dense")
         axis.set_yscale("symlog", linthresh=0.05)
     return save(figure, path)

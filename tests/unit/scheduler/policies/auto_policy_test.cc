@@ -131,7 +131,7 @@ TEST_F(AutoPolicyTest, MaySpareOptimizersThatNeedAllElements) {
 }
 
 TEST_F(AutoPolicyTest, HasNoLevelBeyondItsLossBudget) {
-  for (const char* text : {"auto:loss_budget=0", "auto:optimizer=adam,loss_budget=0.0015"}) {
+  for (const char* text : {"auto:loss_budget=0", "auto:optimizer=adam", "auto:optimizer=adam,loss_budget=0.0015"}) {
     make(text);
     profile(1'000'000);
     EXPECT_TRUE(profile(1'000'000));
