@@ -18,7 +18,7 @@ namespace {
 
 // Times for which a rank that cannot connect waits for the coordinator: for the fate of another rank, and for an
 // answer.
-constexpr Duration kLossGrace = std::chrono::milliseconds(500);
+constexpr Duration kVerdictGrace = std::chrono::milliseconds(500);
 constexpr Duration kAnswerGrace = std::chrono::seconds(1);
 constexpr Duration kPoll = std::chrono::milliseconds(100);
 
@@ -281,7 +281,7 @@ Status DataPlane::start(ControlPlane& control, const rendezvous::Membership& mem
     return status;
   }
   // The coordinator knows the first cause of a connection that has ended, so its verdict replaces the local error.
-  if (verdict.wait_for(kLossGrace) != std::future_status::ready) {
+  if (verdict.wait_for(kVerdictGrace) != std::future_status::ready) {
     control.send(
         sirtaki::control::JobBroken{status.with_context("rank " + std::to_string(rank) + " at the start of the job")});
     if (status.code() == Code::kAborted || verdict.wait_for(kAnswerGrace) != std::future_status::ready) {

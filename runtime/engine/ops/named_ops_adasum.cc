@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kWork = 1 << 20;
 constexpr std::int64_t kLeastSlice = 512;
 
-enum Exchange : std::uint32_t { kBlocks = 0, kProducts = 1, kResult = 2 };
+enum AdasumExchange : std::uint32_t { kBlocks = 0, kProducts = 1, kResult = 2 };
 
 std::size_t block_bytes(const OpSpec& spec, const AdasumState& state, int rank) {
   return static_cast<std::size_t>(state.counts[static_cast<std::size_t>(rank)]) * dtype_size(spec.input.dtype);

@@ -7,7 +7,7 @@
 namespace sirtaki::engine {
 namespace {
 
-constexpr std::size_t kAlign = 64;
+constexpr std::size_t kZerosAlign = 64;
 
 }  // namespace
 
@@ -60,7 +60,7 @@ void GradientStream::submit_zeros() {
   for (const scheduler::PlannedTensor& tensor : plan_->tensors()) {
     offsets.push_back(size);
     const std::size_t bytes = static_cast<std::size_t>(tensor.numel) * dtype_size(tensor.dtype);
-    size += (bytes + kAlign - 1) / kAlign * kAlign;
+    size += (bytes + kZerosAlign - 1) / kZerosAlign * kZerosAlign;
   }
   // Made anew for every step, because its sums are written there.
   const Result<std::byte*> zeros = paths_.current->zeros(size);
