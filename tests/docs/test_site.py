@@ -18,13 +18,12 @@ import docs_site
 import frontier_table
 
 MAX_WORDS = 1500
-#: Pages that are longer, with their limits; options.md and the index of decisions are generated.
+GENERATED = ("docs/decisions/README.md", "docs/options.md")
+#: Pages that are longer, with their limits.
 LONGER = {
-    "docs/decisions/README.md": 1800,
     "docs/gpu.md": 1550,
     "docs/launcher.md": 1750,
     "docs/local_updates.md": 1700,
-    "docs/options.md": 4000,
     "docs/scheduling.md": 2150,
     "docs/wire_format.md": 2250,
 }
@@ -38,6 +37,7 @@ def words_of(text: str) -> int:
 
 def test_pages_are_short() -> None:
     pages = {path.relative_to(ROOT).as_posix(): words_of(path.read_text()) for path in (ROOT / "docs").rglob("*.md")}
+    pages = {page: words for page, words in pages.items() if page not in GENERATED}
     long = {page: words for page, words in pages.items() if words > LONGER.get(page, MAX_WORDS)}
     assert long == {}, f"divide these pages along their headings: {long}"
     assert [page for page in LONGER if pages.get(page, 0) <= MAX_WORDS] == [], "these need no limit of their own"
