@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/wire.h"
+#include "runtime/control/message_kinds.h"
 
 namespace sirtaki::control {
 namespace {
@@ -226,13 +227,8 @@ void put(WireWriter& w, const TraceSwitch& m) {
   w.put(static_cast<std::uint8_t>(m.on));
 }
 
-template <class Variant>
-std::vector<std::byte> encode_variant(const Variant& message) {
-  WireWriter writer;
-  writer.put(static_cast<std::uint8_t>(message.index()));
-  std::visit([&](const auto& m) { put(writer, m); }, message);
-  return std::move(writer).take();
-}
+// Writes a message of any type.
+constexpr auto kPut = [](WireWriter& w, const auto& message) { put(w, message); };
 
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   hash ^= value + 0x9e3779b97f4a7c15ULL + (hash << 6) + (hash >> 2);
@@ -294,10 +290,10 @@ std::string OpMeta::to_string() const {
 }
 
 std::vector<std::byte> encode(const MemberMessage& message) {
-  return encode_variant(message);
+  return encode_variant(message, kPut);
 }
 std::vector<std::byte> encode(const CoordinatorMessage& message) {
-  return encode_variant(message);
+  return encode_variant(message, kPut);
 }
 
 }  // namespace sirtaki::control

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/base/wire.h"
+#include "runtime/control/message_kinds.h"
 #include "runtime/control/messages.h"
 
 namespace sirtaki::control {
@@ -48,9 +49,6 @@ OpMeta get_meta(WireReader& r) {
   m.strides = r.get_list<std::int64_t>();
   return m;
 }
-
-template <class T>
-struct Tag {};
 
 Announce get(WireReader& r, Tag<Announce>) {
   Announce m;
@@ -314,37 +312,17 @@ TraceSwitch get(WireReader& r, Tag<TraceSwitch>) {
   return {get_bool(r)};
 }
 
-// Reads the alternative with number `index`; an unknown number fails the reader.
-template <class Variant, std::size_t I = 0>
-Variant get_alternative(WireReader& r, std::size_t index) {
-  if constexpr (I == std::variant_size_v<Variant>) {
-    r.fail();
-    return Variant{};
-  } else {
-    if (index == I) {
-      return get(r, Tag<std::variant_alternative_t<I, Variant>>{});
-    }
-    return get_alternative<Variant, I + 1>(r, index);
-  }
-}
-
-template <class Variant>
-Result<Variant> decode_variant(ConstBytes bytes, std::string_view what) {
-  WireReader reader(bytes);
-  const auto index = reader.get<std::uint8_t>();
-  Variant message = get_alternative<Variant>(reader, index);
-  SRT_TRY(reader.finish(what));
-  return message;
-}
+// Reads a message of any type.
+constexpr auto kGet = [](WireReader& r, auto tag) { return get(r, tag); };
 
 }  // namespace
 
 Result<MemberMessage> decode_member_message(ConstBytes bytes) {
-  return decode_variant<MemberMessage>(bytes, "control message of a member");
+  return decode_variant<MemberMessage>(bytes, "control message of a member", kGet);
 }
 
 Result<CoordinatorMessage> decode_coordinator_message(ConstBytes bytes) {
-  return decode_variant<CoordinatorMessage>(bytes, "control message of the coordinator");
+  return decode_variant<CoordinatorMessage>(bytes, "control message of the coordinator", kGet);
 }
 
 }  // namespace sirtaki::control
