@@ -42,6 +42,7 @@ LAYERS: dict[str, set[str]] = {
     "scheduler/policies": {*BASE, "scheduler/plan"},
     "scheduler": {*BASE, "scheduler/plan", "scheduler/policies"},
     "runtime/control": {*BASE, *SCHEDULER},
+    "runtime/control/elastic": {*BASE, "runtime/control"},
     "runtime/rendezvous/auth": BASE,
     "runtime/rendezvous/link": {*BASE, "runtime/rendezvous/auth"},
     "runtime/rendezvous": {*BASE, "runtime/rendezvous/auth", "runtime/rendezvous/link"},
