@@ -1,0 +1,224 @@
+#include "runtime/control/elastic/messages.h"
+
+#include "runtime/base/wire.h"
+#include "runtime/control/message_kinds.h"
+
+namespace sirtaki::control {
+namespace {
+
+// ---- encoding: one overload a type, in the order of the fields ----
+
+void put(WireWriter& w, const MemberId& m) {
+  w.put(m.slot);
+  w.put(m.incarnation);
+}
+
+void put(WireWriter& w, const StreamReports& reports) {
+  w.put(static_cast<std::uint32_t>(reports.size()));
+  for (const StreamReport& report : reports) {
+    w.put(report.stream.value);
+    w.put(report.attempt);
+    w.put(report.step);
+    w.put(report.state);
+  }
+}
+
+void put(WireWriter& w, const LostRank& m) {
+  w.put(static_cast<std::int32_t>(m.rank));
+  put_status(w, m.cause);
+}
+
+void put(WireWriter& w, const Hello& m) {
+  put(w, m.id);
+}
+
+void put(WireWriter& w, const StepStates& m) {
+  w.put(m.epoch.value);
+  put(w, m.streams);
+}
+
+void put(WireWriter& w, const Regroup& m) {
+  w.put(m.last.value);
+  w.put(m.change);
+  w.put(static_cast<std::uint8_t>(m.has_state));
+  w.put(m.committed);
+  put(w, m.streams);
+}
+
+void put(WireWriter& w, const Departure& m) {
+  w.put(static_cast<std::uint8_t>(m.done));
+  put(w, m.streams);
+}
+
+void put(WireWriter& w, const EpochEnds& m) {
+  w.put(m.epoch.value);
+  put(w, m.lost);
+}
+
+void put(WireWriter& w, const VerdictNotice& m) {
+  w.put(m.epoch.value);
+  w.put(static_cast<std::uint32_t>(m.lost.size()));
+  for (const LostRank& lost : m.lost) {
+    put(w, lost);
+  }
+  w.put(static_cast<std::uint32_t>(m.streams.size()));
+  for (const StreamVerdict& stream : m.streams) {
+    w.put(stream.stream.value);
+    w.put(stream.committed);
+  }
+}
+
+void put(WireWriter& w, const ChangeWanted& m) {
+  w.put(m.number);
+}
+
+void put(WireWriter& w, const EpochFormed& m) {
+  w.put(m.epoch.value);
+  w.put(m.change);
+  w.put(static_cast<std::int32_t>(m.rank));
+  w.put(static_cast<std::uint32_t>(m.seats.size()));
+  for (const Seat& seat : m.seats) {
+    put(w, seat.id);
+    w.put(static_cast<std::int32_t>(seat.old_rank));
+    w.put(static_cast<std::uint8_t>(seat.has_state));
+  }
+}
+
+void put(WireWriter& w, const JobEnds& m) {
+  put_status(w, m.why);
+}
+
+// Writes a message of any type.
+constexpr auto kPutRoster = [](WireWriter& w, const auto& message) { put(w, message); };
+
+// ---- decoding ----
+
+bool get_flag(WireReader& r) {
+  const auto value = r.get<std::uint8_t>();
+  if (value > 1) {
+    r.fail();
+  }
+  return value == 1;
+}
+
+MemberId get_id(WireReader& r) {
+  const auto slot = r.get<std::int32_t>();
+  if (slot < 0) {
+    r.fail();
+  }
+  return {slot, r.get<std::uint32_t>()};
+}
+
+StreamReports get_reports(WireReader& r) {
+  StreamReports reports(r.get_count(15));
+  for (StreamReport& report : reports) {
+    report.stream = StreamId(r.get<std::uint16_t>());
+    report.attempt = r.get<std::uint32_t>();
+    report.step = r.get<std::uint64_t>();
+    const auto state = r.get<std::uint8_t>();
+    if (state > static_cast<std::uint8_t>(StepState::kPassed)) {
+      r.fail();
+      return {};
+    }
+    report.state = static_cast<StepState>(state);
+  }
+  return reports;
+}
+
+LostRank get_lost(WireReader& r) {
+  const Rank rank = r.get<std::int32_t>();
+  return {rank, get_status(r)};
+}
+
+Hello get(WireReader& r, Tag<Hello>) {
+  return {get_id(r)};
+}
+
+StepStates get(WireReader& r, Tag<StepStates>) {
+  const Epoch epoch(r.get<std::uint32_t>());
+  return {epoch, get_reports(r)};
+}
+
+Regroup get(WireReader& r, Tag<Regroup>) {
+  Regroup m;
+  m.last = Epoch(r.get<std::uint32_t>());
+  m.change = r.get<std::uint32_t>();
+  m.has_state = get_flag(r);
+  m.committed = r.get<std::uint64_t>();
+  m.streams = get_reports(r);
+  return m;
+}
+
+Departure get(WireReader& r, Tag<Departure>) {
+  const bool done = get_flag(r);
+  return {done, get_reports(r)};
+}
+
+EpochEnds get(WireReader& r, Tag<EpochEnds>) {
+  const Epoch epoch(r.get<std::uint32_t>());
+  return {epoch, get_lost(r)};
+}
+
+VerdictNotice get(WireReader& r, Tag<VerdictNotice>) {
+  VerdictNotice m;
+  m.epoch = Epoch(r.get<std::uint32_t>());
+  m.lost.resize(r.get_count(13));
+  for (LostRank& lost : m.lost) {
+    lost = get_lost(r);
+  }
+  m.streams.resize(r.get_count(10));
+  for (StreamVerdict& stream : m.streams) {
+    stream.stream = StreamId(r.get<std::uint16_t>());
+    stream.committed = r.get<std::uint64_t>();
+  }
+  return m;
+}
+
+ChangeWanted get(WireReader& r, Tag<ChangeWanted>) {
+  return {r.get<std::uint32_t>()};
+}
+
+// The receiver indexes the seats by its rank.
+EpochFormed get(WireReader& r, Tag<EpochFormed>) {
+  EpochFormed m;
+  m.epoch = Epoch(r.get<std::uint32_t>());
+  m.change = r.get<std::uint32_t>();
+  m.rank = r.get<std::int32_t>();
+  m.seats.resize(r.get_count(13));
+  for (Seat& seat : m.seats) {
+    seat.id = get_id(r);
+    seat.old_rank = r.get<std::int32_t>();
+    seat.has_state = get_flag(r);
+  }
+  if (m.rank < 0 || static_cast<std::size_t>(m.rank) >= m.seats.size()) {
+    r.fail();
+  }
+  return m;
+}
+
+JobEnds get(WireReader& r, Tag<JobEnds>) {
+  return {get_status(r)};
+}
+
+// Reads a message of any type.
+constexpr auto kGetRoster = [](WireReader& r, auto tag) { return get(r, tag); };
+
+}  // namespace
+
+std::vector<std::byte> encode(const RosterReport& message) {
+  return encode_variant(message, kPutRoster);
+}
+
+std::vector<std::byte> encode(const RosterNotice& message) {
+  return encode_variant(message, kPutRoster);
+}
+
+Result<RosterReport> decode_roster_report(ConstBytes bytes) {
+  return decode_variant<RosterReport>(bytes, "report of a member", kGetRoster);
+}
+
+Result<RosterNotice> decode_roster_notice(ConstBytes bytes) {
+  return decode_variant<RosterNotice>(bytes, "notice to a member", kGetRoster);
+}
+
+}  // namespace sirtaki::control

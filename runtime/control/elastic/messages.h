@@ -1,0 +1,110 @@
+// Messages between a member of an elastic job and the roster of its hub, with their bounded wire form.
+//
+// RosterReport travels from member to hub, RosterNotice from hub to member, in order on the connection of the member,
+// also in jobs with a tree of relays. docs/wire_format.md lists them. Plain values; pure.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/base/types.h"
+#include "runtime/control/elastic/verdict.h"
+
+namespace sirtaki::control {
+
+// A process of the job. A slot is a place that the launcher fills; each start of a process there has a higher
+// incarnation. A rank is a number within one epoch only.
+struct MemberId {
+  std::int32_t slot = -1;
+  std::uint32_t incarnation = 0;
+  auto operator<=>(const MemberId&) const = default;
+};
+
+// ---- member -> hub ----
+
+// The first message on a connection.
+struct Hello {
+  MemberId id;
+};
+
+// Answers EpochEnds. From now on nothing changes in the streams of this rank until the verdict.
+struct StepStates {
+  Epoch epoch;
+  StreamReports streams;
+};
+
+// Reports that the program of this process waits for the next epoch.
+struct Regroup {
+  Epoch last;  // the epoch that this process was in; 0: none
+  // Number of the change for which all ranks have ended the epoch behind the same committed step; 0: the epoch ended
+  // for another reason.
+  std::uint32_t change = 0;
+  bool has_state = false;       // this process has what a new process has to get
+  std::uint64_t committed = 0;  // last committed step; for people
+  StreamReports streams;        // in `last`; empty if its verdict was received
+};
+
+// Reports that this process leaves the epoch. `done`: the program has come to its end, and so has the job; else the
+// others go on without this process.
+struct Departure {
+  bool done = false;
+  StreamReports streams;
+};
+
+using RosterReport = std::variant<Hello, StepStates, Regroup, Departure>;
+
+// ---- hub -> member ----
+
+struct LostRank {
+  Rank rank = -1;  // in the epoch that ends
+  Status cause;
+};
+
+// The epoch ends because of a lost rank: freeze and answer with StepStates.
+struct EpochEnds {
+  Epoch epoch;
+  LostRank lost;
+};
+
+// Decides which steps of the epoch count, alike on all survivors.
+struct VerdictNotice {
+  Epoch epoch;
+  std::vector<LostRank> lost;
+  std::vector<StreamVerdict> streams;
+};
+
+// The epoch shall end behind the next committed step, because others want to join or to leave. Ranks agree on the
+// highest number they know in the gate of the step.
+struct ChangeWanted {
+  std::uint32_t number = 0;
+};
+
+struct Seat {
+  MemberId id;
+  Rank old_rank = -1;  // rank in the epoch before; -1: new
+  bool has_state = false;
+};
+
+// A new epoch. Survivors come first, in their old order.
+struct EpochFormed {
+  Epoch epoch;
+  std::uint32_t change = 0;  // earlier changes are settled
+  Rank rank = -1;            // of the receiver
+  std::vector<Seat> seats;   // indexed by rank
+};
+
+// No epoch follows. A status that is ok is not sent: the code kShutdown says that the job has come to its end.
+struct JobEnds {
+  Status why;
+};
+
+using RosterNotice = std::variant<EpochEnds, VerdictNotice, ChangeWanted, EpochFormed, JobEnds>;
+
+std::vector<std::byte> encode(const RosterReport& message);
+std::vector<std::byte> encode(const RosterNotice& message);
+Result<RosterReport> decode_roster_report(ConstBytes bytes);
+Result<RosterNotice> decode_roster_notice(ConstBytes bytes);
+
+}  // namespace sirtaki::control
