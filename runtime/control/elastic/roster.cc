@@ -1,0 +1,306 @@
+#include "runtime/control/elastic/roster.h"
+
+#include <algorithm>
+
+#include "runtime/base/check.h"
+
+namespace sirtaki::control {
+namespace {
+
+std::string name_of(const MemberId& id) {
+  return "the process of slot " + std::to_string(id.slot) + " (start " + std::to_string(id.incarnation) + ")";
+}
+
+Status job_has_ended() {
+  return {Code::kShutdown, "the job has come to its end"};
+}
+
+// A rank that regroups before the verdict has settled its steps itself.
+bool lags(const StreamReports& reports, const std::vector<StreamVerdict>& streams) {
+  return std::ranges::any_of(reports, [&](const StreamReport& report) {
+    const std::uint64_t own = report.step + (report.state == StepState::kPassed ? 1 : 0);
+    return std::ranges::any_of(streams,
+                               [&](const StreamVerdict& v) { return v.stream == report.stream && v.committed != own; });
+  });
+}
+
+}  // namespace
+
+Roster::Roster(RosterOptions options) : options_(options) {
+  SRT_CHECK(options_.min >= 1 && options_.start >= options_.min);
+  SRT_CHECK(options_.max == 0 || options_.max >= options_.start);
+  for (int slot = 0; slot < options_.start; ++slot) {
+    expected_.insert(slot);
+  }
+}
+
+void Roster::on_hello(Connection from, MemberId id, TimePoint now) {
+  if (people_.count(from) != 0) {
+    return broke_protocol(from, "it said hello twice", now);
+  }
+  const auto newest = incarnations_.find(id.slot);
+  if (newest != incarnations_.end() && id.incarnation < newest->second) {
+    return close(from, {Code::kPeerLost, name_of(id) + " was given up and another has its place"});
+  }
+  // The same process dials again after its connection broke, or another one follows it, before the end of the old
+  // connection was noticed.
+  const auto old = std::ranges::find_if(people_, [&](const auto& entry) { return entry.second.id.slot == id.slot; });
+  if (old != people_.end()) {
+    const Connection before = old->first;
+    const Status cause(Code::kPeerLost, name_of(old->second.id) + " has left its connection");
+    close(before, cause);
+    expected_.insert(id.slot);  // or the loss may end the job
+    remove(before, cause, now);
+  }
+  expected_.erase(id.slot);
+  if (phase_ == Phase::kDone || done_) {
+    return close(from, job_has_ended());
+  }
+  incarnations_[id.slot] = id.incarnation;
+  people_[from].id = id;
+  settle(now);
+}
+
+void Roster::on_regroup(Connection from, const Regroup& regroup, TimePoint now) {
+  const auto found = people_.find(from);
+  if (found == people_.end()) {
+    return;
+  }
+  Person& person = found->second;
+  if (phase_ == Phase::kDone) {
+    actions_.emplace_back(Send{from, JobEnds{job_has_ended()}});
+    return;
+  }
+  const bool member = person.rank >= 0;
+  if (person.waits || person.frozen || (member && regroup.last != epoch_)) {
+    return broke_protocol(from, "it asked for the next epoch out of turn", now);
+  }
+  person.waits = true;
+  person.committed = regroup.committed;
+  person.has_state = member && regroup.has_state;
+  if (member && !judged_ && leave_unjudged(person, regroup, now)) {
+    return;
+  }
+  settle(now);
+}
+
+// A member waits for the next epoch before a verdict: all agreed on a change, or its part of the epoch is broken.
+// Returns true if that has led to a verdict.
+bool Roster::leave_unjudged(Person& person, const Regroup& regroup, TimePoint now) {
+  reports_[static_cast<std::size_t>(person.rank)] = regroup.streams;
+  if (phase_ == Phase::kRunning && change_wanted_ && regroup.change == change_) {
+    phase_ = Phase::kForming;
+    regroup_by_ = now + options_.regroup_timeout;
+    return false;
+  }
+  if (phase_ == Phase::kRunning || (phase_ != Phase::kEnding && regroup.change != change_)) {
+    const Rank rank = person.rank;
+    begin_ending({rank, {Code::kPeerLost, "rank " + std::to_string(rank) + " cannot continue the epoch"}}, now);
+  }
+  give_verdict_if_complete(now);
+  return judged_;
+}
+
+void Roster::on_step_states(Connection from, const StepStates& states, TimePoint now) {
+  const auto found = people_.find(from);
+  // A report of an earlier epoch comes from a process that has been admitted again.
+  if (found == people_.end() || phase_ != Phase::kEnding || states.epoch != epoch_ || found->second.rank < 0) {
+    return;
+  }
+  auto& report = reports_[static_cast<std::size_t>(found->second.rank)];
+  if (report) {
+    return broke_protocol(from, "it reported twice", now);
+  }
+  report = states.streams;
+  found->second.frozen = true;
+  give_verdict_if_complete(now);
+}
+
+void Roster::on_departure(Connection from, const Departure& departure, TimePoint now) {
+  const auto found = people_.find(from);
+  if (found == people_.end()) {
+    return;
+  }
+  const Rank rank = found->second.rank;
+  if (rank >= 0 && !judged_ && !reports_[static_cast<std::size_t>(rank)]) {
+    reports_[static_cast<std::size_t>(rank)] = departure.streams;
+  }
+  if (rank < 0 || !departure.done) {
+    return remove(from, {Code::kPeerLost, "rank " + std::to_string(rank) + " left the job before its end"}, now);
+  }
+  people_.erase(found);
+  if (phase_ == Phase::kDone) {
+    return;
+  }
+  if (!std::exchange(done_, true)) {
+    for (const Connection candidate : candidates()) {
+      close(candidate, job_has_ended());
+      people_.erase(candidate);
+    }
+  }
+  give_verdict_if_complete(now);
+  settle(now);
+}
+
+void Roster::on_lost(Connection from, const Status& cause, TimePoint now) {
+  remove(from, cause, now);
+}
+
+void Roster::on_expected(int slot, bool expected, TimePoint now) {
+  if (expected) {
+    expected_.insert(slot);
+  } else {
+    expected_.erase(slot);
+  }
+  settle(now);
+}
+
+void Roster::on_tick(TimePoint now) {
+  settle(now);
+}
+
+std::optional<TimePoint> Roster::next_tick() const {
+  std::optional<TimePoint> next;
+  if (phase_ == Phase::kEnding) {
+    return regroup_by_;
+  }
+  if (phase_ == Phase::kWaiting || phase_ == Phase::kForming) {
+    for (const auto& due : {start_by_, wait_by_, regroup_by_, form_at_}) {
+      next = due && (!next || *due < *next) ? due : next;
+    }
+  }
+  return next;
+}
+
+void Roster::close(Connection connection, const Status& why) {
+  actions_.emplace_back(Close{connection, why});
+}
+
+void Roster::broke_protocol(Connection connection, const std::string& what, TimePoint now) {
+  const Status cause = corrupt(name_of(people_.at(connection).id) + " broke the protocol: " + what);
+  close(connection, cause);
+  remove(connection, cause, now);
+}
+
+void Roster::remove(Connection connection, const Status& cause, TimePoint now) {
+  const auto found = people_.find(connection);
+  if (found == people_.end()) {
+    return;
+  }
+  const Rank rank = found->second.rank;
+  people_.erase(found);
+  if (phase_ == Phase::kDone) {
+    return;
+  }
+  if (rank >= 0) {
+    form_at_ = now + options_.linger;
+    if (!judged_ && phase_ != Phase::kEnding) {
+      begin_ending({rank, cause}, now);
+    } else {
+      lost_.push_back({rank, cause});
+    }
+    give_verdict_if_complete(now);
+  }
+  settle(now);
+}
+
+void Roster::begin_ending(const LostRank& lost, TimePoint now) {
+  phase_ = Phase::kEnding;
+  lost_.push_back(lost);
+  regroup_by_ = now + options_.report_timeout;
+  for (const auto& [connection, person] : people_) {
+    if (person.rank >= 0 && !reports_[static_cast<std::size_t>(person.rank)]) {
+      actions_.emplace_back(Send{connection, EpochEnds{epoch_, lost}});
+    }
+  }
+}
+
+void Roster::give_verdict_if_complete(TimePoint now) {
+  if (judged_ || phase_ != Phase::kEnding || std::ranges::any_of(survivors(), [&](Connection connection) {
+        return !reports_[static_cast<std::size_t>(people_.at(connection).rank)];
+      })) {
+    return;
+  }
+  const EpochVerdict result = verdict(reports_);
+  judged_ = true;
+  phase_ = Phase::kForming;
+  regroup_by_ = now + options_.regroup_timeout;
+  for (auto& [connection, person] : people_) {
+    if (std::exchange(person.frozen, false)) {
+      actions_.emplace_back(Send{connection, VerdictNotice{epoch_, lost_, result.streams}});
+    }
+  }
+  exclude_broken(result);
+  settle(now);
+}
+
+// Turns members whose state is not that of the job into candidates.
+void Roster::exclude_broken(const EpochVerdict& result) {
+  for (auto& [connection, person] : people_) {
+    if (person.rank < 0) {
+      continue;
+    }
+    const bool gave_up = person.waits && lags(*reports_[static_cast<std::size_t>(person.rank)], result.streams);
+    if (gave_up || std::ranges::count(result.broken, person.rank) != 0) {
+      broken_ += gave_up ? 0 : 1;
+      person.rank = -1;
+      person.has_state = false;
+    }
+  }
+}
+
+void Roster::want_change() {
+  if (phase_ == Phase::kRunning && !done_ && !change_wanted_ && !armed().empty() &&
+      survivors().size() < max_members()) {
+    change_wanted_ = true;
+    ++change_;
+    for (const Connection member : survivors()) {
+      actions_.emplace_back(Send{member, ChangeWanted{change_}});
+    }
+  }
+}
+
+void Roster::finish(const Status& why) {
+  phase_ = Phase::kDone;
+  for (const auto& [connection, person] : people_) {
+    actions_.emplace_back(Send{connection, JobEnds{why}});
+  }
+  actions_.emplace_back(End{why});
+}
+
+std::string Roster::describe() const {
+  static constexpr const char* kPhases[] = {"waiting", "forming", "running", "ending", "done"};
+  std::string text = kPhases[static_cast<int>(phase_)];
+  const auto number = [&text](const char* name, auto value) { text.append(name).append(std::to_string(value)); };
+  const auto flag = [&text](bool on, const char* name) { text += on ? name : ""; };
+  number(", epoch ", epoch_.value);
+  number(", change ", change_);
+  flag(change_wanted_, " wanted");
+  flag(judged_, ", judged");
+  flag(done_, ", program at its end");
+  flag(form_at_.has_value(), ", lingers");
+  for (const auto& [connection, person] : people_) {
+    number("; slot ", person.id.slot);
+    number(".", person.id.incarnation);
+    number(" rank ", person.rank);
+    flag(person.has_state, " has state");
+    flag(person.waits, " waits");
+    flag(person.frozen, " frozen");
+  }
+  for (const auto& report : judged_ ? Reports() : reports_) {
+    flag(!report, "; no report");
+    flag(report.has_value(), "; report");
+    for (const StreamReport& r : report.value_or(StreamReports())) {
+      number(" ", r.stream.value);
+      number(":", r.attempt);
+      number(".", r.step);
+      number("/", static_cast<int>(r.state));
+    }
+  }
+  for (const int slot : expected_) {
+    number("; expects slot ", slot);
+  }
+  return text;
+}
+
+}  // namespace sirtaki::control

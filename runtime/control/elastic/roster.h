@@ -1,0 +1,154 @@
+// Roster: the members of an elastic job, and the beginning and end of its epochs.
+//
+// Phases: kWaiting (too few members) -> kForming (members of the next epoch are known, and their programs arrive) ->
+// kRunning -> kEnding (a member is lost: survivors report, then all get one verdict) -> kForming, ..., kDone.
+// A candidate is a process outside of the epoch; it is armed once it waits for the next one. Armed candidates make the
+// running epoch end behind a committed step (ChangeWanted).
+//
+// Guarantees: one membership an epoch, with growing numbers. One verdict an epoch, the same for all survivors. A member
+// whose connection has ended never comes back into its epoch, and what it still sends is ignored. No epoch forms
+// without a member that has the state of the job, once there is one. The job ends, with the reason, if too few are
+// left.
+//
+// Pure: no clock, no I/O. Owned by the hub, beside the Coordinator of each epoch. Events in, actions out, in order.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/control/elastic/messages.h"
+
+namespace sirtaki::control {
+
+// One control connection of a member; numbers are never used again.
+using Connection = Id<struct ConnectionTag, std::uint64_t>;
+
+struct RosterOptions {
+  int start = 1;                                        // processes that are started; slots 0..start-1
+  int min = 1;                                          // fewest members of an epoch
+  int max = 0;                                          // most members of an epoch; 0: `start`
+  Duration start_timeout = std::chrono::seconds(60);    // from the first arrival to the first epoch
+  Duration wait_timeout = std::chrono::minutes(10);     // time in kWaiting, if more processes may come
+  Duration regroup_timeout = std::chrono::minutes(30);  // time that survivors wait for the program of another one
+  Duration report_timeout = std::chrono::seconds(30);   // from the end of an epoch to the report of each survivor
+  Duration linger = std::chrono::milliseconds(20);      // from a loss to the next epoch: losses come in groups
+};
+
+class Roster {
+ public:
+  enum class Phase : std::uint8_t { kWaiting, kForming, kRunning, kEnding, kDone };
+
+  struct Send {
+    Connection to;
+    RosterNotice notice;
+  };
+  // Closes the connection and tells the process why.
+  struct Close {
+    Connection connection;
+    Status why;
+  };
+  // A new epoch with these members, indexed by rank; Send of EpochFormed to each of them follows.
+  struct Form {
+    Epoch epoch;
+    std::vector<Connection> members;
+  };
+  // The job is over, in order if the code is kShutdown. JobEnds has been sent to all.
+  struct End {
+    Status why;
+  };
+  using Action = std::variant<Send, Close, Form, End>;
+
+  explicit Roster(RosterOptions options);
+
+  // ---- events ----
+  // A process has connected and proved the secret.
+  void on_hello(Connection from, MemberId id, TimePoint now);
+  void on_regroup(Connection from, const Regroup& regroup, TimePoint now);
+  void on_step_states(Connection from, const StepStates& states, TimePoint now);
+  // The process leaves in order; its connection ends.
+  void on_departure(Connection from, const Departure& departure, TimePoint now);
+  // The connection or the process has ended, or it is silent.
+  void on_lost(Connection from, const Status& cause, TimePoint now);
+  // Says whether a process may still come for this slot; a hello of the slot revokes it. Slots 0..start-1 are expected
+  // from the beginning. Before a loss is reported, say so if another process is started for it.
+  void on_expected(int slot, bool expected, TimePoint now);
+  void on_tick(TimePoint now);
+  std::optional<TimePoint> next_tick() const;
+
+  std::vector<Action> take_actions() { return std::exchange(actions_, {}); }
+
+  Phase phase() const { return phase_; }
+  Epoch epoch() const { return epoch_; }
+  // Number of members that held a verdict's results wrongly; always 0 unless there is a defect.
+  int broken() const { return broken_; }
+  // Returns everything that decides about the future, without times: for logs and for tests.
+  std::string describe() const;
+
+ private:
+  struct Person {
+    MemberId id;
+    Rank rank = -1;  // in the present or last epoch; -1: candidate
+    bool has_state = false;
+    bool waits = false;   // for the next epoch
+    bool frozen = false;  // has answered EpochEnds and waits for the verdict
+    std::uint64_t committed = 0;
+  };
+  using People = std::map<Connection, Person>;
+  using Reports = std::vector<std::optional<StreamReports>>;  // indexed by rank; nullopt: none yet
+
+  // roster.cc
+  void close(Connection connection, const Status& why);
+  void broke_protocol(Connection connection, const std::string& what, TimePoint now);
+  void remove(Connection connection, const Status& cause, TimePoint now);
+  bool leave_unjudged(Person& person, const Regroup& regroup, TimePoint now);
+  void begin_ending(const LostRank& lost, TimePoint now);
+  void give_verdict_if_complete(TimePoint now);
+  void exclude_broken(const EpochVerdict& result);
+  void want_change();
+  void finish(const Status& why);
+
+  // roster_form.cc
+  void settle(TimePoint now);
+  void settle_first(TimePoint now);
+  void settle_next(TimePoint now);
+  void wait_for_more(std::size_t present, TimePoint now);
+  void give_up_missing(TimePoint now);
+  void form(const std::vector<Connection>& members);
+  std::size_t coming() const;
+  std::string too_few_text(std::size_t present) const;
+  std::vector<Connection> survivors() const;  // by rank
+  std::vector<Connection> candidates() const;
+  std::vector<Connection> armed() const;  // candidates that wait for the next epoch
+  std::size_t max_members() const { return static_cast<std::size_t>(options_.max > 0 ? options_.max : options_.start); }
+  std::size_t min_members() const { return static_cast<std::size_t>(options_.min); }
+  std::string losses_text() const;
+
+  RosterOptions options_;
+  Phase phase_ = Phase::kWaiting;
+  Epoch epoch_;
+  People people_;
+  std::map<int, std::uint32_t> incarnations_;  // newest one of each slot
+  std::set<int> expected_;                     // slots for which a process may come
+
+  // The present or last epoch:
+  Reports reports_;
+  std::vector<LostRank> lost_;
+  bool judged_ = true;  // its verdict is out
+  bool done_ = false;   // a member has come to the end of the program
+  std::uint32_t change_ = 0;
+  bool change_wanted_ = false;
+
+  std::optional<TimePoint> start_by_;
+  std::optional<TimePoint> wait_by_;
+  std::optional<TimePoint> regroup_by_;
+  std::optional<TimePoint> form_at_;
+  int broken_ = 0;
+  std::vector<Action> actions_;
+};
+
+}  // namespace sirtaki::control

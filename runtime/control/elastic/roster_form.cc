@@ -1,0 +1,189 @@
+// The second half of Roster: who belongs to the next epoch, and when it begins.
+#include <algorithm>
+
+#include "runtime/control/elastic/roster.h"
+
+namespace sirtaki::control {
+namespace {
+
+std::string whole_seconds(Duration duration) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(duration).count()) + " s";
+}
+
+}  // namespace
+
+// Members of the present or last epoch that are connected, in the order of their ranks.
+std::vector<Connection> Roster::survivors() const {
+  std::map<Rank, Connection> found;
+  for (const auto& [connection, person] : people_) {
+    if (person.rank >= 0) {
+      found.emplace(person.rank, connection);
+    }
+  }
+  std::vector<Connection> result;
+  for (const auto& [rank, connection] : found) {
+    result.push_back(connection);
+  }
+  return result;
+}
+
+std::vector<Connection> Roster::candidates() const {
+  std::map<int, Connection> found;
+  for (const auto& [connection, person] : people_) {
+    if (person.rank < 0) {
+      found.emplace(person.id.slot, connection);
+    }
+  }
+  std::vector<Connection> result;
+  for (const auto& [slot, connection] : found) {
+    result.push_back(connection);
+  }
+  return result;
+}
+
+std::vector<Connection> Roster::armed() const {
+  std::vector<Connection> result = candidates();
+  std::erase_if(result, [this](Connection connection) { return !people_.at(connection).waits; });
+  return result;
+}
+
+// Processes that may still wait for the next epoch, besides those that do and survivors.
+std::size_t Roster::coming() const {
+  return expected_.size() + candidates().size() - armed().size();
+}
+
+void Roster::settle(TimePoint now) {
+  if (phase_ == Phase::kRunning) {
+    if (survivors().empty()) {
+      return finish({Code::kShutdown, "all members have come to the end of the program"});
+    }
+    return want_change();
+  }
+  if (phase_ == Phase::kEnding) {
+    return give_up_missing(now);
+  }
+  if (phase_ == Phase::kDone) {
+    return;
+  }
+  if (done_) {
+    return finish({Code::kShutdown, "the job has come to its end: a member has come to the end of the program"});
+  }
+  epoch_ == Epoch() ? settle_first(now) : settle_next(now);
+}
+
+void Roster::settle_first(TimePoint now) {
+  std::vector<Connection> members = armed();
+  const std::size_t present = members.size();
+  if (present > 0 && !start_by_) {
+    start_by_ = now + options_.start_timeout;
+  }
+  const bool over = start_by_ && now >= *start_by_;
+  if (present + coming() < min_members() || (over && present < min_members())) {
+    return finish({Code::kTimeout, too_few_text(present) + "; fix: look at the output of the processes that are "
+                                                           "missing, and check that they can reach this server"});
+  }
+  if (present >= static_cast<std::size_t>(options_.start) || (present >= min_members() && (over || coming() == 0))) {
+    members.resize(std::min(present, max_members()));
+    form(members);
+  }
+}
+
+void Roster::settle_next(TimePoint now) {
+  std::vector<Connection> members = survivors();
+  const std::vector<Connection> ready = armed();
+  const bool complete = std::ranges::all_of(members, [this](Connection c) { return people_.at(c).waits; });
+  if (complete && std::ranges::none_of(members, [this](Connection c) { return people_.at(c).has_state; })) {
+    return finish({Code::kPeerLost,
+                   "all ranks that had the model are lost" + losses_text() + "; fix: start again from a checkpoint"});
+  }
+  std::ranges::stable_partition(members, [this](Connection c) { return people_.at(c).has_state; });
+  const std::size_t room = max_members() - std::min(max_members(), members.size());
+  members.insert(members.end(), ready.begin(),
+                 ready.begin() + static_cast<std::ptrdiff_t>(std::min(room, ready.size())));
+  if (members.size() < min_members()) {
+    return wait_for_more(members.size(), now);
+  }
+  phase_ = Phase::kForming;
+  wait_by_.reset();
+  if (!complete) {
+    return give_up_missing(now);
+  }
+  if (!form_at_ || now >= *form_at_) {
+    form(members);
+  }
+}
+
+void Roster::wait_for_more(std::size_t present, TimePoint now) {
+  phase_ = Phase::kWaiting;
+  wait_by_ = wait_by_.value_or(now + options_.wait_timeout);
+  if (present + coming() < min_members() || now >= *wait_by_) {
+    finish({Code::kPeerLost, too_few_text(present) + losses_text()});
+  }
+}
+
+// Gives up survivors that have not reported, or whose programs have not come to the next epoch, for too long.
+void Roster::give_up_missing(TimePoint now) {
+  if (!regroup_by_ || now < *regroup_by_) {
+    return;
+  }
+  const bool ending = phase_ == Phase::kEnding;
+  const std::string what = ending ? " has not reported its steps within " + whole_seconds(options_.report_timeout)
+                                  : " has not come to the next epoch within " + whole_seconds(options_.regroup_timeout);
+  std::vector<Connection> missing = survivors();
+  std::erase_if(missing, [&](Connection connection) {
+    const Person& person = people_.at(connection);
+    return ending ? reports_[static_cast<std::size_t>(person.rank)].has_value() : person.waits;
+  });
+  regroup_by_.reset();
+  for (const Connection connection : missing) {
+    if (const auto found = people_.find(connection); found != people_.end()) {
+      const Status cause(Code::kTimeout, "rank " + std::to_string(found->second.rank) + what + " and is given up");
+      close(connection, cause);
+      remove(connection, cause, now);
+    }
+  }
+}
+
+void Roster::form(const std::vector<Connection>& members) {
+  const bool first = epoch_ == Epoch();
+  ++epoch_.value;
+  phase_ = Phase::kRunning;
+  EpochFormed formed{epoch_, change_, -1, {}};
+  for (const Connection connection : members) {
+    Person& person = people_.at(connection);
+    // The state of a job is that with which its first members begin.
+    person.has_state = person.has_state || first;
+    formed.seats.push_back({person.id, person.rank, person.has_state});
+  }
+  actions_.emplace_back(Form{epoch_, members});
+  for (const Connection connection : members) {
+    Person& person = people_.at(connection);
+    person.waits = false;
+    person.rank = ++formed.rank;
+    actions_.emplace_back(Send{connection, formed});
+  }
+  reports_.assign(members.size(), std::nullopt);
+  lost_.clear();
+  judged_ = false;
+  change_wanted_ = false;
+  start_by_.reset();
+  wait_by_.reset();
+  regroup_by_.reset();
+  form_at_.reset();
+  want_change();
+}
+
+std::string Roster::too_few_text(std::size_t present) const {
+  return "too few ranks: " + std::to_string(present) + " of at least " + std::to_string(options_.min) +
+         " (elastic.min)";
+}
+
+std::string Roster::losses_text() const {
+  std::string text;
+  for (const LostRank& lost : lost_) {
+    text += (text.empty() ? "; lost: " : "; ") + std::string(lost.cause.text());
+  }
+  return text;
+}
+
+}  // namespace sirtaki::control
