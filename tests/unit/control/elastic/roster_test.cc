@@ -1,0 +1,296 @@
+#include "runtime/control/elastic/roster.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace sirtaki::control {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr StreamId kSteps(1);
+
+// A roster whose processes do as they are told; the connection of slot n is n + 1, unless it dials again.
+class RosterTest : public testing::Test {
+ protected:
+  static RosterOptions options(int start, int min, int max) {
+    RosterOptions result;
+    result.start = start;
+    result.min = min;
+    result.max = max;
+    return result;
+  }
+  void hello(int slot, std::uint32_t incarnation = 1) { hello(connection(slot), slot, incarnation); }
+  void hello(Connection from, int slot, std::uint32_t incarnation) {
+    roster_.on_hello(from, {slot, incarnation}, now_);
+    take();
+  }
+  void regroup(int slot, Regroup message = {}) {
+    roster_.on_regroup(connection(slot), message, now_);
+    take();
+  }
+  // All processes of slots 0..size-1 arrive.
+  void form_first(int size) {
+    for (int slot = 0; slot < size; ++slot) {
+      hello(slot);
+      regroup(slot);
+    }
+    ASSERT_EQ(roster_.phase(), Roster::Phase::kRunning);
+  }
+  void lose(int slot) {
+    roster_.on_lost(connection(slot), {Code::kPeerLost, "rank " + std::to_string(slot) + " was killed"}, now_);
+    take();
+  }
+  void report(int slot, std::uint64_t step, StepState state) {
+    roster_.on_step_states(connection(slot), {roster_.epoch(), {{kSteps, 0, step, state}}}, now_);
+    take();
+  }
+  void again(int slot) { regroup(slot, {roster_.epoch(), 0, true, 0, {}}); }
+  void tick(Duration later) {
+    now_ += later;
+    roster_.on_tick(now_);
+    take();
+  }
+  void take() {
+    for (Roster::Action& action : roster_.take_actions()) {
+      actions_.push_back(std::move(action));
+    }
+  }
+  static Connection connection(int slot) { return Connection(static_cast<std::uint64_t>(slot) + 1); }
+
+  template <class Notice>
+  const Notice* last_notice(int slot) const {
+    const Notice* found = nullptr;
+    for (const Roster::Action& action : actions_) {
+      const auto* send = std::get_if<Roster::Send>(&action);
+      if (send != nullptr && send->to == connection(slot) && std::holds_alternative<Notice>(send->notice)) {
+        found = &std::get<Notice>(send->notice);
+      }
+    }
+    return found;
+  }
+  std::string end() const {
+    const auto* end = actions_.empty() ? nullptr : std::get_if<Roster::End>(&actions_.back());
+    return end == nullptr ? "" : end->why.to_string();
+  }
+  std::vector<int> slots() const {  // of the last epoch, by rank
+    std::vector<int> result;
+    for (const Roster::Action& action : actions_) {
+      if (const auto* form = std::get_if<Roster::Form>(&action)) {
+        result.clear();
+        for (const Connection member : form->members) {
+          result.push_back(static_cast<int>(member.value) - 1);
+        }
+      }
+    }
+    return result;
+  }
+
+  Roster roster_{options(3, 1, 4)};
+  TimePoint now_{seconds(1)};
+  std::vector<Roster::Action> actions_;
+};
+
+TEST_F(RosterTest, TheFirstEpochFormsWhenAllProcessesAreThere) {
+  form_first(3);
+  EXPECT_EQ(slots(), (std::vector{0, 1, 2}));
+  ASSERT_NE(last_notice<EpochFormed>(2), nullptr);
+  EXPECT_EQ(last_notice<EpochFormed>(2)->rank, 2);
+}
+
+TEST_F(RosterTest, TheFirstEpochFormsWithFewerAfterATimeout) {
+  hello(0);
+  regroup(0);
+  tick(seconds(59));
+  EXPECT_EQ(roster_.phase(), Roster::Phase::kWaiting);
+  tick(seconds(1));
+  EXPECT_EQ(slots(), std::vector{0});
+}
+
+TEST_F(RosterTest, TheFirstEpochDoesNotWaitForAProcessThatWillNotCome) {
+  hello(0);
+  regroup(0);
+  roster_.on_expected(1, false, now_);
+  roster_.on_expected(2, false, now_);
+  take();
+  EXPECT_EQ(slots(), std::vector{0});
+}
+
+TEST_F(RosterTest, SurvivorsKeepTheirOrderAndNewRanksFollow) {
+  form_first(3);
+  hello(3);
+  regroup(3);
+  lose(0);
+  report(1, 5, StepState::kWorking);
+  report(2, 5, StepState::kComplete);
+  ASSERT_NE(last_notice<VerdictNotice>(1), nullptr);
+  EXPECT_EQ(last_notice<VerdictNotice>(1)->streams, (std::vector<StreamVerdict>{{kSteps, 5}}));
+  again(2);
+  again(1);
+  tick(milliseconds(20));
+  EXPECT_EQ(slots(), (std::vector{1, 2, 3}));
+  const EpochFormed* formed = last_notice<EpochFormed>(3);
+  ASSERT_NE(formed, nullptr);
+  EXPECT_EQ(formed->seats[0].old_rank, 1);
+  EXPECT_EQ(formed->seats[2].old_rank, -1);
+  EXPECT_FALSE(formed->seats[2].has_state);
+}
+
+TEST_F(RosterTest, LossesThatComeTogetherCostOneEpoch) {
+  form_first(3);
+  lose(0);
+  report(1, 5, StepState::kWorking);
+  report(2, 5, StepState::kWorking);
+  again(1);
+  again(2);
+  tick(milliseconds(19));
+  EXPECT_EQ(roster_.epoch(), Epoch(1));
+  lose(1);
+  tick(milliseconds(20));
+  EXPECT_EQ(roster_.epoch(), Epoch(2));
+  EXPECT_EQ(slots(), std::vector{2});
+}
+
+TEST_F(RosterTest, ADeadRankThatHasReportedStillProvesACommit) {
+  form_first(3);
+  lose(0);
+  report(1, 5, StepState::kPassed);
+  lose(1);
+  report(2, 5, StepState::kComplete);
+  EXPECT_EQ(last_notice<VerdictNotice>(2)->streams, (std::vector<StreamVerdict>{{kSteps, 6}}));
+  EXPECT_EQ(last_notice<VerdictNotice>(2)->lost.size(), 2U);
+}
+
+TEST_F(RosterTest, ARankThatLeavesAtTheEndStillProvesACommit) {
+  form_first(3);
+  roster_.on_departure(connection(0), {true, {{kSteps, 0, 5, StepState::kPassed}}}, now_);
+  lose(1);
+  report(2, 5, StepState::kComplete);
+  EXPECT_EQ(last_notice<VerdictNotice>(2)->streams, (std::vector<StreamVerdict>{{kSteps, 6}}));
+  EXPECT_NE(end().find("shut down"), std::string::npos) << end();
+}
+
+TEST_F(RosterTest, ARankThatLeavesBeforeTheEndIsLost) {
+  form_first(3);
+  roster_.on_departure(connection(2), {}, now_);
+  take();
+  ASSERT_NE(last_notice<EpochEnds>(0), nullptr);
+  EXPECT_EQ(last_notice<EpochEnds>(0)->lost.rank, 2);
+}
+
+TEST_F(RosterTest, TooFewRanksEndTheJobIfNoProcessMayCome) {
+  roster_ = Roster(options(3, 3, 3));
+  form_first(3);
+  lose(2);
+  report(0, 5, StepState::kWorking);
+  report(1, 5, StepState::kWorking);
+  EXPECT_EQ(end(), "peer lost: too few ranks: 2 of at least 3 (elastic.min); lost: rank 2 was killed");
+}
+
+TEST_F(RosterTest, TooFewRanksWaitForAProcessThatMayCome) {
+  roster_ = Roster(options(3, 3, 3));
+  form_first(3);
+  roster_.on_expected(2, true, now_);
+  lose(2);
+  report(0, 5, StepState::kWorking);
+  report(1, 5, StepState::kWorking);
+  again(0);
+  again(1);
+  EXPECT_EQ(roster_.phase(), Roster::Phase::kWaiting);
+  hello(2, 2);
+  regroup(2);
+  tick(seconds(1));
+  EXPECT_EQ(slots(), (std::vector{0, 1, 2}));
+  EXPECT_FALSE(last_notice<EpochFormed>(0)->seats[2].has_state);
+}
+
+TEST_F(RosterTest, AFreshProcessNeverReplacesTheState) {
+  form_first(3);
+  hello(3);
+  regroup(3, {Epoch(), 0, true, 0, {}});
+  lose(0);
+  lose(1);
+  lose(2);
+  EXPECT_NE(end().find("all ranks that had the model are lost"), std::string::npos) << end();
+}
+
+TEST_F(RosterTest, AnOlderProcessOfASlotIsRefused) {
+  form_first(3);
+  lose(2);
+  hello(connection(2), 2, 2);
+  hello(Connection(9), 2, 1);
+  const auto* close = std::get_if<Roster::Close>(&actions_.back());
+  ASSERT_NE(close, nullptr);
+  EXPECT_EQ(close->connection, Connection(9));
+  EXPECT_NE(std::string(close->why.text()).find("another has its place"), std::string::npos)
+      << std::string(close->why.text());
+}
+
+TEST_F(RosterTest, AProcessThatDialsAgainHasLeftItsConnection) {
+  form_first(3);
+  hello(Connection(9), 2, 1);
+  EXPECT_EQ(roster_.phase(), Roster::Phase::kEnding);
+  EXPECT_EQ(last_notice<EpochEnds>(0)->lost.rank, 2);
+}
+
+TEST_F(RosterTest, ARankThatGaveUpAStepThatCountsIsAdmittedAgain) {
+  form_first(3);
+  regroup(2, {Epoch(1), 0, true, 5, {{kSteps, 0, 5, StepState::kComplete}}});
+  ASSERT_NE(last_notice<EpochEnds>(0), nullptr);
+  report(0, 5, StepState::kPassed);
+  report(1, 5, StepState::kComplete);
+  again(0);
+  again(1);
+  EXPECT_EQ(slots(), (std::vector{0, 1, 2}));
+  EXPECT_EQ(last_notice<EpochFormed>(0)->seats[2].old_rank, -1);
+  EXPECT_FALSE(last_notice<EpochFormed>(0)->seats[2].has_state);
+  EXPECT_EQ(roster_.broken(), 0);
+}
+
+TEST_F(RosterTest, ARankWithoutResultsOfACommittedStepIsAdmittedAgainAndCounted) {
+  form_first(3);
+  lose(0);
+  report(1, 5, StepState::kPassed);
+  report(2, 5, StepState::kWorking);
+  EXPECT_EQ(roster_.broken(), 1);
+}
+
+TEST_F(RosterTest, ASurvivorThatDoesNotReportIsGivenUp) {
+  form_first(3);
+  lose(0);
+  report(1, 5, StepState::kWorking);
+  ASSERT_TRUE(roster_.next_tick().has_value());
+  tick(seconds(30));
+  EXPECT_NE(last_notice<VerdictNotice>(1), nullptr);
+  again(1);
+  tick(seconds(1));
+  EXPECT_EQ(slots(), std::vector{1});
+}
+
+TEST_F(RosterTest, ASurvivorWhoseProgramDoesNotComeIsGivenUp) {
+  form_first(3);
+  lose(0);
+  report(1, 5, StepState::kWorking);
+  report(2, 5, StepState::kWorking);
+  again(1);
+  tick(std::chrono::minutes(29));
+  EXPECT_EQ(roster_.phase(), Roster::Phase::kForming);
+  tick(std::chrono::minutes(1));
+  tick(seconds(1));
+  EXPECT_EQ(slots(), std::vector{1});
+}
+
+TEST_F(RosterTest, ACandidateLearnsThatTheJobHasEnded) {
+  form_first(3);
+  hello(3);
+  roster_.on_departure(connection(0), {true, {}}, now_);
+  take();
+  const auto* close = std::get_if<Roster::Close>(&actions_.back());
+  ASSERT_NE(close, nullptr);
+  EXPECT_EQ(close->why.code(), Code::kShutdown);
+}
+
+}  // namespace
+}  // namespace sirtaki::control
