@@ -1,0 +1,85 @@
+// Messages about the members of an elastic job in both directions, and the roster fed with every report that decodes.
+#include <cstdint>
+
+#include "runtime/base/check.h"
+#include "runtime/control/elastic/messages.h"
+#include "runtime/control/elastic/roster.h"
+#include "tests/fuzz/fuzz_main.h"
+
+namespace sirtaki::fuzz {
+
+std::vector<Input> seeds() {
+  using namespace control;
+  const StreamReports streams = {{StreamId(1), 2, 70, StepState::kComplete}, {StreamId(4), 0, 3, StepState::kPassed}};
+  const LostRank lost{1, {Code::kPeerLost, "killed", {1, ""}}};
+  const std::vector<RosterReport> reports = {
+      Hello{{3, 2}},
+      StepStates{Epoch(1), streams},
+      Regroup{Epoch(1), 4, true, 70, streams},
+      Departure{true, streams},
+  };
+  const std::vector<RosterNotice> notices = {
+      EpochEnds{Epoch(1), lost},
+      VerdictNotice{Epoch(1), {lost}, {{StreamId(1), 71}}},
+      ChangeWanted{5},
+      EpochFormed{Epoch(2), 5, 1, {{{0, 1}, 2, true}, {{3, 2}, -1, false}}},
+      JobEnds{{Code::kShutdown, "the end"}},
+  };
+  // One message of each type: the goldens cover the whole format.
+  SRT_CHECK(reports.size() == std::variant_size_v<RosterReport>);
+  SRT_CHECK(notices.size() == std::variant_size_v<RosterNotice>);
+  std::vector<Input> inputs;
+  for (const RosterReport& report : reports) {
+    inputs.push_back(input_from(encode(report)));
+  }
+  for (const RosterNotice& notice : notices) {
+    inputs.push_back(input_from(encode(notice)));
+  }
+  return inputs;
+}
+
+// Feeds the report to a roster with a running epoch, and checks what the roster answers.
+void feed_roster(const control::RosterReport& report) {
+  using namespace control;
+  const TimePoint now(std::chrono::seconds(1));
+  RosterOptions options;
+  options.start = 2;
+  Roster roster(options);
+  for (int slot = 0; slot < 2; ++slot) {
+    const Connection connection(static_cast<std::uint64_t>(slot));
+    roster.on_hello(connection, {slot, 1}, now);
+    roster.on_regroup(connection, {}, now);
+  }
+  const Connection from(0);
+  if (const auto* hello = std::get_if<Hello>(&report)) {
+    roster.on_hello(Connection(2), hello->id, now);
+  } else if (const auto* states = std::get_if<StepStates>(&report)) {
+    roster.on_lost(Connection(1), {Code::kPeerLost, "killed"}, now);
+    roster.on_step_states(from, *states, now);
+  } else if (const auto* regroup = std::get_if<Regroup>(&report)) {
+    roster.on_regroup(from, *regroup, now);
+  } else {
+    roster.on_departure(from, std::get<Departure>(report), now);
+  }
+  roster.on_tick(now + std::chrono::hours(1));
+  for (const Roster::Action& action : roster.take_actions()) {
+    if (const auto* send = std::get_if<Roster::Send>(&action)) {
+      SRT_CHECK(decode_roster_notice(encode(send->notice)).ok());
+    }
+  }
+}
+
+}  // namespace sirtaki::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace sirtaki;
+  const ConstBytes bytes(reinterpret_cast<const std::byte*>(data), size);
+  if (const auto notice = control::decode_roster_notice(bytes)) {
+    SRT_CHECK(control::encode(*notice).size() == size);
+  }
+  if (const auto report = control::decode_roster_report(bytes)) {
+    SRT_CHECK(control::encode(*report).size() == size);
+    fuzz::feed_roster(*report);
+  }
+  return 0;
+}
