@@ -1,0 +1,469 @@
+#include "tests/unit/control/elastic/roster_world.h"
+
+#include <algorithm>
+
+namespace sirtaki::control {
+namespace {
+
+bool begins_with(const std::vector<std::uint32_t>& log, const std::vector<std::uint32_t>& start) {
+  return log.size() >= start.size() && std::equal(start.begin(), start.end(), log.begin());
+}
+
+}  // namespace
+
+std::string World::Move::text() const {
+  static const char* const kNames[] = {"starts", "is read by the hub", "reads", "completes", "passes", "fault"};
+  return std::to_string(process) + " " + kNames[static_cast<int>(kind)] +
+         (kind == Kind::kFault ? " " + std::to_string(static_cast<int>(fault)) : "");
+}
+
+World::World(RosterOptions options, int steps, Order order)
+    : options_(options), steps_(static_cast<std::size_t>(steps)), order_(order), roster_(options) {
+  roster_.on_expected(kMembers, true, now_);
+  for (int slot = 0; slot < kMembers; ++slot) {
+    connect(processes_[static_cast<std::size_t>(slot)], slot);
+    deliver_up(slot);
+  }
+}
+
+// ---- moves ----
+
+bool World::may_complete(const Process& p) const {
+  return !p.complete && std::ranges::all_of(record(p.epoch).places, [&](const Place& place) {
+    return !place.member || place.begun > p.log.size();
+  });
+}
+
+bool World::may_pass(const Process& p) const {
+  const EpochRecord& epoch = record(p.epoch);
+  return p.complete && std::ranges::all_of(epoch.places, [&](const Place& place) {
+           return !place.member || epoch.log.size() + place.complete.size() > p.log.size();
+         });
+}
+
+std::vector<World::Move> World::moves() const {
+  std::vector<Move> result;
+  for (int i = 0; i < kProcesses; ++i) {
+    const Process& p = processes_[static_cast<std::size_t>(i)];
+    if (p.mode == Mode::kUnborn && !p.dead) {
+      result.push_back({Kind::kStart, i});
+    }
+    if (!p.up.empty()) {
+      result.push_back({Kind::kSend, i});
+    }
+    if (runs(p) && !p.down.empty()) {
+      result.push_back({Kind::kReceive, i});
+    }
+    if (runs(p) && p.mode == Mode::kRunning && may_complete(p)) {
+      result.push_back({Kind::kComplete, i});
+    }
+    if (runs(p) && p.mode == Mode::kRunning && may_pass(p)) {
+      result.push_back({Kind::kPass, i});
+    }
+  }
+  const auto first = std::ranges::find_if(result, [this](const Move& move) { return commutes(move); });
+  return order_ == Order::kAny || first == result.end() ? result : std::vector<Move>{*first};
+}
+
+// Moves of others neither prevent such a move nor change its effect, and it does not change theirs. The hub reads at
+// once, because the losses of kStop, kDelay and kCut overtake what was sent. A process reads at once unless others may
+// go on meanwhile.
+bool World::commutes(const Move& move) const {
+  const Process& p = processes_[static_cast<std::size_t>(move.process)];
+  const auto* notice = p.down.empty() ? nullptr : std::get_if<RosterNotice>(&p.down.front());
+  const bool races = notice != nullptr &&
+                     (std::holds_alternative<EpochEnds>(*notice) || std::holds_alternative<ChangeWanted>(*notice));
+  return move.kind == Kind::kSend || (move.kind == Kind::kReceive && notice != nullptr && !races) ||
+         (move.kind == Kind::kComplete && !races);
+}
+
+std::vector<World::Move> World::faults() const {
+  std::vector<Move> result;
+  const bool first = std::ranges::none_of(processes_, [](const Process& p) { return p.hit; });
+  for (int i = 0; i < kProcesses; ++i) {
+    const Process& p = processes_[static_cast<std::size_t>(i)];
+    if (order_ == Order::kReduced && first && i > 0 && i < kMembers) {
+      continue;  // members are alike until one is hit
+    }
+    if (p.dead || p.mode == Mode::kEnded) {
+      continue;
+    }
+    for (const Fault fault : kFaults) {
+      // Where the hub reads at once, kKill is the same as kStop; kCut is kDelay with a process that reads at once.
+      const bool repeats = order_ == Order::kReduced && (fault == Fault::kCut || (fault == Fault::kKill && p.open));
+      if (!repeats && (p.open || fault == Fault::kKill)) {
+        result.push_back({Kind::kFault, i, fault});
+      }
+    }
+  }
+  return result;
+}
+
+void World::make(const Move& move) {
+  const auto at = static_cast<std::size_t>(move.process);
+  Process& p = processes_[at];
+  switch (move.kind) {
+    case Kind::kStart:
+      connect(p, move.process);
+      break;
+    case Kind::kSend:
+      deliver_up(move.process);
+      break;
+    case Kind::kReceive:
+      receive(move.process);
+      break;
+    case Kind::kComplete:
+      p.complete = true;
+      record(p.epoch).places.at(at).complete.push_back(p.change);
+      break;
+    case Kind::kPass:
+      pass(move.process);
+      break;
+    case Kind::kFault:
+      p.hit = true;
+      hit(move.process, move.fault);
+      break;
+  }
+  act();
+}
+
+void World::hit(int slot, Fault fault) {
+  Process& p = processes_[static_cast<std::size_t>(slot)];
+  const bool connected = p.open;
+  switch (fault) {
+    case Fault::kKill:
+    case Fault::kStop:
+      p.dead = true;
+      p.down.clear();
+      roster_.on_expected(slot, false, now_);
+      if (!connected) {
+        break;
+      }
+      if (fault == Fault::kKill) {
+        p.up.emplace_back(Lost{});
+      } else {
+        p.up.clear();
+        p.open = false;
+        roster_.on_lost(p.connection, {Code::kPeerLost, "killed"}, now_);
+      }
+      break;
+    case Fault::kDelay:
+      p.open = false;
+      p.down.emplace_back(Closed{});
+      roster_.on_lost(p.connection, {Code::kPeerLost, "silent"}, now_);
+      break;
+    case Fault::kCut:
+      p.open = false;
+      p.up.clear();
+      p.down.clear();
+      p.down.emplace_back(Closed{});
+      roster_.on_lost(p.connection, {Code::kPeerLost, "cut"}, now_);
+      break;
+  }
+}
+
+// ---- processes ----
+
+void World::connect(Process& p, int slot) {
+  p.connection = Connection(++connections_);
+  p.open = true;
+  p.mode = Mode::kOutside;
+  p.up.clear();
+  p.down.clear();
+  p.complete = false;
+  const std::uint32_t incarnation = 1;
+  p.up.emplace_back(RosterReport(Hello{{slot, incarnation}}));
+  p.up.emplace_back(RosterReport(Regroup{Epoch(p.epoch), 0, p.has_state, p.log.size(), {}}));
+}
+
+StreamReports World::place_of(int slot, StepState state) const {
+  const Process& p = processes_[static_cast<std::size_t>(slot)];
+  const bool names_last = slot % 2 == 1 && state != StepState::kComplete && !p.log.empty() && p.log.back() == p.epoch;
+  return {{kWorldStream, 0, names_last ? p.log.size() - 1 : p.log.size(), names_last ? StepState::kPassed : state}};
+}
+
+void World::commit(Process& p) {
+  p.log.push_back(p.epoch);
+  p.complete = false;
+}
+
+void World::pass(int slot) {
+  Process& p = processes_[static_cast<std::size_t>(slot)];
+  EpochRecord& epoch = record(p.epoch);
+  const std::size_t at = p.log.size() - epoch.log.size();
+  std::uint32_t change = p.base_change;
+  for (const Place& place : epoch.places) {
+    change = place.member ? std::max(change, place.complete.at(at)) : change;
+  }
+  commit(p);
+  if (change > p.base_change || p.log.size() == steps_) {
+    end_epoch(slot, change);
+  } else {
+    epoch.places.at(static_cast<std::size_t>(slot)).begun = p.log.size() + 1;
+  }
+}
+
+// Leaves the epoch behind a committed or void step: for the next one, or for good.
+void World::end_epoch(int slot, std::uint32_t change) {
+  Process& p = processes_[static_cast<std::size_t>(slot)];
+  const StreamReports streams = place_of(slot, StepState::kIdle);
+  if (p.log.size() == steps_) {
+    p.mode = Mode::kEnded;
+    p.up.emplace_back(RosterReport(Departure{true, streams}));
+    return;
+  }
+  p.mode = Mode::kOutside;
+  p.up.emplace_back(RosterReport(Regroup{Epoch(p.epoch), change, p.has_state, p.log.size(), streams}));
+}
+
+void World::receive(int slot) {
+  Process& p = processes_[static_cast<std::size_t>(slot)];
+  const Down down = p.down.front();
+  p.down.erase(p.down.begin());
+  if (p.mode == Mode::kEnded) {
+    return;
+  }
+  if (const auto* closed = std::get_if<Closed>(&down)) {
+    if (closed->why == Code::kPeerLost) {
+      connect(p, slot);  // given up: comes back
+    } else {
+      expect(closed->why == Code::kShutdown, "a process is refused for another reason than the end of the job");
+      p.mode = Mode::kEnded;
+      p.open = false;
+    }
+    return;
+  }
+  std::visit([&](const auto& notice) { read(slot, notice); }, std::get<RosterNotice>(down));
+}
+
+void World::read(int slot, const EpochEnds& notice) {
+  Process& p = processes_[static_cast<std::size_t>(slot)];
+  if (p.mode == Mode::kRunning && notice.epoch == Epoch(p.epoch)) {
+    p.mode = Mode::kFrozen;
+    p.up.emplace_back(RosterReport(
+        StepStates{notice.epoch, place_of(slot, p.complete ? StepState::kComplete : StepState::kWorking)}));
+  }
+}
+
+void World::read(int slot, const VerdictNotice& notice) {
+  Process& p = processes_[static_cast<std::size_t>(slot)];
+  expect(p.mode == Mode::kFrozen && notice.epoch == Epoch(p.epoch), "a verdict comes out of turn");
+  if (p.mode != Mode::kFrozen || notice.streams.empty()) {
+    return;
+  }
+  const std::uint64_t committed = notice.streams.front().committed;
+  if (committed > p.log.size()) {
+    expect(p.complete && committed == p.log.size() + 1, "V1: a rank without the results of a step has to commit it");
+    commit(p);
+  }
+  p.complete = false;
+  end_epoch(slot, 0);
+}
+
+void World::read(int slot, const ChangeWanted& notice) {
+  Process& p = processes_[static_cast<std::size_t>(slot)];
+  p.change = std::max(p.change, notice.number);
+}
+
+void World::read(int slot, const EpochFormed& notice) {
+  Process& p = processes_[static_cast<std::size_t>(slot)];
+  expect(p.mode == Mode::kOutside, "an epoch forms with a rank that does not wait for it");
+  expect(notice.epoch.value > p.epoch, "V2: the number of an epoch does not grow");
+  EpochRecord& epoch = record(notice.epoch.value);
+  if (notice.seats.at(static_cast<std::size_t>(notice.rank)).has_state) {
+    expect(p.log == epoch.log, "V4: members with state differ");
+  } else {
+    p.log = epoch.log;  // from the peers
+  }
+  p.mode = Mode::kRunning;
+  p.has_state = true;
+  p.complete = false;
+  p.epoch = notice.epoch.value;
+  p.change = p.base_change = notice.change;
+  epoch.places.at(static_cast<std::size_t>(slot)).begun = p.log.size() + 1;
+}
+
+void World::read(int slot, const JobEnds& /*notice*/) {
+  Process& p = processes_[static_cast<std::size_t>(slot)];
+  if (p.mode == Mode::kOutside) {
+    p.mode = Mode::kEnded;
+    p.up.emplace_back(RosterReport(Departure{}));
+  }
+}
+
+// ---- hub ----
+
+void World::deliver_up(int slot) {
+  Process& p = processes_[static_cast<std::size_t>(slot)];
+  const Up up = p.up.front();
+  p.up.erase(p.up.begin());
+  if (std::holds_alternative<Lost>(up)) {
+    if (p.open) {
+      p.open = false;
+      roster_.on_lost(p.connection, {Code::kPeerLost, "killed"}, now_);
+    }
+    return;
+  }
+  const RosterReport& report = std::get<RosterReport>(up);
+  if (const auto* hello = std::get_if<Hello>(&report); hello != nullptr && p.open) {
+    roster_.on_hello(p.connection, hello->id, now_);
+  } else if (const auto* regroup = std::get_if<Regroup>(&report)) {
+    roster_.on_regroup(p.connection, *regroup, now_);
+  } else if (const auto* states = std::get_if<StepStates>(&report)) {
+    roster_.on_step_states(p.connection, *states, now_);
+  } else if (const auto* departure = std::get_if<Departure>(&report)) {
+    roster_.on_departure(p.connection, *departure, now_);
+    p.open = false;
+  }
+}
+
+int World::slot_of(Connection connection) const {
+  for (int i = 0; i < kProcesses; ++i) {
+    const Process& p = processes_[static_cast<std::size_t>(i)];
+    if (p.open && p.connection == connection) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+void World::act() {
+  for (const Roster::Action& action : roster_.take_actions()) {
+    if (const auto* send = std::get_if<Roster::Send>(&action)) {
+      const int slot = slot_of(send->to);
+      Process* p = slot < 0 ? nullptr : &processes_[static_cast<std::size_t>(slot)];
+      if (p != nullptr && !p->dead) {
+        p->down.emplace_back(send->notice);
+      }
+    } else if (const auto* close = std::get_if<Roster::Close>(&action)) {
+      const int slot = slot_of(close->connection);
+      if (slot >= 0) {
+        Process& p = processes_[static_cast<std::size_t>(slot)];
+        p.open = false;
+        if (!p.dead) {
+          p.down.emplace_back(Closed{close->why.code()});
+        }
+      }
+    } else if (const auto* form = std::get_if<Roster::Form>(&action)) {
+      on_form(*form);
+    } else {
+      expect(!end_, "the job ends twice");
+      end_ = std::get<Roster::End>(action).why;
+    }
+  }
+}
+
+void World::on_form(const Roster::Form& form) {
+  expect(form.epoch.value == epochs_.size() + 1, "V2: the number of an epoch does not grow by one");
+  expect(!end_, "an epoch forms after the end of the job");
+  expect(static_cast<int>(form.members.size()) >= options_.min, "an epoch has too few members");
+  EpochRecord epoch;
+  for (const Connection member : form.members) {
+    const int slot = slot_of(member);
+    if (slot < 0) {
+      expect(false, "V2: an epoch has a member that the hub has lost");
+      continue;
+    }
+    Place& place = epoch.places.at(static_cast<std::size_t>(slot));
+    expect(!std::exchange(place.member, true), "V2: a process is a member twice");
+    if (member == form.members.front()) {
+      const Process& p = processes_[static_cast<std::size_t>(slot)];
+      epoch.log = p.log;
+      expect(p.has_state || form.epoch == Epoch(1), "V7: rank 0 has no state");
+    }
+  }
+  expect(begins_with(epoch.log, job_log_), "V1: a committed step is lost");
+  job_log_ = epoch.log;
+  epochs_.push_back(std::move(epoch));
+}
+
+// ---- checks ----
+
+std::string World::check_end() const {
+  if (!end_) {
+    return "V6: the job hangs";
+  }
+  const auto whole = std::ranges::count_if(processes_, [](const Process& p) { return !p.hit; });
+  if (end_->code() != Code::kShutdown) {
+    const bool state_lives = std::ranges::any_of(processes_, [](const Process& p) { return !p.hit && p.has_state; });
+    return whole < options_.min || !state_lives
+               ? ""
+               : "V6: the job ends although enough processes live: " + end_->to_string();
+  }
+  for (std::size_t slot = 0; slot < processes_.size(); ++slot) {
+    const Process& p = processes_[slot];
+    const std::string name = "process " + std::to_string(slot);
+    if (!p.dead && p.mode != Mode::kEnded) {
+      return "V6: " + name + " hangs";
+    }
+    // Members that no fault has hit are equal, because each of them has all steps of the last epoch.
+    const bool member = !epochs_.empty() && epochs_.back().places[slot].member;
+    if (member && !p.hit && (p.log.size() != steps_ || !begins_with(p.log, job_log_))) {
+      return "V1: " + name + " has not committed all steps";
+    }
+    for (std::size_t step = job_log_.size(); member && !p.hit && step < p.log.size(); ++step) {
+      if (p.log[step] != epochs_.size()) {
+        return "V3: " + name + " has committed a step in an earlier epoch than the others";
+      }
+    }
+  }
+  return "";
+}
+
+// Returns whether some process may still exchange something with others in this epoch.
+bool World::in_use(std::uint32_t epoch) const {
+  return std::ranges::any_of(processes_, [&](const Process& p) {
+    return (p.mode == Mode::kRunning && p.epoch == epoch) || std::ranges::any_of(p.down, [&](const Down& down) {
+             const auto* notice = std::get_if<RosterNotice>(&down);
+             const auto* formed = notice == nullptr ? nullptr : std::get_if<EpochFormed>(notice);
+             return formed != nullptr && formed->epoch == Epoch(epoch);
+           });
+  });
+}
+
+std::string World::key() const {
+  std::string text = roster_.describe() + (end_ ? code_name(end_->code()).data() : "") + "\n";
+  const auto number = [&text](std::uint64_t n) { text += static_cast<char>('0' + n); };
+  const auto message = [&text](const std::vector<std::byte>& bytes) {
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  for (const Process& p : processes_) {
+    const bool flags[] = {p.dead, p.hit, p.open, p.complete, p.has_state};
+    text += "p";
+    std::ranges::for_each(flags, number);
+    if (p.dead && p.up.empty()) {
+      continue;
+    }
+    number(static_cast<std::uint64_t>(p.mode));
+    number(p.epoch);
+    number(p.base_change);
+    number(p.change);
+    text += "l";
+    std::ranges::for_each(p.log, number);
+    for (const Up& up : p.up) {
+      const auto* report = std::get_if<RosterReport>(&up);
+      text += report == nullptr ? "L" : "R";
+      message(report == nullptr ? std::vector<std::byte>() : encode(*report));
+    }
+    for (const Down& down : p.down) {
+      const auto* notice = std::get_if<RosterNotice>(&down);
+      text += notice == nullptr ? "C" : "N";
+      number(notice == nullptr ? static_cast<std::uint64_t>(std::get<Closed>(down).why) : notice->index());
+      message(notice == nullptr ? std::vector<std::byte>() : encode(*notice));
+    }
+  }
+  for (std::uint32_t epoch = 1; epoch <= epochs_.size(); ++epoch) {
+    if (!in_use(epoch)) {
+      continue;
+    }
+    text += "e";
+    for (const Place& place : record(epoch).places) {
+      number(static_cast<std::uint64_t>(place.member));
+      number(place.begun);
+      std::ranges::for_each(place.complete, number);
+    }
+  }
+  return text;
+}
+
+}  // namespace sirtaki::control
