@@ -69,20 +69,13 @@ Status Job::start_hub() {
                                     [](const Placement& placement) { return placement.local; });
   // With an address from the user, ranks may run in other network namespaces, which loopback does not reach.
   const bool loopback = one_host && plan_.options.rendezvous_address.empty();
-  hub::CoordinatorServerOptions options;
+  hub::CoordinatorServerOptions options = hub::coordinator_options(config);
   options.server.bind_address = loopback ? "127.0.0.1" : "::";
   options.server.port_first = config.job.port_range.first;
   options.server.port_last = config.job.port_range.last;
   options.server.secret = secret_;
   options.server.size = plan_.size;
-  options.server.join_timeout = config.control.join_timeout;
-  options.server.heartbeat_interval = config.control.heartbeat_interval;
-  options.server.heartbeat_timeout = config.control.heartbeat_timeout;
   options.server.exit_report_wait = rendezvous::kExitReportWait;
-  options.stall_warn = config.control.stall_warn;
-  options.stall_fail = config.control.stall_fail;
-  options.stuck_after = config.control.stuck_after;
-  options.coordinator.names = static_cast<std::size_t>(config.control.names);
   options.coordinator.joined_only_reduce = plan_.options.horovod;
   hub::CoordinatorServerEvents events;
   events.on_epoch = [this](const rendezvous::Membership&) { asio::post(io_, [this] { verdict_.left_first.reset(); }); };

@@ -116,6 +116,11 @@ Status DefaultSession::shutdown() {
   return {};
 }
 
+Status DefaultSession::regroup() {
+  SRT_TRY(need().status());
+  return {Code::kUnsupported, "this job is not elastic, so it ends when a rank is lost; set elastic.min"};
+}
+
 Status DefaultSession::host(int size, const std::string& bind_address, std::uint16_t& port, std::string& secret_hex) {
   if (forked_.load(std::memory_order_relaxed)) {
     return not_initialized(true);

@@ -52,6 +52,8 @@ class DefaultSession {
 
   Status init(const InitRequest& request);
   Status shutdown();
+  // Implements sirtaki_regroup().
+  Status regroup();
   // Implements sirtaki_host().
   Status host(int size, const std::string& bind_address, std::uint16_t& port, std::string& secret_hex);
 

@@ -30,6 +30,7 @@ static_assert(static_cast<int>(Code::kBug) == SIRTAKI_BUG);
 static_assert(static_cast<int>(Code::kUnavailable) == SIRTAKI_UNAVAILABLE);
 static_assert(static_cast<int>(Code::kStuck) == SIRTAKI_STUCK);
 static_assert(static_cast<int>(Code::kNonFinite) == SIRTAKI_NON_FINITE);
+static_assert(static_cast<int>(Code::kRanksChanged) == SIRTAKI_RANKS_CHANGED);
 
 }  // namespace
 

@@ -15,18 +15,6 @@ constexpr const char* kSecretFix =
     "write one with mode 0600 where every host can read it, (umask 077; openssl rand -hex 32 > ~/.sirtaki_secret), and "
     "set SIRTAKI_JOB_SECRET_FILE to its path; or start the job with sirtakirun";
 
-hub::CoordinatorServerOptions hub_options(const Config& config) {
-  hub::CoordinatorServerOptions options;
-  options.server.join_timeout = config.control.join_timeout;
-  options.server.heartbeat_interval = config.control.heartbeat_interval;
-  options.server.heartbeat_timeout = config.control.heartbeat_timeout;
-  options.stall_warn = config.control.stall_warn;
-  options.stall_fail = config.control.stall_fail;
-  options.stuck_after = config.control.stuck_after;
-  options.coordinator.names = static_cast<std::size_t>(config.control.names);
-  return options;
-}
-
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
@@ -78,7 +66,7 @@ Status MeetingPoint::host(int size, const std::string& bind_address, PortRange p
   if (!secret_.is_set()) {
     SRT_ASSIGN(secret_, rendezvous::Secret::generate());
   }
-  hub::CoordinatorServerOptions options = hub_options(config);
+  hub::CoordinatorServerOptions options = hub::coordinator_options(config);
   options.server.bind_address = bind_address;
   options.server.port_first = ports.first;
   options.server.port_last = ports.last;

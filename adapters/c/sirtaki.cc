@@ -172,6 +172,10 @@ sirtaki_status sirtaki_shutdown(void) {
   return guarded([] { return DefaultSession::instance().shutdown(); });
 }
 
+sirtaki_status sirtaki_regroup(void) {
+  return guarded([] { return DefaultSession::instance().regroup(); });
+}
+
 int sirtaki_is_initialized(void) {
   return ask([](const Active&) { return 1; }) == 1 ? 1 : 0;
 }

@@ -32,6 +32,8 @@ std::string_view code_name(Code code) {
       return "stuck";
     case Code::kNonFinite:
       return "not finite";
+    case Code::kRanksChanged:
+      return "ranks changed";
   }
   return "unknown";
 }

@@ -31,6 +31,7 @@ enum class Code : std::uint8_t {
   kUnavailable = 11,     // an address, a file or a port that cannot be reached or opened
   kStuck = 12,           // every rank waits for an operation that another will never submit
   kNonFinite = 13,       // a gradient holds NaN or infinity, and the options do not let it pass
+  kRanksChanged = 14,    // a rank is lost and the others go on: this epoch has ended, and the next one can be opened
 };
 
 // Returns "mismatch", "peer lost", ... in lower case, for messages.

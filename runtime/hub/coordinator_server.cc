@@ -300,6 +300,21 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
 
 }  // namespace
 
+CoordinatorServerOptions coordinator_options(const Config& config) {
+  CoordinatorServerOptions options;
+  const Heartbeats heartbeats = heartbeats_of(config);
+  options.server.join_timeout = config.control.join_timeout;
+  options.server.heartbeat_interval = heartbeats.interval;
+  options.server.heartbeat_timeout = heartbeats.timeout;
+  options.stall_warn = config.control.stall_warn;
+  options.stall_fail = config.control.stall_fail;
+  options.stuck_after = config.control.stuck_after;
+  options.coordinator.names = static_cast<std::size_t>(config.control.names);
+  options.elastic_min = config.elastic.min;
+  options.regroup_timeout = config.elastic.timeout;
+  return options;
+}
+
 Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::start(CoordinatorServerOptions options,
                                                                     CoordinatorServerEvents events) {
   auto hub = std::make_unique<CoordinatorServerImpl>(std::move(options), std::move(events));

@@ -1,6 +1,9 @@
 // CoordinatorServer: the coordinator of a job, a rendezvous Server with the agreement state machine
 // (control/coordinator.h) on one control thread.
 //
+// Elastic jobs (option elastic.min): the loss of a rank ends the epoch, the survivors get kRanksChanged and form the next
+// one with new ranks. Ranks in this interface are then slots: the ranks with which the processes were started.
+//
 // Owned by: the launcher, or the process of rank 0 if another launcher started the ranks. Steady-state training does
 // not depend on its state, but ranks that lose their coordinator end with an error that says so.
 #pragma once
@@ -8,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "runtime/base/config/config.h"
 #include "runtime/base/task.h"
 #include "runtime/base/types.h"
 #include "runtime/control/coordinator.h"
@@ -15,12 +19,26 @@
 
 namespace sirtaki::hub {
 
+// The loss of a rank that the others survive.
+struct Survived {
+  Rank slot = -1;     // rank with which the lost process was started
+  Status cause;       // names the rank in its last epoch, host, process and reason
+  Epoch next;         // number of the epoch that the survivors will form
+  int remaining = 0;  // number of survivors
+};
+
 // Events that the owner may report to the user. Called on the control thread; must not block.
 struct CoordinatorServerEvents {
   MoveFunction<void(const rendezvous::Membership&)> on_epoch;
   MoveFunction<void(Rank, const Status&)> on_lost;
   MoveFunction<void(Rank)> on_left;                   // the rank has left in order
   MoveFunction<void(const std::string&)> on_warning;  // one line for the log, such as a stall report
+  // Only in elastic jobs, where on_lost is not called. After a loss, also that of a rank that never joined, either
+  // on_survived is called, and the other ranks must be left alone, or on_over, and none of them can go on.
+  MoveFunction<void(const Survived&)> on_survived;
+  // The job is over; called once. kShutdown: the program has come to its end on some rank, and no rank runs in an epoch
+  // any more. Else the reason for which no epoch can form, such as too few ranks.
+  MoveFunction<void(const Status& why)> on_over;
 };
 
 struct CoordinatorServerOptions {
@@ -29,7 +47,12 @@ struct CoordinatorServerOptions {
   Duration stall_fail = std::chrono::minutes(30);  // then give the operation up
   Duration stuck_after = std::chrono::seconds(1);  // a deadlock that lasts so long is an error on all ranks
   control::CoordinatorOptions coordinator;
+  int elastic_min = 0;                                   // fewest members of an epoch; 0: the job is not elastic
+  Duration regroup_timeout = std::chrono::seconds(600);  // time that survivors wait for each other
 };
+
+// Returns the choices of the options of a job. Address, secret, size and exit_report_wait of the server are left open.
+CoordinatorServerOptions coordinator_options(const Config& config);
 
 class CoordinatorServer {
  public:
@@ -40,7 +63,8 @@ class CoordinatorServer {
   virtual ~CoordinatorServer() = default;
 
   virtual std::uint16_t port() const = 0;
-  // Reports the end of the process of a rank, see rendezvous::Server::report_exit(). Any thread.
+  // Reports the end of the process of a rank, see rendezvous::Server::report_exit(). In an elastic job nothing follows
+  // if the rank has left in order; else on_survived or on_over. Any thread.
   virtual void report_exit(Rank rank, std::string what) = 0;
   // Waits at most `grace` until no member is connected; returns true if none is. Any thread.
   virtual bool drain(Duration grace) = 0;

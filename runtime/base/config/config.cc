@@ -283,6 +283,13 @@ Status validate(const Config& config) {
   return {};
 }
 
+Heartbeats heartbeats_of(const Config& config) {
+  if (config.elastic.min > 0) {
+    return {config.elastic.silence / 6, config.elastic.silence};
+  }
+  return {config.control.heartbeat_interval, config.control.heartbeat_timeout};
+}
+
 std::vector<std::pair<std::string, std::string>> agreed_options(const Config& config) {
   std::vector<std::pair<std::string, std::string>> agreed;
   for (const OptionInfo& option : option_table()) {

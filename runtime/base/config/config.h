@@ -96,6 +96,13 @@ std::string get_option(const OptionInfo& option, const Config& config);
 // Returns an error for options that contradict each other, with their sources.
 Status validate(const Config& config);
 
+// Returns the rhythm of heartbeats on control connections, which elastic jobs set with elastic.silence.
+struct Heartbeats {
+  Duration interval{};
+  Duration timeout{};
+};
+Heartbeats heartbeats_of(const Config& config);
+
 // Returns name and canonical value of every kAgreed option, in table order.
 std::vector<std::pair<std::string, std::string>> agreed_options(const Config& config);
 // Returns [{"name", "value", "source", "default", "type", "accepted", "help", "env", "cli", "alias", "agreed",

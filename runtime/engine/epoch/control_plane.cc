@@ -97,8 +97,9 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
     options_.secret = secret;
     options_.connect_timeout = config.control.connect_timeout;
     options_.join_timeout = config.control.join_timeout + config.control.connect_timeout;
-    options_.heartbeat_interval = config.control.heartbeat_interval;
-    options_.heartbeat_timeout = config.control.heartbeat_timeout;
+    const Heartbeats heartbeats = heartbeats_of(config);
+    options_.heartbeat_interval = heartbeats.interval;
+    options_.heartbeat_timeout = heartbeats.timeout;
     grace_ = config.control.shutdown_grace;
     ports_ = config.job.port_range;
   }

@@ -55,7 +55,7 @@ TEST(Status, FirstErrorWins) {
 
 TEST(Status, EveryCodeHasItsOwnName) {
   std::set<std::string_view> names;
-  for (int code = 0; code <= static_cast<int>(Code::kNonFinite); ++code) {
+  for (int code = 0; code <= static_cast<int>(Code::kRanksChanged); ++code) {
     EXPECT_TRUE(names.insert(code_name(static_cast<Code>(code))).second) << code;
   }
   EXPECT_FALSE(names.contains("unknown"));
