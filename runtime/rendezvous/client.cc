@@ -23,10 +23,14 @@ namespace {
 struct Outcome {
   std::mutex mutex;
   std::condition_variable changed;
-  std::optional<Result<Membership>> joined;
+  std::optional<Result<Seat>> joined;
   bool over = false;  // the connection is closed or has ended
 
-  void set_joined(Result<Membership> result) {
+  void begin() {
+    const std::lock_guard lock(mutex);
+    joined.reset();
+  }
+  void set_joined(Result<Seat> result) {
     const std::lock_guard lock(mutex);
     if (!joined) {
       joined.emplace(std::move(result));
@@ -65,7 +69,8 @@ class Client::Core final : public LinkHandler, public std::enable_shared_from_th
  private:
   enum class State { kOpen, kJoining, kMember, kLeaving, kOver };
 
-  void on_joined(ConstBytes payload);
+  Result<Seat> seat_of(Result<Membership> membership) const;
+  void on_joined(Result<Seat> seat);
   void on_rejected(ConstBytes payload);
   void on_ping(ConstBytes payload);
   void on_lost(ConstBytes payload);
@@ -83,6 +88,7 @@ class Client::Core final : public LinkHandler, public std::enable_shared_from_th
   std::shared_ptr<Link> link_;
   State state_ = State::kOpen;
   Rank rank_ = -1;
+  Status cause_;  // of the end of the connection
   TimerId watch_;
   TimePoint watch_due_;
   TimePoint awake_since_;
@@ -125,10 +131,13 @@ void Client::Core::on_watch() {
 }
 
 void Client::Core::join(const JoinRequest& request) {
-  if (state_ == State::kOpen) {
+  outcome.begin();
+  if (state_ == State::kOpen || state_ == State::kMember) {
     state_ = State::kJoining;
-    rank_ = request.rank;
+    rank_ = rank_ < 0 ? request.rank : rank_;
     link_->send(FrameType::kJoin, encode(request));
+  } else if (state_ == State::kOver) {
+    outcome.set_joined(cause_.ok() ? Status(Code::kShutdown, "the connection is closed") : cause_);
   }
 }
 
@@ -161,7 +170,9 @@ void Client::Core::on_frame(const Frame& frame) {
     case FrameType::kPing:
       return on_ping(frame.payload);
     case FrameType::kJoined:
-      return on_joined(frame.payload);
+      return on_joined(seat_of(decode_membership(frame.payload)));
+    case FrameType::kSeat:
+      return on_joined(decode_seat(frame.payload));
     case FrameType::kRejected:
       return on_rejected(frame.payload);
     case FrameType::kLeaveOk:
@@ -197,16 +208,22 @@ void Client::Core::on_ping(ConstBytes payload) {
   link_->send(FrameType::kPong, std::as_bytes(std::span(pong)));
 }
 
-void Client::Core::on_joined(ConstBytes payload) {
+// Ranks of a job that is not elastic keep the rank of their request.
+Result<Seat> Client::Core::seat_of(Result<Membership> membership) const {
+  SRT_TRY(membership.status());
+  return Seat{rank_, *std::move(membership)};
+}
+
+void Client::Core::on_joined(Result<Seat> seat) {
   if (state_ == State::kLeaving) {
     return;  // leave() was called before the answer of the server
   }
-  auto membership = decode_membership(payload);
-  if (state_ != State::kJoining || !membership || rank_ >= membership->size()) {
+  if (state_ != State::kJoining || !seat || seat->rank >= seat->membership.size()) {
     return broke_protocol();
   }
   state_ = State::kMember;
-  outcome.set_joined(std::move(membership));
+  rank_ = seat->rank;
+  outcome.set_joined(std::move(seat));
 }
 
 void Client::Core::on_rejected(ConstBytes payload) {
@@ -254,6 +271,7 @@ void Client::Core::end(const Status& cause) {
     return;
   }
   close();
+  cause_ = cause;
   outcome.set_joined(cause);
   if (before == State::kMember) {
     handler_.on_disconnected(cause);
@@ -280,7 +298,7 @@ void Client::close() {
   }
 }
 
-Result<Membership> Client::wait_for_join() {
+Result<Seat> Client::wait_for_join() {
   Outcome& outcome = core_->outcome;
   const TimePoint deadline = loop_.now() + std::min(options_.join_timeout, kLongestTimeout);
   std::unique_lock lock(outcome.mutex);
@@ -306,14 +324,16 @@ Result<Membership> Client::join(const JoinRequest& request) {
   if (!loop_.run_sync([&] { core_->join(request); })) {
     return Status(Code::kShutdown, "the loop has been stopped");
   }
-  Result<Membership> result = wait_for_join();
+  Result<Seat> result = wait_for_join();
   if (!result) {
     if (result.status().code() == Code::kAborted || result.status().code() == Code::kTimeout) {
       leave(kCancelSlice);
     }
     close();
+    return result.status();
   }
-  return result;
+  rank_ = result->rank;
+  return std::move(result->membership);
 }
 
 void Client::send(FrameType type, std::vector<std::byte> message) {

@@ -2,7 +2,8 @@
 // heartbeat.
 //
 // Owned by: Session. Wakes up at most 10 times a second when idle. A client takes part in one epoch; make a new one,
-// which is cheap, for the next. If a client is destroyed before leave(), the other ranks take this rank for lost.
+// which is cheap, for the next. Only in elastic jobs it serves for all epochs of its process. If a client is destroyed
+// before leave(), the other ranks take this rank for lost.
 #pragma once
 
 #include <atomic>
@@ -60,9 +61,13 @@ class Client {
 
   // Returns the local address of the connection. It routes to the server, hence it is the default for data endpoints.
   std::string local_address() const { return local_address_; }
-  // Joins the next epoch; blocks until it has formed or failed. Callbacks may run before it returns. Call it once;
-  // after a failure no callback runs, and the client can only be destroyed. Any thread but the loop thread.
+  // Joins the next epoch; blocks until it has formed or failed. Callbacks may run before it returns. Call it once; in
+  // an elastic job call it again for each epoch. After a failure no callback runs, and the client can only be
+  // destroyed; after a loss of the connection it returns the cause. Any thread but the loop thread.
   Result<Membership> join(const JoinRequest& request);
+  // Returns the rank in the epoch that join() has returned: in an elastic job the choice of the server, else that of
+  // the request.
+  Rank rank() const { return rank_; }
   // Queues a message of at most kMaxMessage bytes (frame.h), in order. Drops it before join() has succeeded, and after
   // the connection has ended, which on_disconnected() reports. Any thread.
   void send(std::vector<std::byte> message) { send(FrameType::kMessage, std::move(message)); }
@@ -82,13 +87,14 @@ class Client {
   Status start(Dialed dialed);
   void send(FrameType type, std::vector<std::byte> message);
   void close();
-  Result<Membership> wait_for_join();
+  Result<Seat> wait_for_join();
 
   AsioLoop& loop_;
   const ClientOptions options_;
   const std::shared_ptr<Core> core_;
   MoveFunction<bool()> cancelled_;
   std::string local_address_;
+  Rank rank_ = -1;
   std::atomic<std::uint64_t> sent_{0};
 };
 

@@ -138,13 +138,31 @@ Status JoinRound::agreement() const {
   return {};
 }
 
+Status JoinRound::agrees(const JoinRequest& request) const {
+  JoinRound both(size_);
+  if (!requests_.empty()) {
+    both.add(requests_.begin()->second);
+  }
+  both.add(request);
+  return both.agreement();
+}
+
 Membership JoinRound::form(Epoch epoch) const {
+  std::vector<Rank> all;
+  for (const auto& [rank, request] : requests_) {
+    all.push_back(rank);
+  }
+  return form(epoch, all);
+}
+
+Membership JoinRound::form(Epoch epoch, const std::vector<Rank>& chosen) const {
   Membership membership;
   membership.epoch = epoch;
-  for (const auto& [rank, request] : requests_) {
+  for (const Rank rank : chosen) {
+    const JoinRequest& request = requests_.at(rank);
     membership.fanout = request.fanout;  // equal on all ranks, since it is an agreed option
-    membership.members.push_back(
-        {rank, request.hostname, request.host_id, request.pid, request.data_endpoints, request.relay_endpoints});
+    membership.members.push_back({membership.size(), request.hostname, request.host_id, request.pid,
+                                  request.data_endpoints, request.relay_endpoints});
   }
   return membership;
 }

@@ -32,8 +32,12 @@ class JoinRound {
   std::vector<Rank> absent() const;
   // Compares versions and agreed options of the waiting ranks. kMismatch names the option, the ranks and the values.
   Status agreement() const;
+  // Compares a request with those that wait, which agree. kMismatch as in agreement().
+  Status agrees(const JoinRequest& request) const;
   // Returns the membership of the waiting ranks, sorted by rank.
   Membership form(Epoch epoch) const;
+  // Returns the membership of some of the waiting ranks, which get the ranks 0, 1, ... in this order.
+  Membership form(Epoch epoch, const std::vector<Rank>& chosen) const;
 
  private:
   int size_;

@@ -83,18 +83,29 @@ ServerImpl::~ServerImpl() {
   }
 }
 
-Peer* ServerImpl::find(Rank rank) const {
-  if (rank < 0 || rank >= options_.size) {
+Peer* ServerImpl::find(Rank slot) const {
+  if (options_.elastic) {
+    const auto found =
+        std::ranges::find_if(peers_, [slot](const auto& entry) { return entry.first->slot == slot && slot >= 0; });
+    return found == peers_.end() ? nullptr : found->first;
+  }
+  if (slot < 0 || slot >= options_.size) {
     return nullptr;
   }
-  const auto at = static_cast<std::size_t>(rank);
+  const auto at = static_cast<std::size_t>(slot);
   return members_[at] != nullptr ? members_[at] : waiting_[at];
+}
+
+// Returns null for a rank that is gone, and in elastic jobs for one that the epoch does not have.
+Peer* ServerImpl::member(Rank rank) const {
+  const auto at = static_cast<std::size_t>(rank);
+  return at < members_.size() ? members_[at] : nullptr;
 }
 
 void ServerImpl::send(FrameType type, Rank to, ConstBytes message) {
   SRT_IN_LOOP(loop_);
   SRT_CHECK(to >= 0 && to < options_.size);
-  if (Peer* peer = members_[static_cast<std::size_t>(to)]; peer != nullptr) {
+  if (Peer* peer = member(to); peer != nullptr) {
     peer->link->send(type, message);
   }
 }
@@ -102,7 +113,7 @@ void ServerImpl::send(FrameType type, Rank to, ConstBytes message) {
 Duration ServerImpl::clock_offset(Rank rank) const {
   SRT_IN_LOOP(loop_);
   SRT_CHECK(rank >= 0 && rank < options_.size);
-  const Peer* peer = members_[static_cast<std::size_t>(rank)];
+  const Peer* peer = member(rank);
   return peer == nullptr ? Duration::zero() : peer->clock.offset();
 }
 
@@ -110,6 +121,7 @@ void ServerImpl::on_guest(Guest guest) {
   set_control_options(guest.socket.native_handle(), options_.heartbeat_timeout);
   auto owned = std::make_unique<Peer>(*this, std::move(guest.address));
   Peer& peer = *owned;
+  peer.id = PeerId(next_peer_++);
   peer.link = std::make_shared<Link>(loop_, std::move(guest.socket), peer);
   const bool first = peers_.empty();
   peers_.emplace(&peer, std::move(owned));
@@ -133,10 +145,16 @@ void ServerImpl::on_frame(Peer& peer, const Frame& frame) {
       if (peer.state == Peer::State::kMember) {
         return handler_.on_message(peer.rank, frame.payload);
       }
+      if (peer.state == Peer::State::kIdle) {
+        return;  // sent before it knew that the epoch has ended
+      }
       break;
     case FrameType::kTree:
       if (peer.state == Peer::State::kMember) {
         return handler_.on_tree(peer.rank, frame.payload);
+      }
+      if (peer.state == Peer::State::kIdle) {
+        return;
       }
       break;
     case FrameType::kLeave:
@@ -222,7 +240,7 @@ void ServerImpl::on_end(Peer& peer, const Status& cause) {
   if (peer.state == Peer::State::kGuest) {
     return conclude(peer, cause);
   }
-  const auto exit = exits_.find(peer.rank);
+  const auto exit = exits_.find(peer.slot);
   if (exit != exits_.end()) {
     return conclude(peer, {Code::kPeerLost, peer.text() + " ended: " + exit->second, {peer.rank, ""}});
   }
@@ -244,13 +262,18 @@ void ServerImpl::report_exit(Rank rank, const std::string& what) {
   }
   exits_[rank] = what;
   Peer* peer = find(rank);
+  if (peer == nullptr && options_.elastic) {
+    const std::string who = "rank " + std::to_string(rank);
+    return handler_.on_absent(rank,
+                              {Code::kPeerLost, who + " cannot join, its process has ended: " + what, {rank, ""}});
+  }
   if (peer == nullptr) {
     if (!round_.is_empty() && !in_epoch_) {
       fail_round(exited_rank());
     }
     return;
   }
-  const Status cause(Code::kPeerLost, peer->text() + " ended: " + what, {rank, ""});
+  const Status cause(Code::kPeerLost, peer->text() + " ended: " + what, {peer->rank, ""});
   if (peer->ended) {
     return conclude(*peer, cause);
   }
@@ -263,8 +286,12 @@ void ServerImpl::conclude(Peer& peer, const Status& cause) {
   const Peer::State before = peer.state;
   const Rank rank = peer.rank;
   const bool announced = peer.announced;
+  const PeerId id = peer.id;
   peer.link->send(FrameType::kLost, encode_lost(rank, cause));  // received if the peer is alive, or resumes in time
   forget(peer);
+  if (options_.elastic) {
+    return before == Peer::State::kGuest ? void() : handler_.on_gone(id, cause);
+  }
   if (before == Peer::State::kMember && announced) {
     // The other members have the notice of its leave and do not wait for it, so its end is no loss.
     handler_.on_warning("after it had left: " + std::string(cause.text()));
@@ -281,7 +308,10 @@ void ServerImpl::conclude(Peer& peer, const Status& cause) {
 void ServerImpl::forget(Peer& peer) {
   loop_.cancel(peer.verdict);
   peer.link->finish();
-  if (peer.state == Peer::State::kMember) {
+  if (options_.elastic) {
+    leave_seat(peer);
+    round_.remove(peer.slot);
+  } else if (peer.state == Peer::State::kMember) {
     members_[static_cast<std::size_t>(peer.rank)] = nullptr;
     --alive_;
   } else if (peer.state == Peer::State::kWaiting) {

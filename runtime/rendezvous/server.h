@@ -13,6 +13,11 @@
 // join earlier wait, within the join timeout. A failed attempt is over when all its ranks have received the error, or
 // when one of them joins again.
 //
+// Elastic jobs (ServerOptions::elastic): a connection lasts for the life of its process, over several epochs, and the
+// handler decides which peers form an epoch and when it ends. The server keeps authentication, heartbeats and losses. A
+// peer that does not fit to those that came before is refused alone. Ranks change from epoch to epoch; the rank with
+// which a process was started is its slot.
+//
 // Losses: a member is lost if its connection ends without leave(), or if nothing was received from it for the heartbeat
 // timeout. Members are notified of a loss or a leave before the handler is; leaves within 20 ms share one notice.
 #pragma once
@@ -30,6 +35,9 @@
 
 namespace sirtaki::rendezvous {
 
+// One connection of an elastic job; numbers are never used again.
+using PeerId = Id<struct PeerIdTag, std::uint64_t>;
+
 // Called on the loop of the server.
 class ServerHandler {
  public:
@@ -42,6 +50,16 @@ class ServerHandler {
   virtual void on_left(Rank rank) = 0;                       // after leave()
   virtual void on_lost(Rank rank, const Status& cause) = 0;  // the rank died, is silent, or broke the protocol
   virtual void on_epoch_end() = 0;                           // every member has left or is lost
+  // ---- elastic jobs only, where on_lost() and on_epoch() are not called ----
+  // A process waits for the next epoch, for the first time or again.
+  virtual void on_waiting(PeerId peer, Rank slot) { static_cast<void>(peer), static_cast<void>(slot); }
+  // A process has left in order; `at_end`: not while it waited for an epoch. on_left() comes, too, for a member.
+  virtual void on_quit(PeerId peer, bool at_end) { static_cast<void>(peer), static_cast<void>(at_end); }
+  // A process is lost. The epoch goes on until the handler ends it.
+  virtual void on_gone(PeerId peer, const Status& cause) { static_cast<void>(peer), static_cast<void>(cause); }
+  // The process of a slot has ended that is not connected.
+  virtual void on_absent(Rank slot, const Status& cause) { static_cast<void>(slot), static_cast<void>(cause); }
+  // ----
   // Gives a line for the log: refused connections (at a limited rate), failed attempts to form an epoch.
   virtual void on_warning(const std::string& line) { static_cast<void>(line); }
 };
@@ -51,7 +69,8 @@ struct ServerOptions {
   std::uint16_t port_first = 0;            // 0: any free port; else the first free one in [port_first, port_last]
   std::uint16_t port_last = 0;
   Secret secret;
-  int size = 0;  // number of ranks of the job
+  int size = 0;          // number of ranks of the job; in an elastic one, at its start
+  bool elastic = false;  // the handler forms the epochs; join_timeout has no effect
   Duration handshake_timeout = std::chrono::seconds(5);
   Duration join_timeout = std::chrono::seconds(60);  // from the first join to the last; the error names absent ranks
   Duration heartbeat_interval = default_config().control.heartbeat_interval;
@@ -82,9 +101,18 @@ class Server {
   // connection ends, with or without a leave; the rank cannot be lost any more. Loop thread.
   virtual void announce_leave(Rank rank) = 0;
   // Reports that the process of a rank has ended, and the reason ("killed by signal 9 (Killed)"), which becomes part of
-  // the cause that all ranks see. A rank that is still connected counts as lost. Ranks that wait for this rank to join
-  // get an error at once. A new join of that rank revokes the report. Loop thread.
+  // the cause that all ranks see. In an elastic job `rank` is a slot. A rank that is still connected counts as lost.
+  // Ranks that wait for this rank to join get an error at once. A new join of that rank revokes the report. Loop
+  // thread.
   virtual void report_exit(Rank rank, const std::string& what) = 0;
+  // ---- elastic jobs only; loop thread ----
+  // Forms an epoch of peers that wait for it, indexed by rank, and tells them. Requires that no epoch runs.
+  virtual Membership form(Epoch epoch, const std::vector<PeerId>& peers) = 0;
+  // Ends the epoch, if one runs: its members get on_lost(`lost`, `why`), and nothing more until the next epoch.
+  virtual void end_epoch(Rank lost, const Status& why) = 0;
+  // Ends the connection of a peer that waits for an epoch, or gives another one up. on_gone() is not called.
+  virtual void dismiss(PeerId peer, const Status& why) = 0;
+  // ----
   // Returns the clock of a member minus the clock of the server, estimated from heartbeats. Loop thread.
   virtual Duration clock_offset(Rank rank) const = 0;
   // Returns the number of refused connections; for tests and --verbose. Any thread.

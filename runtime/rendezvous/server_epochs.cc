@@ -17,10 +17,13 @@ constexpr Duration kLeaveLinger = std::chrono::milliseconds(20);
 
 void ServerImpl::on_join(Peer& peer, ConstBytes payload) {
   auto request = decode_join_request(payload);
+  if (request && options_.elastic) {
+    return on_arrival(peer, *std::move(request));
+  }
   if (!request || peer.state != Peer::State::kGuest) {
     return broke_protocol(peer, request ? "it joined twice" : std::string(request.status().text()));
   }
-  peer.rank = request->rank;
+  peer.rank = peer.slot = request->rank;
   peer.hostname = request->hostname;
   peer.pid = request->pid;
   exits_.erase(peer.rank);
@@ -164,11 +167,16 @@ void ServerImpl::on_leave(Peer& peer) {
   const Rank rank = peer.rank;
   const std::string text = peer.text();
   const bool announced = peer.announced;
+  const PeerId id = peer.id;
   peer.link->send(FrameType::kLeaveOk, {});
   forget(peer);
   if (before == Peer::State::kMember) {
     member_left(rank, announced);
-  } else if (before == Peer::State::kWaiting) {
+  }
+  if (options_.elastic) {
+    return before == Peer::State::kGuest ? void() : handler_.on_quit(id, before != Peer::State::kWaiting);
+  }
+  if (before == Peer::State::kWaiting) {
     fail_round({Code::kPeerLost, text + " gave up before all ranks had joined", {rank, ""}});
     note_notified(rank);
   }
@@ -197,7 +205,7 @@ void ServerImpl::member_left(Rank rank, bool announced) {
 void ServerImpl::announce_leave(Rank rank) {
   SRT_IN_LOOP(loop_);
   SRT_CHECK(rank >= 0 && rank < options_.size);
-  Peer* peer = members_[static_cast<std::size_t>(rank)];
+  Peer* peer = member(rank);
   if (peer != nullptr && !std::exchange(peer->announced, true)) {
     departed_.push_back(rank);
     notify_departures_soon();
@@ -234,6 +242,9 @@ void ServerImpl::end_epoch_if_empty() {
   }
   in_epoch_ = false;
   handler_.on_epoch_end();
+  if (options_.elastic) {
+    return;
+  }
   if (const Status status = exited_rank(); !status.ok() && !round_.is_empty()) {
     return fail_round(status);
   }

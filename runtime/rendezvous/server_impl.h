@@ -1,5 +1,6 @@
-// ServerImpl: implementation of Server in server.cc (connections, heartbeats, losses) and server_epochs.cc (joining,
-// epochs). Threads: everything but the constructor runs on the loop thread.
+// ServerImpl: implementation of Server in server.cc (connections, heartbeats, losses), server_epochs.cc (joining,
+// epochs) and server_elastic.cc (the same for elastic jobs). Threads: everything but the constructor runs on the loop
+// thread.
 #pragma once
 
 #include <map>
@@ -20,7 +21,7 @@ class ServerImpl;
 
 // One authenticated connection.
 struct Peer final : LinkHandler {
-  enum class State { kGuest, kWaiting, kMember, kGone };
+  enum class State { kGuest, kWaiting, kMember, kIdle, kGone };  // kIdle: its epoch has ended (elastic jobs only)
 
   Peer(ServerImpl& owner, std::string from) : server(owner), address(std::move(from)) {}
   void on_frame(const Frame& frame) override;
@@ -31,7 +32,9 @@ struct Peer final : LinkHandler {
   std::string address;
   std::shared_ptr<Link> link;
   State state = State::kGuest;
-  Rank rank = -1;
+  PeerId id;
+  Rank rank = -1;  // in an elastic job, in the present or last epoch
+  Rank slot = -1;  // the first rank
   std::string hostname;
   std::int64_t pid = 0;
   ClockFilter clock;
@@ -51,6 +54,9 @@ class ServerImpl final : public Server, public GateHandler {
   void send_tree(Rank to, ConstBytes message) override { send(FrameType::kTree, to, message); }
   void announce_leave(Rank rank) override;
   void report_exit(Rank rank, const std::string& what) override;
+  Membership form(Epoch epoch, const std::vector<PeerId>& peers) override;
+  void end_epoch(Rank lost, const Status& why) override;
+  void dismiss(PeerId peer, const Status& why) override;
   Duration clock_offset(Rank rank) const override;
   std::uint64_t strangers() const override { return listener_->strangers(); }
 
@@ -72,7 +78,8 @@ class ServerImpl final : public Server, public GateHandler {
   void broke_protocol(Peer& peer, const std::string& what);
   void conclude(Peer& peer, const Status& cause);
   void forget(Peer& peer);
-  Peer* find(Rank rank) const;
+  Peer* find(Rank slot) const;
+  Peer* member(Rank rank) const;
 
   // server_epochs.cc
   void on_join(Peer& peer, ConstBytes payload);
@@ -92,11 +99,18 @@ class ServerImpl final : public Server, public GateHandler {
   void broadcast(FrameType type, ConstBytes payload);
   void end_epoch_if_empty();
 
+  // server_elastic.cc
+  void on_arrival(Peer& peer, JoinRequest request);
+  Status admit(const JoinRequest& request) const;
+  void leave_seat(Peer& peer);
+  Peer* find(PeerId id) const;
+
   AsioLoop& loop_;
   const ServerOptions options_;
   ServerHandler& handler_;
   std::unique_ptr<AuthListener> listener_;
   Peers peers_;
+  std::uint64_t next_peer_ = 1;
   TimerId tick_;
   TimePoint tick_due_;
   TimePoint awake_since_;  // last time at which this thread was found to have been stopped

@@ -1,4 +1,5 @@
-// The decoders of join requests, memberships and lost-rank notices: accepted bytes encode to the same bytes again.
+// The decoders of join requests, memberships, seats and lost-rank notices: accepted bytes encode to the same bytes
+// again.
 #include <algorithm>
 
 #include "runtime/base/check.h"
@@ -48,7 +49,8 @@ std::vector<Input> seeds() {
   membership.members = {
       {0, "a", "host-1", 1, {"x:1"}, {"r:1"}}, {1, "b", "host-2", 2, {}, {}}, {2, "c", "host-1", 3, {"y:2", "z"}, {}}};
   const Status status(Code::kPeerLost, "gone", {1, "layer1.weight"});
-  return {input_from(encode(request)), input_from(encode(membership)), input_from(encode_lost(1, status))};
+  return {input_from(encode(request)), input_from(encode(membership)), input_from(encode_lost(1, status)),
+          input_from(encode_seat(2, encode(membership)))};
 }
 
 }  // namespace sirtaki::fuzz
@@ -60,6 +62,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::check_same(bytes, rendezvous::encode(*request));
   }
   fuzz::check_membership(bytes);
+  if (const auto seat = rendezvous::decode_seat(bytes); seat) {
+    SRT_CHECK(seat->rank >= 0 && seat->rank < seat->membership.size());
+    fuzz::check_same(bytes, rendezvous::encode_seat(seat->rank, rendezvous::encode(seat->membership)));
+  }
   if (const auto lost = rendezvous::decode_lost(bytes); lost && !lost->status.ok()) {
     fuzz::check_same(bytes, rendezvous::encode_lost(lost->rank, lost->status));
   }

@@ -20,6 +20,7 @@ std::optional<std::size_t> frame_cap(std::uint8_t type) {
     case FrameType::kJoin:
       return std::size_t{1} << 20;
     case FrameType::kJoined:
+    case FrameType::kSeat:
     case FrameType::kMessage:
       return kMaxMessage;
     case FrameType::kTree:

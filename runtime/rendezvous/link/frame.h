@@ -25,6 +25,7 @@ enum class FrameType : std::uint8_t {
   kPing = 9,      // server: i64 time of its clock
   kPong = 10,     // client: the time of the kPing, i64 time of its own clock
   kTree = 11,     // both ways: bytes of the handlers, on behalf of several ranks
+  kSeat = 12,     // server, instead of kJoined in an elastic job: i32 rank of the receiver, Membership
 };
 
 inline constexpr std::size_t kFrameHeader = 8;

@@ -152,4 +152,23 @@ Result<Membership> decode_membership(ConstBytes bytes) {
   return membership;
 }
 
+std::vector<std::byte> encode_seat(Rank rank, ConstBytes membership) {
+  WireWriter out;
+  out.put(static_cast<std::int32_t>(rank));
+  std::vector<std::byte> bytes = std::move(out).take();
+  bytes.insert(bytes.end(), membership.begin(), membership.end());
+  return bytes;
+}
+
+Result<Seat> decode_seat(ConstBytes bytes) {
+  WireReader in(bytes.first(std::min(bytes.size(), sizeof(std::int32_t))));
+  const Rank rank = in.get<std::int32_t>();
+  SRT_TRY(in.finish("a seat"));
+  SRT_ASSIGN(Membership membership, decode_membership(bytes.subspan(sizeof(std::int32_t))));
+  if (rank < 0 || rank >= membership.size()) {
+    return corrupt("a seat is outside of its membership");
+  }
+  return Seat{rank, std::move(membership)};
+}
+
 }  // namespace sirtaki::rendezvous

@@ -55,4 +55,14 @@ Result<JoinRequest> decode_join_request(ConstBytes bytes);
 std::vector<std::byte> encode(const Membership& membership);
 Result<Membership> decode_membership(ConstBytes bytes);
 
+// The place of the receiver in an epoch of an elastic job, where ranks change.
+struct Seat {
+  Rank rank = -1;
+  Membership membership;
+};
+// Takes the encoded membership, which is the same for all receivers.
+std::vector<std::byte> encode_seat(Rank rank, ConstBytes membership);
+// Returns a rank of the membership.
+Result<Seat> decode_seat(ConstBytes bytes);
+
 }  // namespace sirtaki::rendezvous
