@@ -10,6 +10,7 @@
 #include "runtime/control/bundle.h"
 #include "runtime/control/coordinator.h"
 #include "runtime/control/tree.h"
+#include "runtime/hub/elastic_hub.h"
 
 namespace sirtaki::hub {
 namespace {
@@ -43,7 +44,9 @@ class Presence {
 class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous::ServerHandler {
  public:
   CoordinatorServerImpl(CoordinatorServerOptions options, CoordinatorServerEvents events)
-      : options_(std::move(options)), events_(std::move(events)) {}
+      : options_(std::move(options)), events_(std::move(events)) {
+    options_.server.elastic = options_.elastic_min > 0;
+  }
 
   ~CoordinatorServerImpl() override {
     // Runs on the loop, because handlers of arriving messages read server_ there.
@@ -51,6 +54,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
       server_.reset();
       loop_.cancel(tick_);
       coordinator_.reset();
+      elastic_.reset();
     });
     // The first call waits until all posted trace records are written. trace_loop_ posts to loop_, so it stops first.
     trace_loop_.run_sync([] {});
@@ -59,6 +63,9 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
   }
 
   Status start() {
+    if (options_.server.elastic) {
+      SRT_TRY(start_elastic());
+    }
     auto server = rendezvous::Server::start(loop_, options_.server, *this);
     if (!server) {
       return server.status();
@@ -77,10 +84,53 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
   bool drain(Duration grace) override { return presence_.wait_empty(grace); }
 
  private:
+  // ---- elastic jobs ----
+
+  Status start_elastic() {
+    if (options_.elastic_min > options_.server.size) {
+      return invalid_argument("elastic.min is " + std::to_string(options_.elastic_min) + ", but the job has only " +
+                              std::to_string(options_.server.size) + " ranks");
+    }
+    control::RosterOptions roster;
+    roster.start = options_.server.size;
+    roster.min = options_.elastic_min;
+    roster.start_timeout = options_.server.join_timeout;
+    roster.regroup_timeout = options_.regroup_timeout;
+    ElasticHub::Events events;
+    events.formed = [this](const rendezvous::Membership& membership) { on_epoch(membership); };
+    events.ended = [this] { on_epoch_end(); };
+    events.survived = [this](const Survived& survived) {
+      if (events_.on_survived) {
+        events_.on_survived(survived);
+      }
+    };
+    events.over = [this](const Status& why) {
+      if (events_.on_over) {
+        events_.on_over(why);
+      }
+    };
+    elastic_ = std::make_unique<ElasticHub>(loop_, roster, std::move(events));
+    return {};
+  }
+
+  void on_waiting(rendezvous::PeerId peer, Rank slot) override {
+    elastic_->on_waiting(*server_, peer, slot);
+    presence_.set(elastic_->connected());
+  }
+  void on_quit(rendezvous::PeerId peer, bool at_end) override {
+    elastic_->on_quit(*server_, peer, at_end);
+    presence_.set(elastic_->connected());
+  }
+  void on_gone(rendezvous::PeerId peer, const Status& cause) override {
+    elastic_->on_gone(*server_, peer, cause);
+    presence_.set(elastic_->connected());
+  }
+  void on_absent(Rank slot, const Status& cause) override { elastic_->on_absent(*server_, slot, cause); }
+
   // ---- rendezvous ----
 
   void on_epoch(const rendezvous::Membership& membership) override {
-    presence_.set(membership.size());
+    presence_.set(elastic_ ? elastic_->connected() : membership.size());
     all_ = control::RankSet::range(0, membership.size());
     tops_ = control::plan_tree(membership.size(), membership.fanout);
     std::erase_if(tops_, [](const control::RelayPlace& place) { return place.parent >= 0; });
@@ -137,13 +187,15 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
   }
 
   void on_left(Rank rank) override {
-    presence_.decrement();
+    if (!elastic_) {
+      presence_.decrement();
+    }
     if (coordinator_) {
       coordinator_->on_left(rank, loop_.now());
       act();
     }
     if (events_.on_left) {
-      events_.on_left(rank);
+      events_.on_left(elastic_ ? elastic_->slot_of(rank) : rank);
     }
   }
 
@@ -161,7 +213,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
   void on_warning(const std::string& line) override { warn(line); }
 
   void on_epoch_end() override {
-    presence_.set(0);
+    presence_.set(elastic_ ? elastic_->connected() : 0);
     coordinator_.reset();
     close_trace();
     loop_.cancel(tick_);
@@ -288,6 +340,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
   CoordinatorServerEvents events_;
   Presence presence_;
   std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<ElasticHub> elastic_;    // null: the job is not elastic
   std::vector<control::RelayPlace> tops_;  // relays connected to this server; empty without a tree
   std::shared_ptr<TraceWriter> trace_;     // used on trace_loop_
   int trace_open_ = 0;

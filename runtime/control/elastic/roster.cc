@@ -156,6 +156,9 @@ void Roster::on_expected(int slot, bool expected, TimePoint now) {
 }
 
 void Roster::on_tick(TimePoint now) {
+  if (form_at_ && now >= *form_at_) {
+    form_at_.reset();  // or next_tick() would return it for as long as some program has not come
+  }
   settle(now);
 }
 

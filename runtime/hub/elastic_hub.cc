@@ -1,0 +1,164 @@
+#include "runtime/hub/elastic_hub.h"
+
+#include <utility>
+
+namespace sirtaki::hub {
+namespace {
+
+using control::Connection;
+using control::Roster;
+using rendezvous::PeerId;
+
+Connection connection_of(PeerId peer) {
+  return Connection(peer.value);
+}
+PeerId peer_of(Connection connection) {
+  return PeerId(connection.value);
+}
+
+}  // namespace
+
+ElasticHub::ElasticHub(Loop& loop, control::RosterOptions options, Events events)
+    : loop_(loop), roster_(options), events_(std::move(events)) {
+  for (Rank slot = 0; slot < options.start; ++slot) {
+    remaining_.insert(slot);
+  }
+}
+
+// ---- events of the server ----
+
+void ElasticHub::on_waiting(rendezvous::Server& server, PeerId peer, Rank slot) {
+  waiting_.insert(peer);
+  const bool first = slots_.emplace(peer, slot).second;
+  if (first) {
+    roster_.on_hello(connection_of(peer), {slot, 0}, loop_.now());
+  }
+  control::Regroup regroup;
+  regroup.last = first ? Epoch() : roster_.epoch();
+  regroup.has_state = !first;
+  roster_.on_regroup(connection_of(peer), regroup, loop_.now());
+  act(server);
+}
+
+void ElasticHub::on_quit(rendezvous::Server& server, PeerId peer, bool at_end) {
+  remaining_.erase(slots_.at(peer));
+  slots_.erase(peer);
+  waiting_.erase(peer);
+  roster_.on_departure(connection_of(peer), {at_end, {}}, loop_.now());
+  act(server);
+}
+
+void ElasticHub::on_gone(rendezvous::Server& server, PeerId peer, const Status& cause) {
+  lose(slots_.at(peer), cause);
+  slots_.erase(peer);
+  waiting_.erase(peer);
+  roster_.on_lost(connection_of(peer), cause, loop_.now());
+  act(server);
+}
+
+void ElasticHub::on_absent(rendezvous::Server& server, Rank slot, const Status& cause) {
+  if (remaining_.count(slot) != 0) {
+    lose(slot, cause);
+    roster_.on_expected(slot, false, loop_.now());
+    act(server);
+  }
+}
+
+void ElasticHub::lose(Rank slot, const Status& cause) {
+  remaining_.erase(slot);
+  losses_.emplace_back(slot, cause);
+}
+
+// ---- actions of the roster ----
+
+void ElasticHub::act(rendezvous::Server& server) {
+  for (auto actions = roster_.take_actions(); !actions.empty(); actions = roster_.take_actions()) {
+    for (const Roster::Action& action : actions) {
+      std::visit([&](const auto& what) { perform(server, what); }, action);
+    }
+  }
+  if (roster_.phase() != Roster::Phase::kRunning) {
+    end_epoch(server);
+  }
+  tell_owner();
+  loop_.cancel(std::exchange(tick_, {}));
+  if (const auto next = roster_.next_tick()) {
+    tick_ = loop_.after(*next - loop_.now(), [this, &server] {
+      tick_ = {};
+      roster_.on_tick(loop_.now());
+      act(server);
+    });
+  }
+}
+
+void ElasticHub::perform(rendezvous::Server& server, const Roster::Send& send) {
+  if (const auto* ends = std::get_if<control::EpochEnds>(&send.notice)) {
+    cause_ = cause_.value_or(ends->lost);
+    roster_.on_step_states(send.to, {ends->epoch, {}}, loop_.now());
+  } else if (const auto* job = std::get_if<control::JobEnds>(&send.notice)) {
+    // Others learn it from the end of their epoch, or when they ask for the next one.
+    if (const PeerId peer = peer_of(send.to); waiting_.erase(peer) != 0) {
+      slots_.erase(peer);
+      server.dismiss(peer, over_.value_or(job->why));
+    }
+  }
+}
+
+void ElasticHub::perform(rendezvous::Server& server, const Roster::Close& close) {
+  const PeerId peer = peer_of(close.connection);
+  lose(slots_.at(peer), close.why);
+  slots_.erase(peer);
+  waiting_.erase(peer);
+  server.dismiss(peer, close.why);
+}
+
+void ElasticHub::perform(rendezvous::Server& server, const Roster::Form& form) {
+  end_epoch(server);
+  std::vector<PeerId> peers;
+  seats_.clear();
+  for (const Connection connection : form.members) {
+    peers.push_back(peer_of(connection));
+    waiting_.erase(peers.back());
+    seats_.push_back(slots_.at(peers.back()));
+  }
+  cause_.reset();
+  in_epoch_ = true;
+  events_.formed(server.form(form.epoch, peers));
+}
+
+void ElasticHub::perform(rendezvous::Server& /*server*/, const Roster::End& end) {
+  over_ = end.why;
+}
+
+void ElasticHub::end_epoch(rendezvous::Server& server) {
+  if (!std::exchange(in_epoch_, false)) {
+    return;
+  }
+  events_.ended();
+  const control::LostRank lost = cause_.value_or(control::LostRank());  // nobody is left to be told if there is none
+  server.end_epoch(lost.rank,
+                   {Code::kRanksChanged, std::string(lost.cause.text()) + "; " + outlook(), {lost.rank, ""}});
+}
+
+// Describes what follows the end of an epoch.
+std::string ElasticHub::outlook() const {
+  if (over_) {
+    return std::string(over_->text());
+  }
+  const std::size_t count = remaining_.size();
+  return std::to_string(count) + (count == 1 ? " rank goes" : " ranks go") + " on as epoch " +
+         std::to_string(roster_.epoch().value + 1);
+}
+
+void ElasticHub::tell_owner() {
+  for (const auto& [slot, cause] : std::exchange(losses_, {})) {
+    if (!over_ && events_.survived) {
+      events_.survived({slot, cause, Epoch(roster_.epoch().value + 1), static_cast<int>(remaining_.size())});
+    }
+  }
+  if (over_ && !std::exchange(told_over_, true) && events_.over) {
+    events_.over(*over_);
+  }
+}
+
+}  // namespace sirtaki::hub

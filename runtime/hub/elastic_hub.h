@@ -1,0 +1,71 @@
+// ElasticHub: lets the roster (control/elastic/roster.h) decide about the epochs of an elastic job. It translates
+// events of the rendezvous server into events of the roster, and actions of the roster into calls of the server.
+//
+// Steps have no commit gate yet, so nothing has to be asked of the members when an epoch ends: the hub reports empty
+// positions on their behalf, and the verdict follows at once.
+//
+// Owned by CoordinatorServer. Threads: the loop of the server.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/base/loop.h"
+#include "runtime/control/elastic/roster.h"
+#include "runtime/hub/coordinator_server.h"
+#include "runtime/rendezvous/server.h"
+
+namespace sirtaki::hub {
+
+class ElasticHub {
+ public:
+  struct Events {
+    std::function<void(const rendezvous::Membership&)> formed;
+    std::function<void()> ended;  // the epoch, before its members are notified
+    std::function<void(const Survived&)> survived;
+    std::function<void(const Status&)> over;
+  };
+  ElasticHub(Loop& loop, control::RosterOptions options, Events events);
+  ~ElasticHub() { loop_.cancel(tick_); }
+
+  // The events of rendezvous::ServerHandler.
+  void on_waiting(rendezvous::Server& server, rendezvous::PeerId peer, Rank slot);
+  void on_quit(rendezvous::Server& server, rendezvous::PeerId peer, bool at_end);
+  void on_gone(rendezvous::Server& server, rendezvous::PeerId peer, const Status& cause);
+  void on_absent(rendezvous::Server& server, Rank slot, const Status& cause);
+
+  int connected() const { return static_cast<int>(slots_.size()); }
+  // Returns the slot of a rank of the present or last epoch.
+  Rank slot_of(Rank rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
+
+ private:
+  void lose(Rank slot, const Status& cause);
+  void act(rendezvous::Server& server);
+  void perform(rendezvous::Server& server, const control::Roster::Send& send);
+  void perform(rendezvous::Server& server, const control::Roster::Close& close);
+  void perform(rendezvous::Server& server, const control::Roster::Form& form);
+  void perform(rendezvous::Server& server, const control::Roster::End& end);
+  void end_epoch(rendezvous::Server& server);
+  void tell_owner();
+  std::string outlook() const;
+
+  Loop& loop_;
+  control::Roster roster_;
+  Events events_;
+  TimerId tick_;
+  std::map<rendezvous::PeerId, Rank> slots_;  // of connected processes
+  std::set<rendezvous::PeerId> waiting_;      // for the next epoch
+  std::set<Rank> remaining_;                  // slots that are neither lost nor have left
+  std::vector<Rank> seats_;                   // slots of the present or last epoch, indexed by rank
+  bool in_epoch_ = false;
+  std::optional<control::LostRank> cause_;       // for which the present epoch ends
+  std::vector<std::pair<Rank, Status>> losses_;  // that the owner has not been told of
+  std::optional<Status> over_;
+  bool told_over_ = false;
+};
+
+}  // namespace sirtaki::hub
