@@ -16,6 +16,9 @@ class ControlLink {
  public:
   virtual ~ControlLink() = default;
   virtual void send(control::MemberMessage message) = 0;
+  // Returns the time for which the loss of a peer waits for its cause. In an elastic job only the coordinator decides
+  // that a rank is lost, so its word is waited for.
+  virtual Duration cause_grace() const { return kCauseGrace; }
 };
 
 }  // namespace sirtaki::engine

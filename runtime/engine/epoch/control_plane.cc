@@ -13,6 +13,9 @@
 namespace sirtaki::engine {
 namespace {
 
+// Time for the word of the coordinator about a lost connection, beyond that after which it takes a rank for lost.
+constexpr Duration kWordGrace = std::chrono::seconds(2);
+
 // The control plane of a job of one rank: a coordinator on the same loop, and the trace file.
 class SingleControlPlane final : public ControlPlane {
  public:
@@ -91,41 +94,33 @@ std::string bind_address_for(const std::vector<std::string>& endpoints) {
 
 class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler {
  public:
-  ClientPlane(rendezvous::AsioLoop& loop, const Config& config, const rendezvous::Secret& secret,
+  ClientPlane(rendezvous::AsioLoop& loop, const Config& config, std::shared_ptr<ControlLine> line,
               std::function<bool()> interrupted)
-      : loop_(loop), interrupted_(std::move(interrupted)) {
-    options_.secret = secret;
-    options_.connect_timeout = config.control.connect_timeout;
-    options_.join_timeout = config.control.join_timeout + config.control.connect_timeout;
-    const Heartbeats heartbeats = heartbeats_of(config);
-    options_.heartbeat_interval = heartbeats.interval;
-    options_.heartbeat_timeout = heartbeats.timeout;
-    grace_ = config.control.shutdown_grace;
-    ports_ = config.job.port_range;
+      : loop_(loop),
+        interrupted_(std::move(interrupted)),
+        options_(line->options()),
+        grace_(config.control.shutdown_grace),
+        ports_(config.job.port_range),
+        line_(std::move(line)) {
+    if (config.elastic.min > 0) {
+      cause_grace_ = heartbeats_of(config).timeout + kWordGrace;
+    }
+    line_->attach(this);
   }
   ~ClientPlane() override {
-    if (!control_loop_.run_sync([this] { tree_.reset(); })) {
-      tree_.reset();
-    }
+    line_->detach(this);
+    line_->loop().run_sync([this] { tree_.reset(); });
   }
 
-  Status open(const std::string& server) {
-    options_.server = server;
-    SRT_ASSIGN(client_,
-               rendezvous::Client::connect(control_loop_, options_, *this,
-                                           interrupted_ ? MoveFunction<bool()>(interrupted_) : MoveFunction<bool()>()));
-    return {};
-  }
-
-  std::string local_address() const override { return client_->local_address(); }
+  std::string local_address() const override { return line_->client().local_address(); }
   Result<rendezvous::Membership> join(const rendezvous::JoinRequest& request) override {
     SRT_TRY(open_tree(request));
     if (!tree_) {
-      return client_->join(request);
+      return line_->client().join(request);
     }
     rendezvous::JoinRequest with_relays = request;
     with_relays.relay_endpoints = tree_->endpoints(request.data_endpoints);
-    SRT_ASSIGN(rendezvous::Membership membership, client_->join(with_relays));
+    SRT_ASSIGN(rendezvous::Membership membership, line_->client().join(with_relays));
     const Status connected = tree_->connect(membership, [this] { return broken_ || (interrupted_ && interrupted_()); });
     if (!connected.ok()) {
       Status verdict;
@@ -147,24 +142,35 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
       task();
     }
   }
+  Rank rank() const override { return line_->client().rank(); }
+  Duration cause_grace() const override { return cause_grace_; }
+  std::shared_ptr<ControlLine> detach() override {
+    line_->detach(this);
+    loop_.run_sync([this] { left_ = detached_ = true; });
+    line_->loop().run_sync([this] { tree_.reset(); });
+    return line_;
+  }
   void leave() override {
     if (tree_) {
       leave_tree();
     } else {
-      client_->leave(grace_);
+      line_->client().leave(grace_);
     }
   }
   void relay_on() override {
     if (tree_ && tree_left_.valid()) {
       tree_left_.wait_for(grace_ + std::chrono::seconds(1));
-      client_->leave(grace_);
-      control_loop_.run_sync([this] { tree_->close(); });
+      line_->client().leave(grace_);
+      line_->loop().run_sync([this] { tree_->close(); });
     }
   }
   void send(control::MemberMessage message) override {
+    if (detached_) {
+      return;
+    }
     if (!tree_ || std::holds_alternative<control::TraceChunk>(message) ||
         std::holds_alternative<control::TraceRequest>(message) || std::holds_alternative<control::JobBroken>(message)) {
-      client_->send(control::encode(message));
+      line_->client().send(control::encode(message));
       return;
     }
     // Messages of one turn of the loop share a bundle, so that each relay handles them at once.
@@ -174,9 +180,9 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
     outbox_.push_back({own_rank_, std::move(message)});
   }
   std::uint64_t messages_sent() const override {
-    return client_->messages_sent() + (tree_ ? tree_->messages_sent() : 0);
+    return line_->client().messages_sent() + (tree_ ? tree_->messages_sent() : 0);
   }
-  std::uint64_t wakeups() const override { return control_loop_.wakeups(); }
+  std::uint64_t wakeups() const override { return line_->loop().wakeups(); }
 
  private:
   // ---- the tree of relays; null in jobs without one ----
@@ -196,21 +202,21 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
     options.verdict_timeout = options_.heartbeat_timeout;
     TreeEvents events;
     events.told = [this](ConstBytes bytes) { on_message(bytes); };
-    events.to_hub = [this](std::vector<std::byte> bytes) { client_->send_tree(std::move(bytes)); };
-    events.plain = [this](const control::MemberMessage& message) { client_->send(control::encode(message)); };
+    events.to_hub = [this](std::vector<std::byte> bytes) { line_->client().send_tree(std::move(bytes)); };
+    events.plain = [this](const control::MemberMessage& message) { line_->client().send(control::encode(message)); };
     events.cut = [this](const Status& cause, bool needed) {
       deliver([this, cause, needed] { events_.cut(cause, needed); });
     };
     events.left = [this](Rank rank) { tell_left(rank); };
     events.warning = [this](const std::string& line) { deliver([this, line] { events_.warning(line); }); };
     own_rank_ = control::RankSet::of(request.rank);
-    SRT_ASSIGN(tree_, TreeNode::open(control_loop_, std::move(options), std::move(events)));
+    SRT_ASSIGN(tree_, TreeNode::open(line_->loop(), std::move(options), std::move(events)));
     return {};
   }
 
   void empty_outbox() {
     if (!outbox_.empty()) {
-      control_loop_.post([this, bundle = std::exchange(outbox_, {})] { tree_->say(bundle); });
+      line_->loop().post([this, bundle = std::exchange(outbox_, {})] { tree_->say(bundle); });
     }
   }
 
@@ -223,7 +229,7 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
     });
     const auto promise = std::make_shared<std::promise<void>>();
     tree_left_ = promise->get_future();
-    control_loop_.run_sync([&] { tree_->leave(grace_, [promise] { promise->set_value(); }); });
+    line_->loop().run_sync([&] { tree_->leave(grace_, [promise] { promise->set_value(); }); });
   }
 
   // ---- events on the control thread, each posted to the loop of the engine in order ----
@@ -292,20 +298,21 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
 
   rendezvous::AsioLoop& loop_;
   const std::function<bool()> interrupted_;
-  rendezvous::ClientOptions options_;
-  Duration grace_{};
-  PortRange ports_;
-  ControlEvents events_;     // used on the loop of the engine, like early_, outbox_, left_
+  const rendezvous::ClientOptions options_;
+  const Duration grace_;
+  const PortRange ports_;
+  Duration cause_grace_ = kCauseGrace;
+  ControlEvents events_;     // used on the loop of the engine, like early_, outbox_, left_, detached_
   std::vector<Task> early_;  // events before begin()
   control::Bundle outbox_;
   bool left_ = false;
+  bool detached_ = false;
   Status verdict_;                                // first event that ended the job; used on the loop of the engine
   std::function<void(const Status&)> on_broken_;  // used on the loop of the engine
   std::atomic<bool> broken_{false};               // verdict_ is set or about to be
   std::atomic<bool> begun_{false};
   control::RankSet own_rank_;
-  rendezvous::AsioLoop control_loop_{"srt-control"};
-  std::unique_ptr<rendezvous::Client> client_;
+  const std::shared_ptr<ControlLine> line_;
   std::future<void> tree_left_;
   std::unique_ptr<TreeNode> tree_;  // used on the control loop
 };
@@ -319,9 +326,14 @@ std::unique_ptr<ControlPlane> ControlPlane::single(rendezvous::AsioLoop& loop) {
 Result<std::unique_ptr<ControlPlane>> ControlPlane::connect(rendezvous::AsioLoop& loop, const Config& config,
                                                             const std::string& server, const rendezvous::Secret& secret,
                                                             const std::function<bool()>& interrupted) {
-  auto plane = std::make_unique<ClientPlane>(loop, config, secret, interrupted);
-  SRT_TRY(plane->open(server));
-  return std::unique_ptr<ControlPlane>(std::move(plane));
+  SRT_ASSIGN(std::shared_ptr<ControlLine> line, ControlLine::connect(config, server, secret, interrupted));
+  return over(loop, config, std::move(line), interrupted);
+}
+
+std::unique_ptr<ControlPlane> ControlPlane::over(rendezvous::AsioLoop& loop, const Config& config,
+                                                 std::shared_ptr<ControlLine> line,
+                                                 const std::function<bool()>& interrupted) {
+  return std::make_unique<ClientPlane>(loop, config, std::move(line), interrupted);
 }
 
 }  // namespace sirtaki::engine

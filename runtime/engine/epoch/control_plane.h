@@ -10,6 +10,7 @@
 #include <string>
 
 #include "runtime/base/config/config.h"
+#include "runtime/engine/epoch/control_line.h"
 #include "runtime/engine/epoch/control_link.h"
 #include "runtime/rendezvous/auth/secret.h"
 #include "runtime/rendezvous/link/asio_loop.h"
@@ -39,10 +40,20 @@ class ControlPlane : public ControlLink {
                                                        const std::string& server, const rendezvous::Secret& secret,
                                                        const std::function<bool()>& interrupted);
 
+  // Uses a connection of an elastic job for its next epoch.
+  static std::unique_ptr<ControlPlane> over(rendezvous::AsioLoop& loop, const Config& config,
+                                            std::shared_ptr<ControlLine> line,
+                                            const std::function<bool()>& interrupted);
+
   // Returns the local address that routes to the coordinator.
   virtual std::string local_address() const = 0;
   // Waits until all ranks have joined.
   virtual Result<rendezvous::Membership> join(const rendezvous::JoinRequest& request) = 0;
+  // Returns the rank that join() has brought.
+  virtual Rank rank() const { return 0; }
+  // Ends the use of the connection without a word to the coordinator and returns it; null if there is none. No event is
+  // delivered and nothing is sent afterwards. Never on the loop.
+  virtual std::shared_ptr<ControlLine> detach() { return nullptr; }
   // Calls `broken` once for the first event between join() and begin() that ends the job: a lost rank, a lost
   // coordinator or an error that another rank reports. begin() delivers that event, too. On the loop.
   virtual void watch(std::function<void(const Status&)> broken) = 0;

@@ -68,6 +68,7 @@ class SingleDataPlane final : public DataPlane {
       link_.reset();
     });
   }
+  void drop() override { close(); }
   std::string peers_json() const override { return "[]"; }
   std::string_view path() const override { return "local"; }
 
@@ -159,6 +160,10 @@ class MeshPlane final : public DataPlane {
     std::future<void> closed = promise->get_future();
     loop_.run_sync([&] { transport_->close([promise](const Status&) { promise->set_value(); }); });
     closed.wait_for(config_.control.shutdown_grace + std::chrono::seconds(1));
+    drop();
+  }
+
+  void drop() override {
     loop_.run_sync([this] {
       collectives_.reset();
       shared_.reset();
@@ -281,7 +286,7 @@ Status DataPlane::start(ControlPlane& control, const rendezvous::Membership& mem
     return status;
   }
   // The coordinator knows the first cause of a connection that has ended, so its verdict replaces the local error.
-  if (verdict.wait_for(kVerdictGrace) != std::future_status::ready) {
+  if (verdict.wait_for(std::max(kVerdictGrace, control.cause_grace())) != std::future_status::ready) {
     control.send(
         sirtaki::control::JobBroken{status.with_context("rank " + std::to_string(rank) + " at the start of the job")});
     if (status.code() == Code::kAborted || verdict.wait_for(kAnswerGrace) != std::future_status::ready) {

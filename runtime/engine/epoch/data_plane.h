@@ -49,6 +49,8 @@ class DataPlane {
   virtual net::PointToPoint& link() = 0;
   // Ends operations in flight and closes connections in order, within a time limit; frees all members on the loop.
   virtual void close() = 0;
+  // The same without a farewell to the peers, which may be dead. Call abort() first.
+  virtual void drop() = 0;
   // Returns [{"peer": 1, "bytes_sent": ..., ...}]. On the loop.
   virtual std::string peers_json() const = 0;
   // Returns the transport of large data: "local", "tcp", "shared memory", or both of the latter if several hosts have

@@ -226,10 +226,10 @@ Status NamedOps::cause_of(const OpSpec& spec, const Status& seen) const {
 }
 
 // The data plane sees that a peer is gone, but often that peer has left only because another rank had died. The control
-// plane knows the first cause and reports it through abort() or on_cancelled(), so the failure waits for kCauseGrace.
+// plane knows the first cause and reports it through abort() or on_cancelled(), so the failure waits.
 void NamedOps::fail_later(Op& op, const Status& status) {
   op.running = false;
-  op.verdict = loop_.after(kCauseGrace, [this, &op, status] {
+  op.verdict = loop_.after(control_.cause_grace(), [this, &op, status] {
     const Status cause = cause_of(op.spec, status);
     op.verdict = {};
     control_.send(control::OpFailed{op.name, op.use, cause});

@@ -20,13 +20,14 @@ class DeviceChoice {
  public:
   // Calls `open` with the index of a GPU, until one call has succeeded.
   DeviceChoice(Rank rank, std::function<Status(int index)> open) : rank_(rank), open_(std::move(open)) {}
+  void set_rank(Rank rank) { rank_ = rank; }  // before the first use
 
   // Opens `device` if it is the first GPU; call this before the memory of `tensor` is used. Returns success for the CPU
   // and kInvalidArgument for a second GPU. An error of `open` is returned again for the next tensor on the same GPU.
   Status use(const Device& device, const std::string& tensor);
 
  private:
-  const Rank rank_;
+  Rank rank_;
   const std::function<Status(int index)> open_;
   std::mutex mutex_;
   int index_ = -1;  // guarded by mutex_, like opened_; -1: no GPU was requested

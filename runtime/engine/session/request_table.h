@@ -75,6 +75,7 @@ class RequestTable {
   };
 
   explicit RequestTable(Rank rank) : rank_(rank) {}
+  void set_rank(Rank rank) { rank_ = rank; }  // before the first request
 
   // Adds all names or none. Returns kInvalidArgument if a name is in flight already or is listed twice; empty names may
   // repeat.
@@ -108,7 +109,7 @@ class RequestTable {
     std::shared_ptr<const void> memory = {};  // set by forget()
   };
 
-  const Rank rank_;
+  Rank rank_;
   mutable std::mutex mutex_;  // held for a map operation only
   std::condition_variable watched_changed_;
   std::unordered_map<RequestId, Entry> entries_;

@@ -27,6 +27,7 @@ namespace {
 
 // Lies before kCauseGrace, after which failed operations are reported, so that they name the lost connection.
 constexpr Duration kLossGrace = kCauseGrace * 3 / 4;
+constexpr Duration kPoll = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -51,23 +52,34 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<const Config> con
     poll = [shared = std::make_shared<MoveFunction<bool()>>(std::move(interrupted))] { return (*shared)(); };
   }
   std::unique_ptr<Session> session(new Session(std::move(config), std::move(job), std::move(poll)));
-  SRT_TRY(session->start());
+  if (Status status = session->start(); !status.ok()) {
+    if (session->job_.line) {
+      session->drop();  // the connection serves the next attempt
+    }
+    return status;
+  }
   return session;
 }
 
 Status Session::start() {
   SRT_ASSIGN(log_, Logger::create(*config_, job_.rank));
-  if (job_.size == 1) {
+  if (job_.line) {
+    control_ = ControlPlane::over(loop_, *config_, job_.line, interrupted_);
+  } else if (job_.size == 1) {
     control_ = ControlPlane::single(loop_);
     SRT_ASSIGN(data_, DataPlane::single(loop_, *config_));
   } else {
     SRT_ASSIGN(control_, ControlPlane::connect(loop_, *config_, job_.rendezvous, job_.secret, interrupted_));
+  }
+  if (!data_) {
     SRT_ASSIGN(data_, DataPlane::listen(loop_, job_.secret, *config_, job_.size,
                                         job_.one_host ? "127.0.0.1" : control_->local_address()));
   }
   SRT_TRY(meet());
   start_engine();
-  if (job_.rank == 0 && !config_->timeline.path.empty()) {
+  // The trace file of an elastic job holds its first epoch.
+  const bool first = !job_.line || membership_.epoch == Epoch(1);
+  if (first && job_.rank == 0 && !config_->timeline.path.empty()) {
     return timeline_start(config_->timeline.path);
   }
   return {};
@@ -75,8 +87,6 @@ Status Session::start() {
 
 Status Session::meet() {
   const HostInfo host = host_info(config_->job.host_id);
-  timeline_ = std::make_unique<Timeline>(job_.rank, host.hostname + ", pid " + std::to_string(::getpid()));
-  user_track_ = &timeline_->track("program");
   rendezvous::JoinRequest request;
   request.rank = job_.rank;
   request.size = job_.size;
@@ -85,14 +95,33 @@ Status Session::meet() {
   request.pid = ::getpid();
   request.version = std::string(version());
   request.agreed_options = agreed_options(*config_);
-  request.fanout = static_cast<int>(config_->control.fanout);
+  request.fanout = job_.line ? 0 : static_cast<int>(config_->control.fanout);  // a tree needs ranks that do not change
   SRT_ASSIGN(request.data_endpoints, data_->endpoints());
   SRT_ASSIGN(membership_, control_->join(request));
+  if (job_.line) {
+    SRT_TRY(take_seat());
+  }
+  timeline_ = std::make_unique<Timeline>(job_.rank, host.hostname + ", pid " + std::to_string(::getpid()));
+  user_track_ = &timeline_->track("program");
   data_->set_on_peer_lost([this](Rank rank, const Status& cause) { on_data_lost(rank, cause); });
   SRT_TRY(data_->start(*control_, membership_, job_.rank, interrupted_));
   if (!data_->path_note().empty()) {
     log_->warn("data goes over TCP, because shared memory between the ranks of this host cannot be used: " +
                std::string(data_->path_note()));
+  }
+  return {};
+}
+
+// The rank and the size of an elastic job are known only now.
+Status Session::take_seat() {
+  job_.rank = control_->rank();
+  job_.size = membership_.size();
+  requests_.set_rank(job_.rank);
+  device_.set_rank(job_.rank);
+  SRT_ASSIGN(log_, Logger::create(*config_, job_.rank));
+  if (job_.size == 1) {
+    data_->drop();
+    SRT_ASSIGN(data_, DataPlane::single(loop_, *config_));
   }
   return {};
 }
@@ -126,7 +155,7 @@ void Session::fail(const Status& cause) {
     return;
   }
   if (engine_ && engine_->failure().ok()) {
-    log_->error(cause.to_string());
+    log_->write(cause.code() == Code::kRanksChanged ? LogLevel::kInfo : LogLevel::kError, cause.to_string());
   }
   if (engine_) {
     engine_->abort(cause);
@@ -137,10 +166,32 @@ void Session::fail(const Status& cause) {
   if (stage_) {
     stage_->end(cause);
   }
+  if (!failed_.done()) {
+    failed_.complete(cause);
+  }
 }
 
-void Session::on_data_lost(Rank /*rank*/, const Status& cause) {
-  loop_.after(kLossGrace, [this, cause] { fail(cause); });
+void Session::on_data_lost(Rank rank, const Status& cause) {
+  if (!job_.line) {
+    loop_.after(kLossGrace, [this, cause] { fail(cause); });
+    return;
+  }
+  // The coordinator ends the epoch if the rank is lost. If it lives, this rank cannot go on with it nevertheless.
+  loop_.after(control_->cause_grace() * 3 / 4, [this, rank, cause] {
+    fail({Code::kRanksChanged,
+          std::string(cause.text()) + "; the coordinator has not taken rank " + std::to_string(rank) + " for lost",
+          {rank, ""}});
+  });
+}
+
+Status Session::await_failure(Duration timeout) {
+  const TimePoint deadline = loop_.now() + timeout;
+  while (loop_.now() < deadline && !(interrupted_ && interrupted_())) {
+    if (const auto failure = failed_.wait_for(kPoll)) {
+      return *failure;
+    }
+  }
+  return {};
 }
 
 void Session::note_waiting() {
@@ -205,6 +256,40 @@ void Session::close() {
   if (control_) {
     control_->relay_on();
   }
+  end_threads();
+}
+
+void Session::drop() {
+  if (closed_.exchange(true)) {
+    return;
+  }
+  const Status cause(Code::kRanksChanged, "the epoch of this session has ended");
+  if (control_) {
+    static_cast<void>(control_->detach());
+  }
+  loop_.run_sync([&] {
+    if (engine_) {
+      engine_->abort(cause);
+      engine_->forget_network();
+    }
+    if (plane_) {
+      plane_->abort(cause);
+    }
+    if (stage_) {
+      stage_->end(cause);
+    }
+    if (data_) {
+      data_->abort(cause);
+    }
+  });
+  leave_device(cause);
+  if (data_) {
+    data_->drop();
+  }
+  end_threads();
+}
+
+void Session::end_threads() {
   await_returns();
   // The engine stays until the session is destroyed: other threads may be inside a call.
   loop_.stop();

@@ -42,19 +42,21 @@ class Track;
 
 namespace sirtaki::engine {
 
+class ControlLine;
 class ControlPlane;
 class DataPlane;
 class DeviceStage;
 class DeviceTransport;
 class HostStagedOps;
 
-// The place of this rank in the job, and the means to meet the other ranks.
+// The place of this rank in the job (in an elastic one, at its start), and the means to meet the other ranks.
 struct JobSpec {
   Rank rank = 0;
   int size = 1;
   std::string rendezvous;  // "host:port"; empty: size 1, or host_hub
   rendezvous::Secret secret;
-  bool one_host = false;  // all ranks are known to be on this host: data ports listen on loopback only
+  std::shared_ptr<ControlLine> line = {};  // the connection of an elastic job, whose ranks change; null: not elastic
+  bool one_host = false;                   // all ranks are known to be on this host: data ports listen on loopback only
   // Opens a GPU, on the thread that will use it. If empty, the CUDA plug-in is used.
   std::function<Result<std::unique_ptr<device::DeviceApi>>(int index)> open_device = {};
   // Finds NCCL, on any thread.
@@ -64,12 +66,18 @@ struct JobSpec {
 class Session {
  public:
   // Meets the other ranks and starts the threads. Polls `interrupted` (may be empty) ten times a second and returns
-  // kAborted once it is true.
+  // kAborted once it is true. kRanksChanged: a rank of an elastic job was lost meanwhile; try again with the same line.
   static Result<std::unique_ptr<Session>> open(std::shared_ptr<const Config> config, JobSpec job,
                                                MoveFunction<bool()> interrupted);
   ~Session();  // call close() first for an orderly end
   // Leaves the job in order: pending operations end with kShutdown, and the other ranks are notified. Idempotent.
   void close();
+  // Ends the session of an elastic job so that another one can be opened with the same line: pending operations end
+  // with its first error, the other ranks and the coordinator are not notified. Nothing may be called afterwards but
+  // close().
+  void drop();
+  // Waits until the session has failed, for `timeout` at most, and returns its first error; ok if it has not failed.
+  Status await_failure(Duration timeout);
 
   const rendezvous::Membership& membership() const { return membership_; }
   Rank rank() const { return job_.rank; }
@@ -122,6 +130,8 @@ class Session {
 
   Status start();
   Status meet();
+  Status take_seat();
+  void end_threads();
   void start_engine();
   void fail(const Status& cause);
   void note_waiting();
@@ -151,7 +161,7 @@ class Session {
   };
 
   const std::shared_ptr<const Config> config_;
-  const JobSpec job_;
+  JobSpec job_;  // rank and size of an elastic job are those of the epoch
   const std::function<bool()> interrupted_;
   FunctionsInWait awaited_;
   Waiter waiter_;
@@ -161,6 +171,7 @@ class Session {
   Track* user_track_ = nullptr;
   std::mutex mark_mutex_;  // serialises marks of several threads, since a track has one writer
   JoinCall join_;
+  Slot failed_;  // ends with the first error of the session
   DeviceChoice device_;
   std::unique_ptr<Logger> log_;
   rendezvous::Membership membership_;

@@ -69,7 +69,7 @@ void GradientStream::give_up(const Status& cause) {
     return;
   }
   // The control plane may know the first cause, so the report waits for it; see NamedOps::fail_later().
-  deviations_.verdict = deps_.loop.after(kCauseGrace, [this, cause] {
+  deviations_.verdict = deps_.loop.after(deps_.control.cause_grace(), [this, cause] {
     deviations_.verdict = {};
     deps_.control.send(control::StreamAbort{id_, attempt_, step_, deviations_.left.ok() ? cause : deviations_.left});
   });

@@ -1,0 +1,53 @@
+// ControlLine: the connection of a process to the coordinator, with the control thread that serves it. A ControlPlane
+// uses it for one epoch; in an elastic job the next one takes it over, so that heartbeats go on between two epochs.
+//
+// Owned by ControlPlane, in elastic jobs together with the owner of the sessions. Threads: attach() and detach() any
+// but the control loop; see Client for the others.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "runtime/base/config/config.h"
+#include "runtime/rendezvous/auth/secret.h"
+#include "runtime/rendezvous/client.h"
+#include "runtime/rendezvous/link/asio_loop.h"
+
+namespace sirtaki::engine {
+
+class ControlLine final : private rendezvous::ClientHandler {
+ public:
+  // Connects to the coordinator at `server`. Returns kAborted once `interrupted` (may be empty) returns true; joining
+  // polls it, too.
+  static Result<std::shared_ptr<ControlLine>> connect(const Config& config, const std::string& server,
+                                                      const rendezvous::Secret& secret,
+                                                      const std::function<bool()>& interrupted);
+  ~ControlLine() override = default;
+
+  // Passes events to `handler` until detach(). Events without a handler are dropped; a connection that has ended is
+  // reported by the next join.
+  void attach(rendezvous::ClientHandler* handler) { change(nullptr, handler); }
+  // No event runs in `handler` after this.
+  void detach(rendezvous::ClientHandler* handler) { change(handler, nullptr); }
+  rendezvous::AsioLoop& loop() { return loop_; }
+  rendezvous::Client& client() { return *client_; }
+  const rendezvous::ClientOptions& options() const { return options_; }
+
+ private:
+  ControlLine() = default;
+  void change(const rendezvous::ClientHandler* from, rendezvous::ClientHandler* to);
+
+  void on_message(ConstBytes message) override;
+  void on_tree(ConstBytes message) override;
+  void on_lost(Rank rank, const Status& cause) override;
+  void on_left(Rank rank) override;
+  void on_disconnected(const Status& cause) override;
+
+  rendezvous::ClientOptions options_;
+  rendezvous::ClientHandler* handler_ = nullptr;  // used on the control loop
+  rendezvous::AsioLoop loop_{"srt-control"};
+  std::unique_ptr<rendezvous::Client> client_;
+};
+
+}  // namespace sirtaki::engine
