@@ -1,8 +1,8 @@
 // CoordinatorServer: the coordinator of a job, a rendezvous Server with the agreement state machine
 // (control/coordinator.h) on one control thread.
 //
-// Elastic jobs (option elastic.min): the loss of a rank ends the epoch, the survivors get kRanksChanged and form the next
-// one with new ranks. Ranks in this interface are then slots: the ranks with which the processes were started.
+// Elastic jobs (option elastic.min): the loss of a rank ends the epoch, the survivors get kRanksChanged and form the
+// next one with new ranks. Ranks in this interface are then slots: the ranks with which the processes were started.
 //
 // Owned by: the launcher, or the process of rank 0 if another launcher started the ranks. Steady-state training does
 // not depend on its state, but ranks that lose their coordinator end with an error that says so.
@@ -23,7 +23,7 @@ namespace sirtaki::hub {
 struct Survived {
   Rank slot = -1;     // rank with which the lost process was started
   Status cause;       // names the rank in its last epoch, host, process and reason
-  Epoch next;         // number of the epoch that the survivors will form
+  Epoch next;         // number of the epoch that the survivors will form, or have formed at the start
   int remaining = 0;  // number of survivors
 };
 

@@ -1,5 +1,6 @@
 #include "runtime/hub/elastic_hub.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace sirtaki::hub {
@@ -106,8 +107,10 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Send& send) {
 
 void ElasticHub::perform(rendezvous::Server& server, const Roster::Close& close) {
   const PeerId peer = peer_of(close.connection);
-  lose(slots_.at(peer), close.why);
-  slots_.erase(peer);
+  if (const auto found = slots_.find(peer); found != slots_.end()) {
+    lose(found->second, close.why);
+    slots_.erase(found);
+  }
   waiting_.erase(peer);
   server.dismiss(peer, close.why);
 }
@@ -120,6 +123,12 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Form& form) {
     peers.push_back(peer_of(connection));
     waiting_.erase(peers.back());
     seats_.push_back(slots_.at(peers.back()));
+  }
+  for (const Rank slot : std::set<Rank>(remaining_)) {
+    if (std::ranges::find(seats_, slot) == seats_.end()) {
+      const std::string who = "rank " + std::to_string(slot);
+      lose(slot, {Code::kTimeout, who + " has not come to the start of the job in time", {slot, ""}});
+    }
   }
   cause_.reset();
   in_epoch_ = true;
@@ -153,7 +162,8 @@ std::string ElasticHub::outlook() const {
 void ElasticHub::tell_owner() {
   for (const auto& [slot, cause] : std::exchange(losses_, {})) {
     if (!over_ && events_.survived) {
-      events_.survived({slot, cause, Epoch(roster_.epoch().value + 1), static_cast<int>(remaining_.size())});
+      const Epoch next(roster_.epoch().value + (in_epoch_ ? 0 : 1));
+      events_.survived({slot, cause, next, static_cast<int>(remaining_.size())});
     }
   }
   if (over_ && !std::exchange(told_over_, true) && events_.over) {
