@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "runtime/base/config/config_load.h"
+#include "runtime/engine/epoch/control_line.h"
+#include "runtime/engine/epoch/control_link.h"
 #include "runtime/engine/session/device_choice.h"
 
 namespace sirtaki::adapters {
@@ -83,8 +85,28 @@ Status DefaultSession::init(const InitRequest& request) {
   const auto interrupted = [interrupt] { return interrupt.raised(); };
   SRT_ASSIGN(auto job, meeting_point_.find(*config, process_environment(), request.job, interrupted));
   grace_ = config->control.shutdown_grace;
+  if (config->elastic.min > 0 && !job.rendezvous.empty()) {
+    SRT_ASSIGN(job.line, engine::ControlLine::connect(*config, job.rendezvous, job.secret, interrupted));
+  }
+  opening_ = {std::move(config), std::move(job), interrupt};
+  Status status = open_session();
+  if (!status.ok()) {
+    opening_ = {};
+  }
+  return status;
+}
+
+// Opens the session of the present or next epoch. Ranks that are lost meanwhile are left out.
+Status DefaultSession::open_session() {
+  const auto interrupted = [interrupt = opening_.interrupt] { return interrupt.raised(); };
   auto made = std::make_shared<Active>();
-  SRT_ASSIGN(made->session, engine::Session::open(std::move(config), std::move(job), interrupted));
+  while (!made->session) {
+    auto opened = engine::Session::open(opening_.config, opening_.job, interrupted);
+    if (!opened && opened.status().code() != Code::kRanksChanged) {
+      return opened.status();
+    }
+    made->session = opened ? *std::move(opened) : nullptr;
+  }
   ++generation_;
   if (generation_ == 0) {
     generation_ = 1;
@@ -113,12 +135,26 @@ Status DefaultSession::shutdown() {
     const std::lock_guard state(mutex_);
     active_ = nullptr;
   }
+  opening_ = {};
   return {};
 }
 
 Status DefaultSession::regroup() {
-  SRT_TRY(need().status());
-  return {Code::kUnsupported, "this job is not elastic, so it ends when a rank is lost; set elastic.min"};
+  const std::lock_guard lock(life_mutex_);
+  SRT_ASSIGN(const std::shared_ptr<Active> ending, need());
+  if (!opening_.job.line) {
+    return {Code::kUnsupported, "this job is not elastic, so it ends when a rank is lost; set elastic.min"};
+  }
+  static_cast<void>(ending->session->await_failure(heartbeats_of(*opening_.config).timeout + engine::kWordGrace));
+  // active_ stays set until another takes its place: calls with its handles get its error.
+  ending->session->drop();
+  Status status = open_session();
+  if (!status.ok()) {
+    opening_ = {};
+    const std::lock_guard state(mutex_);
+    active_ = nullptr;
+  }
+  return status;
 }
 
 Status DefaultSession::host(int size, const std::string& bind_address, std::uint16_t& port, std::string& secret_hex) {

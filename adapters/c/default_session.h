@@ -28,8 +28,8 @@ struct Interrupt {
   bool raised() const { return function != nullptr && function(context) != 0; }
 };
 
-// One session from init to shutdown. Ids of requests and streams carry `generation`, so that an id of an earlier
-// session is detected.
+// One session from init to shutdown, or to the next epoch of an elastic job. Ids of requests and streams carry
+// `generation`, so that an id of an earlier session is detected.
 struct Active {
   std::unique_ptr<engine::Session> session;
   std::uint16_t generation = 1;
@@ -77,12 +77,22 @@ class DefaultSession {
  private:
   DefaultSession();
   static void end_of_process();
+  Status open_session();
+
+  // What the sessions of a job are opened with. The line of an elastic job outlives its sessions.
+  struct Opening {
+    std::shared_ptr<const Config> config;
+    engine::JobSpec job;
+    Interrupt interrupt;
+  };
 
   std::atomic<bool> forked_{false};
-  std::mutex life_mutex_;  // serialises init, shutdown, host; guards meeting_point_, generation_, grace_
+  // Serialises init, shutdown, regroup, host; guards meeting_point_, generation_, grace_, opening_.
+  std::mutex life_mutex_;
   MeetingPoint meeting_point_;
   std::uint16_t generation_ = 0;
   Duration grace_{};
+  Opening opening_;
   mutable std::mutex mutex_;  // guards active_, pinned_; never held while blocking
   std::shared_ptr<Active> active_;
   std::unordered_map<sirtaki_request, std::shared_ptr<Active>> pinned_;

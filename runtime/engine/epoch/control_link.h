@@ -12,6 +12,9 @@ namespace sirtaki::engine {
 // Time for which the loss of a peer, seen by the data plane, waits for its cause, which the control plane knows.
 inline constexpr Duration kCauseGrace = std::chrono::milliseconds(400);
 
+// Time for the word of the coordinator of an elastic job, beyond the silence after which it takes a rank for lost.
+inline constexpr Duration kWordGrace = std::chrono::seconds(2);
+
 class ControlLink {
  public:
   virtual ~ControlLink() = default;

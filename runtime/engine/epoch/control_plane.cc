@@ -13,9 +13,6 @@
 namespace sirtaki::engine {
 namespace {
 
-// Time for the word of the coordinator about a lost connection, beyond that after which it takes a rank for lost.
-constexpr Duration kWordGrace = std::chrono::seconds(2);
-
 // The control plane of a job of one rank: a coordinator on the same loop, and the trace file.
 class SingleControlPlane final : public ControlPlane {
  public:

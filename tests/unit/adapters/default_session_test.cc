@@ -25,6 +25,15 @@ TEST(DefaultSessionTest, OpensClosesAndOpensAgainWithAnotherGeneration) {
   ASSERT_TRUE(session.shutdown().ok());
 }
 
+TEST(DefaultSessionTest, AJobThatIsNotElasticCannotRegroupAndStaysOpen) {
+  DefaultSession& session = DefaultSession::instance();
+  EXPECT_EQ(session.regroup().code(), Code::kShutdown);
+  ASSERT_TRUE(session.init({}).ok());
+  EXPECT_EQ(session.regroup().code(), Code::kUnsupported);
+  EXPECT_NE(session.active(), nullptr);
+  ASSERT_TRUE(session.shutdown().ok());
+}
+
 TEST(DefaultSessionTest, BadOptionLeavesItClosed) {
   DefaultSession& session = DefaultSession::instance();
   InitRequest request;
