@@ -8,8 +8,6 @@
 #include <vector>
 
 #include "runtime/base/config/config_load.h"
-#include "runtime/engine/epoch/control_line.h"
-#include "runtime/engine/epoch/control_link.h"
 #include "runtime/engine/session/device_choice.h"
 
 namespace sirtaki::adapters {
@@ -86,7 +84,7 @@ Status DefaultSession::init(const InitRequest& request) {
   SRT_ASSIGN(auto job, meeting_point_.find(*config, process_environment(), request.job, interrupted));
   grace_ = config->control.shutdown_grace;
   if (config->elastic.min > 0 && !job.rendezvous.empty()) {
-    SRT_ASSIGN(job.line, engine::ControlLine::connect(*config, job.rendezvous, job.secret, interrupted));
+    SRT_ASSIGN(job.line, engine::connect_line(*config, job, interrupted));
   }
   opening_ = {std::move(config), std::move(job), interrupt};
   Status status = open_session();
@@ -145,7 +143,8 @@ Status DefaultSession::regroup() {
   if (!opening_.job.line) {
     return {Code::kUnsupported, "this job is not elastic, so it ends when a rank is lost; set elastic.min"};
   }
-  static_cast<void>(ending->session->await_failure(heartbeats_of(*opening_.config).timeout + engine::kWordGrace));
+  // The coordinator reports a loss after this silence at the latest; twice the time is enough on a busy host.
+  static_cast<void>(ending->session->await_failure(2 * heartbeats_of(*opening_.config).timeout));
   // active_ stays set until another takes its place: calls with its handles get its error.
   ending->session->drop();
   Status status = open_session();

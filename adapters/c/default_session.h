@@ -79,7 +79,7 @@ class DefaultSession {
   static void end_of_process();
   Status open_session();
 
-  // What the sessions of a job are opened with. The line of an elastic job outlives its sessions.
+  // The arguments with which the sessions of a job are opened. The line of an elastic job outlives its sessions.
   struct Opening {
     std::shared_ptr<const Config> config;
     engine::JobSpec job;

@@ -57,12 +57,12 @@ class ElasticHub {
   control::Roster roster_;
   Events events_;
   TimerId tick_;
-  std::map<rendezvous::PeerId, Rank> slots_;  // of connected processes
+  std::map<rendezvous::PeerId, Rank> slots_;  // slots of connected processes
   std::set<rendezvous::PeerId> waiting_;      // for the next epoch
   std::set<Rank> remaining_;                  // slots that are neither lost nor have left
   std::vector<Rank> seats_;                   // slots of the present or last epoch, indexed by rank
   bool in_epoch_ = false;
-  std::optional<control::LostRank> cause_;       // for which the present epoch ends
+  std::optional<control::LostRank> cause_;       // loss for which the present epoch ends
   std::vector<std::pair<Rank, Status>> losses_;  // that the owner has not been told of
   std::optional<Status> over_;
   bool told_over_ = false;

@@ -88,7 +88,7 @@ class Client::Core final : public LinkHandler, public std::enable_shared_from_th
   std::shared_ptr<Link> link_;
   State state_ = State::kOpen;
   Rank rank_ = -1;
-  Status cause_;  // of the end of the connection
+  Status cause_;  // reason for the end of the connection
   TimerId watch_;
   TimePoint watch_due_;
   TimePoint awake_since_;

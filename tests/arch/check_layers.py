@@ -46,7 +46,7 @@ LAYERS: dict[str, set[str]] = {
     "runtime/rendezvous/auth": BASE,
     "runtime/rendezvous/link": {*BASE, "runtime/rendezvous/auth"},
     "runtime/rendezvous": {*BASE, "runtime/rendezvous/auth", "runtime/rendezvous/link"},
-    "runtime/hub": {*BASE, "runtime/control", *RENDEZVOUS},
+    "runtime/hub": {*BASE, "runtime/control", "runtime/control/elastic", *RENDEZVOUS},
     "runtime/device": {*BASE, "kernels"},
     "runtime/net/link": NET,
     "runtime/net/shm": {*NET, "runtime/net/link"},

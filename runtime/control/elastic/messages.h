@@ -91,7 +91,7 @@ struct Seat {
 struct EpochFormed {
   Epoch epoch;
   std::uint32_t change = 0;  // earlier changes are settled
-  Rank rank = -1;            // of the receiver
+  Rank rank = -1;            // rank of the receiver
   std::vector<Seat> seats;   // indexed by rank
 };
 

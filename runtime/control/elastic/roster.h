@@ -121,7 +121,7 @@ class Roster {
   void form(const std::vector<Connection>& members);
   std::size_t coming() const;
   std::string too_few_text(std::size_t present) const;
-  std::vector<Connection> survivors() const;  // by rank
+  std::vector<Connection> survivors() const;  // sorted by rank
   std::vector<Connection> candidates() const;
   std::vector<Connection> armed() const;  // candidates that wait for the next epoch
   std::size_t max_members() const { return static_cast<std::size_t>(options_.max > 0 ? options_.max : options_.start); }

@@ -31,6 +31,11 @@ constexpr Duration kPoll = std::chrono::milliseconds(100);
 
 }  // namespace
 
+Result<std::shared_ptr<ControlLine>> connect_line(const Config& config, const JobSpec& job,
+                                                  const std::function<bool()>& interrupted) {
+  return ControlLine::connect(config, job.rendezvous, job.secret, interrupted);
+}
+
 Session::Session(std::shared_ptr<const Config> config, JobSpec job, std::function<bool()> interrupted)
     : config_(std::move(config)),
       job_(std::move(job)),

@@ -63,6 +63,10 @@ struct JobSpec {
   std::function<Result<net::nccl::Library>(const net::nccl::LoadOptions& options)> open_nccl = net::nccl::load;
 };
 
+// Connects to the coordinator of an elastic job, for JobSpec::line.
+Result<std::shared_ptr<ControlLine>> connect_line(const Config& config, const JobSpec& job,
+                                                  const std::function<bool()>& interrupted);
+
 class Session {
  public:
   // Meets the other ranks and starts the threads. Polls `interrupted` (may be empty) ten times a second and returns

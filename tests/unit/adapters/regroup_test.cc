@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kRanks = 4;
 
-// What a child needs to reach the hub; written through a pipe.
+// The address of the hub and the secret, for a child; written through a pipe.
 struct Address {
   std::array<char, 64> endpoint{};
   std::array<char, 65> secret{};

@@ -200,26 +200,14 @@ TEST(ConfigOptions, AgreedOptionsAreTheOnesThatChangeWhatIsSent) {
       EXPECT_EQ(value, "1MiB");  // canonical text, so that ranks compare meanings and not spellings
     }
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"control.fanout",
-                                             "schedule.fusion_bytes",
-                                             "schedule.partition_bytes",
-                                             "schedule.credit_bytes",
-                                             "schedule.replan",
-                                             "net.backend",
-                                             "net.eager_bytes",
-                                             "net.window_bytes",
-                                             "net.fragment_bytes",
-                                             "net.exchange_bytes",
-                                             "net.shared_memory",
-                                             "net.hierarchy",
-                                             "device.data",
-                                             "device.codecs",
-                                             "compression.codec",
-                                             "compression.rules",
-                                             "compression.nonfinite",
-                                             "local.updates",
-                                             "torch.sync",
-                                             "torch.unequal_models"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{
+                "control.fanout",        "elastic.min",           "schedule.fusion_bytes", "schedule.partition_bytes",
+                "schedule.credit_bytes", "schedule.replan",       "net.backend",           "net.eager_bytes",
+                "net.window_bytes",      "net.fragment_bytes",    "net.exchange_bytes",    "net.shared_memory",
+                "net.hierarchy",         "device.data",           "device.codecs",         "compression.codec",
+                "compression.rules",     "compression.nonfinite", "local.updates",         "torch.sync",
+                "torch.unequal_models"}));
 }
 
 TEST(ConfigOptions, JsonHasEveryOptionWithItsSource) {

@@ -282,6 +282,19 @@ TEST_F(RosterTest, ASurvivorWhoseProgramDoesNotComeIsGivenUp) {
   EXPECT_EQ(slots(), std::vector{1});
 }
 
+TEST_F(RosterTest, NoTickIsDueWhileAProgramIsSlow) {
+  form_first(3);
+  lose(0);
+  report(1, 5, StepState::kWorking);
+  report(2, 5, StepState::kWorking);
+  again(1);
+  tick(seconds(1));
+  ASSERT_TRUE(roster_.next_tick().has_value());
+  EXPECT_GT(*roster_.next_tick(), now_ + std::chrono::minutes(1));
+  again(2);
+  EXPECT_EQ(slots(), (std::vector{1, 2}));
+}
+
 TEST_F(RosterTest, ACandidateLearnsThatTheJobHasEnded) {
   form_first(3);
   hello(3);

@@ -20,8 +20,8 @@ inline constexpr int kProcesses = kMembers + 1;  // the last one is a candidate
 inline constexpr StreamId kWorldStream(1);
 
 enum class Fault : std::uint8_t {
-  kKill,   // the process ends; what it has sent arrives
-  kStop,   // the process never runs again, and the hub gives it up: what it has sent is not read
+  kKill,   // the process ends; its messages arrive
+  kStop,   // the process never runs again, and the hub gives it up: its messages are not read
   kDelay,  // the hub gives the process up; it goes on until it reads that, and comes back
   kCut,    // the connection breaks; the process comes back
 };
@@ -70,7 +70,7 @@ class World {
   struct Process {
     Mode mode = Mode::kUnborn;
     bool dead = false;
-    bool hit = false;   // by a fault
+    bool hit = false;   // a fault has hit it
     bool open = false;  // the hub listens to its connection
     Connection connection;
     std::uint32_t epoch = 0;
@@ -82,7 +82,7 @@ class World {
     std::vector<Up> up;
     std::vector<Down> down;
   };
-  // What the members of an epoch have sent to each other.
+  // The messages that the members of an epoch have sent to each other.
   struct Place {
     bool member = false;
     std::size_t begun = 0;                // steps
@@ -127,7 +127,7 @@ class World {
   std::array<Process, kProcesses> processes_;
   std::vector<EpochRecord> epochs_;  // number 1 first
   std::uint64_t connections_ = 0;
-  Log job_log_;  // with which the last epoch began
+  Log job_log_;  // log with which the last epoch began
   std::optional<Status> end_;
   std::string broken_;
 };

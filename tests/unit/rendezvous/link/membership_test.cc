@@ -68,6 +68,18 @@ TEST(Membership, GoesOverTheWire) {
   }
 }
 
+TEST(Seat, GoesOverTheWireAndLiesInItsMembership) {
+  const std::vector<std::byte> membership = encode(some_membership());
+  const auto seat = decode_seat(encode_seat(1, membership));
+  ASSERT_TRUE(seat.ok()) << seat.status().text();
+  EXPECT_EQ(seat->rank, 1);
+  EXPECT_EQ(encode(seat->membership), membership);
+  for (const Rank rank : {-1, some_membership().size()}) {
+    EXPECT_EQ(decode_seat(encode_seat(rank, membership)).status().code(), Code::kCorrupt) << rank;
+  }
+  EXPECT_EQ(decode_seat(ConstBytes(membership).first(3)).status().code(), Code::kCorrupt);
+}
+
 TEST(JoinRequest, GoesOverTheWire) {
   const JoinRequest before = some_request();
   const auto after = decode_join_request(encode(before));
