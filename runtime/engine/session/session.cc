@@ -182,7 +182,7 @@ void Session::on_data_lost(Rank rank, const Status& cause) {
     return;
   }
   // The coordinator ends the epoch if the rank is lost. If it lives, this rank cannot go on with it nevertheless.
-  loop_.after(control_->cause_grace() * 3 / 4, [this, rank, cause] {
+  loop_.after(control_->cause_grace() - kLossGrace, [this, rank, cause] {
     fail({Code::kRanksChanged,
           std::string(cause.text()) + "; the coordinator has not taken rank " + std::to_string(rank) + " for lost",
           {rank, ""}});
