@@ -69,6 +69,14 @@ void init(Rank slot, const Address& address) {
   NEED(sirtaki_init(&args) == SIRTAKI_OK);
 }
 
+// The others begin another sum only then, and this one may fail on them.
+void die_once_the_others_have_the_last_sum() {
+  float total = 0;
+  sirtaki_request request = 0;
+  NEED(sum(1, total, request) == SIRTAKI_OK);
+  raise(SIGKILL);
+}
+
 // Works until the epoch has ended, then goes on in the next one.
 void regroup() {
   float total = 0;
@@ -93,16 +101,14 @@ void child(Rank slot, int pipe) {
   float total = 0;
   sirtaki_request request = 0;
   NEED(sum(1, total, request) == SIRTAKI_OK && total == 4);
-  NEED(sum(2, total, request) == SIRTAKI_OK && total == 8);  // all have the first sum now
   if (slot == 0) {
-    raise(SIGKILL);
+    die_once_the_others_have_the_last_sum();
   }
   regroup();
   NEED(sirtaki_size() == 3 && sirtaki_rank() == slot - 1 && sirtaki_local_size() == 3);
   NEED(sum(1, total, request) == SIRTAKI_OK && total == 3);
-  NEED(sum(2, total, request) == SIRTAKI_OK && total == 6);
   if (slot == 2) {
-    raise(SIGKILL);
+    die_once_the_others_have_the_last_sum();
   }
   regroup();
   NEED(sirtaki_size() == 2 && sirtaki_rank() == (slot == 1 ? 0 : 1));
