@@ -316,6 +316,7 @@ void define_life(nb::module_& m) {
   m.def("key_pair", key_pair);
   m.def("shared_key", shared_key, nb::arg("own"), nb::arg("shown"));
   m.def("shutdown", [] { blocking([] { return sirtaki_shutdown(); }); });
+  m.def("regroup", [] { blocking([] { return sirtaki_regroup(); }); });
   m.def("is_initialized", [] { return sirtaki_is_initialized() != 0; });
   m.def("rank", sirtaki_rank);
   m.def("size", sirtaki_size);

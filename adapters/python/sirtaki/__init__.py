@@ -12,6 +12,7 @@ from sirtaki._telemetry.metrics import metrics
 from sirtaki._telemetry.run_file import writer as _writer
 from sirtaki.basics import after_init as _after_init
 from sirtaki.basics import before_end as _before_end
+from sirtaki.basics import on_regroup as _on_regroup
 from sirtaki.basics import (
     cross_rank,
     cross_size,
@@ -39,6 +40,7 @@ from sirtaki.errors import (
     NonFiniteError,
     NotInitializedError,
     PeerLostError,
+    RanksChangedError,
     SirtakiError,
     StuckError,
     UnavailableError,
@@ -53,6 +55,7 @@ for _callback in (_session.begin, _writer.begin, _exporter.begin):
     _after_init(_callback)
 for _callback in (_exporter.end, _writer.end, _session.end):
     _before_end(_callback)
+_on_regroup(_exporter.renew)
 
 __all__ = [
     "AbortedError",
@@ -66,6 +69,7 @@ __all__ = [
     "PeerLostError",
     "Progress",
     "RankFailedError",
+    "RanksChangedError",
     "SirtakiError",
     "StuckError",
     "UnavailableError",

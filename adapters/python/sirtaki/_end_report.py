@@ -55,13 +55,13 @@ class Training:
     def stepped(self) -> None:
         """Records a step."""
         before, self._last = self._last, time.monotonic()
-        if self._generation != basics.generation():
+        if self._generation != basics.first_generation():
             if self._generation != 0:
                 self._begin = before = self._last
                 self._waited_before = self._waited
                 self._waits = Waits(self._waited)
                 self._steps, self._samples = 0, StepSamples()
-            self._generation = basics.generation()
+            self._generation = basics.first_generation()
             self._session.add(self)
         self._steps += 1
         optimizer = self._optimizer()
@@ -82,7 +82,7 @@ class Training:
     def count_waits(self, optimizer: Any = None) -> None:
         """Adds waits after the last step to the totals of the session. `optimizer` is given where it is about to go."""
         optimizer = self._optimizer() if optimizer is None else optimizer
-        if optimizer is not None and self._generation == basics.generation():
+        if optimizer is not None and self._generation == basics.first_generation():
             self._session.totals.add_waits(self._waits, optimizer.exposed_seconds)
 
     def facts(self, layers: bool) -> Facts | None:

@@ -27,9 +27,9 @@ class _Warner:
 
     def warn(self, why: str) -> None:
         """Warns that the chosen options have no effect, and why."""
-        if self._warned_generation == basics.generation():
+        if self._warned_generation == basics.first_generation():
             return
-        self._warned_generation = basics.generation()
+        self._warned_generation = basics.first_generation()
         if basics.size() == 1 or basics.rank() != 0:
             return
         rows = {row["name"]: row for row in basics.options()}
@@ -45,7 +45,7 @@ class _Warner:
 
     def options_are_used(self) -> None:
         """Suppresses the warning of a backward in this session."""
-        self._warned_generation = basics.generation()
+        self._warned_generation = basics.first_generation()
 
     def warn_at_end(self) -> None:
         """Warns before the session ends. Never raises."""

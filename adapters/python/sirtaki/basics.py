@@ -48,7 +48,10 @@ class _SessionState:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.generation = 0
+        self.first_generation = 0
         self.after_init: list[Any] = []
+        self.before_regroup: list[Any] = []
+        self.on_regroup: list[Any] = []
         self.on_shutdown: list[Any] = []
         self.before_shutdown: list[Any] = []
         self.before_end: list[Any] = []
@@ -60,8 +63,13 @@ _state = _SessionState()
 
 
 def generation() -> int:
-    """Returns the number of the current session: 0 before the first init(), one more after each later init()."""
+    """Returns the number of the current session: 0 before the first init(), one more after each init() or regroup()."""
     return _state.generation
+
+
+def first_generation() -> int:
+    """Returns generation() as of the last init(): regroup() continues the training of the session before."""
+    return _state.first_generation
 
 
 def after_init(callback: Any) -> None:
@@ -82,6 +90,19 @@ def before_end(callback: Any) -> None:
 def on_shutdown(callback: Any) -> None:
     """Calls `callback()` after every shutdown()."""
     _state.on_shutdown.append(callback)
+
+
+def before_regroup(callback: Any) -> None:
+    """Calls `callback()` when the work of a session is given up: by abandon(), and before regroup(). It must not raise.
+
+    It may be called again before the next session has begun.
+    """
+    _state.before_regroup.append(callback)
+
+
+def on_regroup(callback: Any) -> None:
+    """Calls `callback()` when regroup() has opened a session, after the callbacks of on_shutdown(). It must not raise."""
+    _state.on_regroup.append(callback)
 
 
 def set_process_set_adder(add: Callable[[Any], Any]) -> None:
@@ -155,7 +176,45 @@ def open_session(job: _torchrun.Job | None, options: Mapping[str, object]) -> No
             _close_log_pipe()
             raise
         _state.generation += 1
+        _state.first_generation = _state.generation
         for callback in _state.after_init:
+            callback()
+
+
+def is_elastic() -> bool:
+    """Returns True if the job goes on without lost ranks (option elastic.min)."""
+    return option("elastic.min") != "0"
+
+
+def abandon() -> None:
+    """Gives up steps in flight, because the program goes back to an earlier state. Not collective."""
+    for callback in _state.before_regroup:
+        callback()
+
+
+def regroup() -> None:
+    """Goes on without lost ranks: returns when all survivors have called this, with a new rank() and size().
+
+    In an elastic job the loss of a rank is a RanksChangedError in all others. Operations, handles and process sets of
+    the session before are void; optimizers agree on their gradients again in the next step. elastic.run() calls this.
+
+    Raises:
+        UnsupportedError: the job is not elastic (option elastic.min).
+        PeerLostError: too few ranks are left, or the others have given this one up. No session is open afterwards.
+        NotInitializedError: the job has come to its end.
+    """
+    if not is_elastic():
+        raise errors.UnsupportedError("regroup: this job is not elastic; start it with sirtakirun --elastic MIN:")
+    abandon()
+    with _state.lock:
+        try:
+            _core.regroup()
+        except errors.SirtakiError:
+            if not _core.is_initialized():
+                _forget_session()
+            raise
+        _state.generation += 1
+        for callback in [*_state.on_shutdown, *_state.on_regroup]:
             callback()
 
 
@@ -175,9 +234,13 @@ def _close_session() -> None:
         if not _core.is_initialized():
             return
         _core.shutdown()
-        _close_log_pipe()
-        for callback in list(_state.on_shutdown):
-            callback()
+        _forget_session()
+
+
+def _forget_session() -> None:
+    _close_log_pipe()
+    for callback in list(_state.on_shutdown):
+        callback()
 
 
 def _close_log_pipe() -> None:

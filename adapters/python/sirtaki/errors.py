@@ -41,6 +41,10 @@ class PeerLostError(HorovodInternalError):
     """A rank died, left or is silent."""
 
 
+class RanksChangedError(PeerLostError):
+    """A rank of an elastic job was lost and the others go on; elastic.run(), or regroup(), opens the next session."""
+
+
 class AbortedError(HorovodInternalError):
     """The operation was ended by the failure of another, or by request."""
 
@@ -77,6 +81,7 @@ _CLASSES: dict[int, type[SirtakiError]] = {
     11: UnavailableError,
     12: StuckError,
     13: NonFiniteError,
+    14: RanksChangedError,
 }
 
 

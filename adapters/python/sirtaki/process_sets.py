@@ -34,6 +34,7 @@ class ProcessSet:
 
     def __init__(self, ranks: Iterable[int] | None = None) -> None:
         self._ranks: tuple[int, ...] | None = None
+        self._regroups = _added.regroups
         self.process_set_id: int | None = None  # set by add_process_set(); None: not added
         if ranks is None:
             return
@@ -54,6 +55,7 @@ class ProcessSet:
 
     def included(self) -> bool:
         """Returns True if this rank is in the set."""
+        self._check_numbers()
         return self._ranks is None or basics.rank() in self._ranks
 
     def rank(self) -> int:
@@ -64,11 +66,19 @@ class ProcessSet:
 
     def wire(self) -> tuple[int, ...] | None:
         """Returns the ranks for the runtime; None for all. Raises InvalidArgumentError for ranks outside the job."""
+        self._check_numbers()
         if self._ranks is None:
             return None
         if self._ranks[-1] >= basics.size():
             raise errors.InvalidArgumentError(f"{self} has ranks that a job of {basics.size()} does not have")
         return self._ranks
+
+    def _check_numbers(self) -> None:
+        if self._ranks is not None and self._regroups != _added.regroups:
+            raise errors.InvalidArgumentError(
+                f"{self} was made before a rank was lost, and ranks have other numbers now; make it again, and the "
+                "optimizers that use it"
+            )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProcessSet) and self._ranks == other._ranks
@@ -85,13 +95,14 @@ class _Added:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.regroups = 0  # number of changes of the numbers of ranks
         self.sets: dict[int, ProcessSet] = {}
         self.numbers = itertools.count(1)
 
 
+_added = _Added()
 global_process_set = ProcessSet()
 global_process_set.process_set_id = 0
-_added = _Added()
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -142,5 +153,10 @@ def _forget() -> None:
         _added.numbers = itertools.count(1)
 
 
+def _count_regroup() -> None:
+    _added.regroups += 1
+
+
 basics.on_shutdown(_forget)
+basics.on_regroup(_count_regroup)
 basics.set_process_set_adder(add_process_set)

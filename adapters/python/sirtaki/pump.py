@@ -89,8 +89,11 @@ class Pump:
             thread.join(self._JOIN_SECONDS)
 
     def _run(self) -> None:
+        generation = basics.generation()
         while True:
             finished = _core.wait_completions(self._CAPACITY, self._IDLE_MS)
+            if generation != basics.generation():
+                finished = None  # operations of the session before regroup()
             with self._lock:
                 ids = list(self._waiting) if finished is None else finished
                 callbacks = [callback for request in ids for callback in self._waiting.pop(request, [])]

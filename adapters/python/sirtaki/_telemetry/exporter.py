@@ -202,6 +202,11 @@ class Exporter:
                 sys.stderr.write(f"sirtaki: warning: rank {basics.rank()} has no metrics (metrics.port): {error}\n")
                 sys.stderr.flush()
 
+    def renew(self) -> None:
+        """Begins again, because ranks have new numbers. Never raises."""
+        self.end()
+        self.begin()
+
     def end(self) -> None:
         """Stops answering. Never raises."""
         server, self._server = self._server, None

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -51,6 +52,7 @@ class GradientStream:
         self._stream: Any = None
         self._stream_opening: StreamOpening | None = None
         self._ready_order: list[int] = []
+        _streams.add(self)
 
     @property
     def options(self) -> ReducerOptions:
@@ -136,6 +138,13 @@ class GradientStream:
         self._stream = self._stream_opening = None
         self.residuals.stream_closed()
 
+    def abandon(self) -> None:
+        """Gives up the stream, because its session ends or the program goes back. Never raises."""
+        with suppress(errors.SirtakiError):
+            self._forget_stream()
+        self._stream = self._stream_opening = None
+        self.residuals.stream_closed()
+
     @profiled("open_stream")
     def _open(self, interruptible: bool) -> None:
         """Agrees with the other ranks on the layout. Collective. Continues an interrupted opening."""
@@ -184,3 +193,14 @@ class GradientStream:
             raise errors.MismatchError(text, tensor=self.names[indices[0]])
         if self._options.rank == 0:
             warnings.warn(text, stacklevel=2)
+
+
+_streams: WeakSet[GradientStream] = WeakSet()
+
+
+def _abandon_all() -> None:
+    for stream in list(_streams):
+        stream.abandon()
+
+
+basics.before_regroup(_abandon_all)

@@ -20,7 +20,7 @@ from sirtaki.local_updates import LocalUpdates
 from sirtaki.ops import Description
 from sirtaki.torch._adapter import describe_memory
 from sirtaki.torch._optimizer.host_copy import HostCopies
-from sirtaki.torch._optimizer.options import ReducerOptions
+from sirtaki.torch._optimizer.options import ReducerOptions, refuse_in_elastic_job
 from sirtaki.torch._optimizer.reducer import GradientReducer
 from sirtaki.torch._optimizer.shards import local_of, memory_of, whole_of
 from sirtaki.torch._profiling import profiled
@@ -38,6 +38,7 @@ _NO_STATE = (
 
 def check_local(optimizer: torch.optim.Optimizer, params: list[Tensor], options: ReducerOptions) -> None:
     """Refuses optimizers, parameters and options that local updates do not support. Raises UnsupportedError."""
+    refuse_in_elastic_job(True, "local updates do not survive the loss of a rank yet", "local_updates=None")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise errors.UnsupportedError(
             "local updates count steps, and LBFGS evaluates its closure several times a step; use local_updates=None"

@@ -84,6 +84,10 @@ def make_options(  # noqa: PLR0917  (as DistributedOptimizer's)
     chosen = basics.option("torch.sync") if sync is None else sync
     known = ("backward", "step", "forward")
     require(chosen in known, f'sync is "{chosen}", must be "backward", "step" or "forward"')
+    refuse_in_elastic_job(chosen == "forward", 'sync="forward" applies gradients late', 'sync="backward"')
+    refuse_in_elastic_job(
+        gradient_predivide_factor != 1.0, "gradient_predivide_factor depends on the number of ranks", "1.0"
+    )
     prescale, postscale = 1.0, 1.0
     if gradient_predivide_factor != 1.0:
         # The average as a sum: divided by the factor before, multiplied by factor / size afterwards.
@@ -99,6 +103,14 @@ def make_options(  # noqa: PLR0917  (as DistributedOptimizer's)
     return ReducerOptions(
         stream, chosen, op, mean, codec, compressor, prescale, postscale, sparse_as_dense, process_set=process_set
     )
+
+
+def refuse_in_elastic_job(wanted: bool, what: str, instead: str) -> None:
+    """Raises UnsupportedError for something wanted that does not survive the loss of a rank, in a job that may."""
+    if wanted and basics.is_elastic():
+        raise errors.UnsupportedError(
+            f"{what}, so it is not for jobs that go on without lost ranks (elastic.min); use {instead}"
+        )
 
 
 def default_choice() -> Choice:

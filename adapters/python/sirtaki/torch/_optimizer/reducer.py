@@ -111,6 +111,15 @@ class GradientReducer(GradientStream):
         """Called when nobody uses the optimizer any more."""
         self.close()
 
+    def abandon(self) -> None:
+        """Gives up the step and the stream. Never raises."""
+        with suppress(errors.SirtakiError):
+            if self.in_flight or (self._phase is _Phase.FILLING and self._backward_open):
+                self.give_up(f"rank {basics.rank()} goes back to its last commit")
+        super().abandon()
+        self._late = False
+        self._reset()
+
     def unhook(self) -> None:
         """Removes the hooks: gradients are left to the program."""
         for hook in self._hooks:
