@@ -1,0 +1,72 @@
+"""run(), which calls a training function again after the loss of a rank."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sirtaki import basics, errors
+from sirtaki.elastic.state import HostsUpdatedInterrupt, State
+
+Result = TypeVar("Result")
+
+
+def run(func: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns a function that trains on when ranks are lost. Its first argument is the State of the training.
+
+    It calls state.sync(), then `func` with its own arguments. When a rank is lost, `func` ends with an error, the state
+    goes back to its last commit, the survivors get a new rank and size, reset callbacks run, and it begins again with
+    sync(). So `func` takes its place in the training (epoch, batch) from the state.
+
+    Other errors that ranks share (HorovodInternalError) are treated in the same way once: if one comes again before the
+    next commit, it is raised, and so is any error in a job that is not elastic.
+
+    Args:
+        func: the training function.
+
+    Raises:
+        PeerLostError: too few ranks are left (option elastic.min), or the others have given this one up.
+    """
+    return run_fn(func, basics.regroup)
+
+
+def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..., Result]:
+    """Returns run(func) with another function that makes the next session; named as in Horovod."""
+
+    @functools.wraps(func)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> Result:
+        failures = _Failures(state)
+        while True:
+            try:
+                state.sync()
+                return func(state, *args, **kwargs)
+            except errors.HorovodInternalError as error:
+                if not failures.allow(error):
+                    raise
+                basics.abandon()
+                state.restore()
+            except HostsUpdatedInterrupt:
+                basics.abandon()
+            reset()
+            state.on_reset()
+
+    return wrapper
+
+
+class _Failures:
+    """Errors of one training that are not the loss of a rank."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._failed_at = -1
+
+    def allow(self, error: errors.HorovodInternalError) -> bool:
+        """Returns True if the training may go on after `error`."""
+        if not basics.is_elastic() or not basics.is_initialized():
+            return False
+        if isinstance(error, errors.RanksChangedError):
+            return True
+        commits = getattr(self._state, "_commits", 0)
+        again, self._failed_at = self._failed_at == commits, commits
+        return not again

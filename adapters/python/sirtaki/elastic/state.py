@@ -1,0 +1,143 @@
+"""States of a training, which are committed, restored and made equal on all ranks.
+
+commit() copies a state in the memory of this rank, restore() goes back to the copy, and sync() gives all ranks the
+state of rank 0, which has been in the job for longest.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sirtaki import basics, errors
+
+Broadcast = Callable[..., Any]
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Makes elastic.run() regroup without going back to the last commit; named as in Horovod.
+
+    No function of Sirtaki raises it: ranks cannot join a job yet.
+
+    Args:
+        skip_sync: accepted as in Horovod; not used, because ranks agree by facts that all of them know.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("hosts have changed")
+        self.skip_sync = skip_sync
+
+
+class State:
+    """State of a training, for elastic.run(). Derived classes define save(), restore() and sync().
+
+    Args:
+        bcast_object: accepted as in Horovod: a function that returns the object of rank 0 on all ranks.
+        get_rank: accepted as in Horovod; not used.
+    """
+
+    def __init__(self, bcast_object: Broadcast | None = None, get_rank: Callable[[], int] | None = None) -> None:
+        del get_rank
+        self._bcast_object = bcast_object or _broadcast_object
+        self._reset_callbacks: list[Callable[[], Any]] = []
+        #: Number of commits, from which elastic.run() sees progress.
+        self._commits = 0
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
+        """Calls these functions when the job goes on with other ranks: before sync(), with the new rank and size."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Calls reset() and the registered functions; elastic.run() calls it."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def commit(self) -> None:
+        """Saves the state in memory: after a loss, training goes on from here. Not collective.
+
+        Call it on all ranks behind the same step. Steps after the last commit are made again.
+        """
+        self.save()
+        self._commits += 1
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Does nothing: ranks cannot join a job yet, and a lost rank is an error of the next operation."""
+
+    def save(self) -> None:
+        """Copies the state in memory."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Goes back to the last save()."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Makes the state that of rank 0 on all ranks, and saves it. Collective."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Called when the job goes on with other ranks, before sync()."""
+
+
+class ObjectState(State):
+    """State of picklable values, which become attributes.
+
+    Args:
+        bcast_object: accepted as in Horovod, see State.
+        get_rank: accepted as in Horovod; not used.
+        **attributes: the values by name.
+
+    Raises:
+        InvalidArgumentError: a value cannot be copied.
+    """
+
+    def __init__(
+        self, bcast_object: Broadcast | None = None, get_rank: Callable[[], int] | None = None, **attributes: Any
+    ) -> None:
+        super().__init__(bcast_object, get_rank)
+        self._names = list(attributes)
+        self._saved: dict[str, Any] = {}
+        for name, value in attributes.items():
+            setattr(self, name, value)
+        self._save_attributes()
+
+    def save(self) -> None:
+        """Copies the attributes."""
+        self._save_attributes()
+
+    def restore(self) -> None:
+        """Sets the attributes to copies of those saved last."""
+        for name, value in self._saved.items():
+            setattr(self, name, copy.deepcopy(value))
+
+    def sync(self) -> None:
+        """Sets the attributes to those of rank 0, and saves them. Collective."""
+        if self._names:
+            for name, value in self._bcast_object({name: getattr(self, name) for name in self._names}).items():
+                setattr(self, name, value)
+        self._save_attributes()
+
+    def _save_attributes(self) -> None:
+        self._saved = {name: _copied(name, getattr(self, name)) for name in self._names}
+
+
+def _copied(name: str, value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        raise errors.InvalidArgumentError(
+            f"the value {name} of an elastic state cannot be copied ({type(error).__name__}: {error}); keep it outside "
+            "of the state, and make it again in a reset callback"
+        ) from error
+
+
+def _broadcast_object(value: Any) -> Any:
+    if basics.size() == 1:
+        return value
+    # Not every framework comes with numpy.
+    from sirtaki.objects import broadcast_object
+
+    return broadcast_object(value)
