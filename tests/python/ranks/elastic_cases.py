@@ -1,4 +1,4 @@
-"""ElasticSampler in a job of a fixed set of ranks."""
+"""Samples that ElasticSampler gives to each rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from unittest import mock
 from torch.utils.data import DataLoader
 
 import sirtaki.torch as hvd
-from ranks.error_cases import fails
 
 
 def _everybodys(sampler: hvd.elastic.ElasticSampler) -> list[int]:
@@ -40,25 +39,48 @@ def case_epochs_have_orders_of_their_own() -> None:
 
 def case_what_is_done_does_not_come_again() -> None:
     sampler = hvd.elastic.ElasticSampler(range(50))
+    done: set[int] = set()
     for batch, indices in enumerate(DataLoader(range(50), batch_size=3, sampler=sampler)):
         assert indices.tolist() == sampler.get_indices(batch, 3)
         if batch == 2:
             break
+        done |= {index for rows in hvd.allgather_object(indices.tolist()) for index in rows}
         sampler.record_batch(batch, 3)
-    assert len(sampler.processed_indices) == 6
-    state = sampler.gather_state()
-    assert len(state["processed_indices"]) == 6 * hvd.size()
+    assert sampler.processed_indices == done
+    state = sampler.state_dict()
+    assert state == sampler.gather_state() == {"epoch": 0, "processed_num": 6 * hvd.size()}
     later = hvd.elastic.ElasticSampler(range(50))
     later.load_state_dict(state)
-    assert set(_everybodys(later)) == set(range(50)) - state["processed_indices"]
-    own = sampler.state_dict()
-    assert own == {"epoch": 0, "processed_indices": sampler.processed_indices}
-    later.record_indices(range(50))
+    assert set(_everybodys(later)) == set(range(50)) - done
+    later.record_batch(0, 50)
     later.reset()
+    assert later.processed_indices == set(range(50))
     assert len(later) == 0
     assert list(later) == []
     later.set_epoch(1)
     assert set(_everybodys(later)) == set(range(50))
+
+
+def case_a_lost_rank_takes_no_sample_with_it() -> None:
+    """Deals batches to four ranks, then to the three that are left, and compares what all of them were given."""
+
+    def deal(size: int, state: dict[str, int], batches: int) -> tuple[list[int], dict[str, int]]:
+        given: list[int] = []
+        for rank in range(size):
+            with mock.patch("sirtaki.basics.size", return_value=size), mock.patch("sirtaki.basics.rank") as place:
+                place.return_value = rank
+                sampler = hvd.elastic.ElasticSampler(range(100), seed=5)
+                sampler.load_state_dict(state)
+            for batch in range(batches):
+                given += sampler.get_indices(batch, 4)
+                sampler.record_batch(batch, 4)
+        return given, sampler.state_dict()
+
+    first, state = deal(4, {"epoch": 3, "processed_num": 0}, 3)
+    second, state = deal(3, state, 2)
+    rest, state = deal(1, state, 7)
+    assert sorted([*first, *second, *rest]) == list(range(100))
+    assert state == {"epoch": 3, "processed_num": 100}
 
 
 def case_the_rest_goes_to_the_ranks_there_are() -> None:
@@ -74,8 +96,3 @@ def case_the_rest_goes_to_the_ranks_there_are() -> None:
             assert len(list(sampler)) == math.ceil(20 / size)
             seen += list(sampler)
         assert set(seen) == set(range(1, 40, 2))
-
-
-def case_what_is_not_there_says_what_to_do() -> None:
-    for make in (lambda: hvd.elastic.run(print), lambda: hvd.elastic.TorchState(batch=0)):
-        fails(make, NotImplementedError, "running job yet", "checkpoints")

@@ -16,8 +16,8 @@ from sirtaki import errors
 from sirtaki.tensorflow.functions import broadcast_object, broadcast_variables
 
 _INSTEAD = (
-    "ranks cannot join or leave a running job yet; save checkpoints and start the job again with the ranks there are: "
-    "sirtakirun ends a job as soon as a rank is lost"
+    "only sirtaki.torch.elastic goes on without lost ranks yet; save checkpoints and start the job again with the "
+    "ranks there are"
 )
 
 

@@ -1,0 +1,162 @@
+"""TorchState: models, optimizers, schedulers and samplers in an elastic state, each with a handler.
+
+A handler saves its object in memory, restores it, and makes it that of rank 0 on all ranks. Values without a handler
+are attributes, as in ObjectState.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
+
+from sirtaki.basics import rank
+from sirtaki.elastic import ObjectState
+from sirtaki.torch.elastic.sampler import ElasticSampler
+from sirtaki.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+
+
+class StateHandler:
+    """Handles one object of a TorchState, by its state_dict() and load_state_dict().
+
+    Args:
+        value: the object.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._saved = snapshot(value.state_dict())
+
+    def save(self) -> None:
+        """Copies the state of the object."""
+        self._saved = snapshot(self.value.state_dict(), self._saved)
+
+    def restore(self) -> None:
+        """Gives the object the state saved last."""
+        self.value.load_state_dict(snapshot(self._saved))
+
+    def sync(self) -> None:
+        """Gives the object the state of rank 0, and saves it. Collective."""
+        self.value.load_state_dict(broadcast_object(self.value.state_dict()))
+        self.save()
+
+    def set_value(self, value: Any) -> None:
+        """Handles another object from now on."""
+        self.value = value
+        self.save()
+
+
+class ModelStateHandler(StateHandler):
+    """Handles a model: parameters and buffers."""
+
+    def restore(self) -> None:
+        """Gives the model the state saved last."""
+        self.value.load_state_dict(self._saved)
+
+    def sync(self) -> None:
+        """Gives the model the parameters and buffers of rank 0, in place, and saves them. Collective."""
+        broadcast_parameters(self.value.state_dict(), root_rank=0)
+        self.save()
+
+
+class OptimizerStateHandler(StateHandler):
+    """Handles an optimizer, distributed or not. Residuals of compressed gradients stay those of each rank."""
+
+    def sync(self) -> None:
+        """Gives the optimizer the state and options of rank 0, and saves them. Collective."""
+        broadcast_optimizer_state(self.value, root_rank=0)
+        self.save()
+
+
+Registry = list[tuple[type, type[StateHandler]]]
+
+_registry: Registry = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (LRScheduler, StateHandler),
+    (ElasticSampler, StateHandler),
+]
+
+
+def get_handler_registry() -> Registry:
+    """Returns pairs of a type and the handler of its objects; the first pair that fits is used."""
+    return list(_registry)
+
+
+def set_handler_registry(registry: Registry) -> None:
+    """Replaces the pairs, for states made later."""
+    _registry[:] = registry
+
+
+class TorchState(ObjectState):
+    """State of a training with PyTorch. All arguments become attributes.
+
+    Models, optimizers, learning rate schedulers and ElasticSampler keep their identity: restore() and sync() change
+    them in place. So does any object with state_dict() and load_state_dict(), such as GradScaler. Other values must be
+    picklable.
+
+    Args:
+        model: a model; more of them have other names.
+        optimizer: its optimizer.
+        **values: anything else: models, optimizers, schedulers, samplers, numbers.
+    """
+
+    def __init__(self, model: Any = None, optimizer: Any = None, **values: Any) -> None:
+        values |= {"model": model, "optimizer": optimizer}
+        handlers = {name: made for name, value in values.items() if (made := _handler_of(value)) is not None}
+        vars(self)["_handlers"] = handlers
+        super().__init__(broadcast_object, rank, **{n: v for n, v in values.items() if n not in handlers})
+        for name, handler in handlers.items():
+            vars(self)[name] = handler.value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._handlers:
+            self._handlers[name].set_value(value)
+        super().__setattr__(name, value)
+
+    def save(self) -> None:
+        """Copies everything in memory."""
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self) -> None:
+        """Goes back to the last save()."""
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        """Makes everything that of rank 0 on all ranks, and saves it. Collective."""
+        for handler in self._handlers.values():
+            handler.sync()
+        super().sync()
+
+
+def _handler_of(value: Any) -> StateHandler | None:
+    for kind, handler in _registry:
+        if isinstance(value, kind):
+            return handler(value)
+    keeps_state = all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
+    return StateHandler(value) if keeps_state and not isinstance(value, type) else None
+
+
+def snapshot(value: Any, old: Any = None) -> Any:
+    """Returns a deep copy of `value`, in the memory of the tensors of `old`, an earlier copy, where these fit."""
+    if isinstance(value, Tensor):
+        fits = type(old) is type(value) is Tensor and old.layout == value.layout == torch.strided
+        if fits and (old.shape, old.dtype, old.device) == (value.shape, value.dtype, value.device):
+            return old.copy_(value.detach())
+        return value.detach().clone()
+    if isinstance(value, dict):
+        known = old if isinstance(old, dict) else {}
+        made = copy.copy(value)
+        made.update((key, snapshot(item, known.get(key))) for key, item in value.items())
+        return made
+    if type(value) in (list, tuple):
+        items = old if type(old) is type(value) and len(old) == len(value) else [None] * len(value)
+        return type(value)(snapshot(item, before) for item, before in zip(value, items, strict=True))
+    return copy.deepcopy(value)
