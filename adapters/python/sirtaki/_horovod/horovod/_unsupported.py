@@ -12,7 +12,7 @@ from types import ModuleType
 
 _PAGE = "docs/horovod.md compares all of it"
 _RUN = "start the ranks with sirtakirun, mpirun or srun, or from Python with sirtaki.run()"
-_ELASTIC = "ranks cannot join or leave a running job yet; save checkpoints and start the job again"
+_ELASTIC = "only horovod.torch.elastic goes on without lost ranks; save checkpoints and start the job again"
 
 MODULES = {
     "horovod.mxnet": "MXNet is not supported; horovod.torch, horovod.tensorflow and horovod.keras are",
@@ -23,7 +23,6 @@ MODULES = {
     "horovod.tensorflow.data": "use tf.data, which loads in the background with prefetch()",
     "horovod.tensorflow.keras.elastic": _ELASTIC,
     "horovod.keras.elastic": _ELASTIC,
-    "horovod.common.elastic": _ELASTIC,
 }
 #: Variables by which launchers of Horovod place a rank; sirtakirun has variables of its own.
 _LAUNCHER_VARIABLES = {

@@ -1,5 +1,6 @@
 """horovod.common.exceptions."""
 
 from sirtaki import HorovodInternalError
+from sirtaki.elastic import HostsUpdatedInterrupt
 
-__all__ = ["HorovodInternalError"]
+__all__ = ["HorovodInternalError", "HostsUpdatedInterrupt"]

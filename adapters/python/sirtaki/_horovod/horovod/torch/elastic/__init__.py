@@ -1,0 +1,3 @@
+"""horovod.torch.elastic."""
+
+from sirtaki.torch.elastic import *  # noqa: F403
