@@ -1,0 +1,283 @@
+"""Elastic training in one process: the loop, states, samplers and optimizers, with a runtime that only pretends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import sirtaki  # noqa: E402
+import sirtaki.torch as hvd  # noqa: E402
+from sirtaki import basics, elastic, process_sets  # noqa: E402
+from sirtaki.errors import MismatchError, RanksChangedError  # noqa: E402
+from sirtaki.torch.elastic import TorchState  # noqa: E402
+from sirtaki.torch.elastic import state as states  # noqa: E402
+from sirtaki.torch.elastic.state import StateHandler, snapshot  # noqa: E402
+
+LOST = RanksChangedError("rank 1 was lost")
+
+
+@pytest.fixture
+def session() -> Iterator[None]:
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+@pytest.fixture
+def elastic_job(session: None) -> Iterator[mock.Mock]:
+    """Yields a stand-in for the regroup() of the runtime, in a job that counts as elastic."""
+    elastic_option = mock.patch("sirtaki.basics.is_elastic", return_value=True)
+    with elastic_option, mock.patch("sirtaki._core.regroup", create=True) as regroup:
+        yield regroup
+
+
+class Recorded(elastic.State):
+    """Records the calls of the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+        self.sync_errors: list[Exception] = []
+
+    def save(self) -> None:
+        self.calls.append("save")
+
+    def restore(self) -> None:
+        self.calls.append("restore")
+
+    def sync(self) -> None:
+        self.calls.append("sync")
+        if self.sync_errors:
+            raise self.sync_errors.pop(0)
+
+    def reset(self) -> None:
+        self.calls.append("reset")
+
+
+def failing(*errors: Exception, commit: bool = False) -> Any:
+    """Returns a training function that raises these errors, one a call, and then returns its arguments."""
+    left = list(errors)
+
+    def train(state: elastic.State, *args: Any, **kwargs: Any) -> Any:
+        if left:
+            raise left.pop(0)
+        return args, kwargs
+
+    def train_and_commit(state: elastic.State, *args: Any, **kwargs: Any) -> Any:
+        state.commit()
+        return train(state, *args, **kwargs)
+
+    return train_and_commit if commit else train
+
+
+def test_a_loss_leads_back_to_the_commit_then_to_the_next_session(elastic_job: mock.Mock) -> None:
+    state = Recorded()
+    state.register_reset_callbacks([lambda: state.calls.append("callback")])
+    elastic_job.side_effect = lambda: state.calls.append("regroup")
+    generation = basics.generation()
+    assert elastic.run(failing(LOST, LOST))(state, 7, key="x") == ((7,), {"key": "x"})
+    again = ["restore", "regroup", "reset", "callback", "sync"]
+    assert state.calls == ["sync", *again, *again]
+    assert basics.generation() == generation + 2
+    assert basics.first_generation() == generation
+
+
+def test_a_loss_during_sync_is_a_loss(elastic_job: mock.Mock) -> None:
+    state = Recorded()
+    state.sync_errors = [LOST]
+    elastic.run(failing())(state)
+    assert state.calls == ["sync", "restore", "reset", "sync"]
+
+
+def test_other_shared_errors_are_tried_once_between_commits(elastic_job: mock.Mock) -> None:
+    error = MismatchError("shapes differ")
+    elastic.run(failing(error, commit=True))(Recorded())
+    elastic.run(failing(error, error, commit=True))(Recorded())
+    with pytest.raises(MismatchError):
+        elastic.run(failing(error, LOST, error))(Recorded())
+    assert elastic_job.call_count == 5
+
+
+def test_other_errors_and_jobs_that_are_not_elastic_end(elastic_job: mock.Mock) -> None:
+    with pytest.raises(KeyError):
+        elastic.run(failing(KeyError("mine")))(Recorded())
+    with mock.patch("sirtaki.basics.is_elastic", return_value=False):
+        state = Recorded()
+        with pytest.raises(RanksChangedError):
+            elastic.run(failing(LOST))(state)
+        assert state.calls == ["sync"]
+        with pytest.raises(NotImplementedError, match="--elastic MIN:"):
+            basics.regroup()
+    elastic_job.assert_not_called()
+
+
+def test_an_interrupt_by_the_program_keeps_what_was_done(elastic_job: mock.Mock) -> None:
+    state = Recorded()
+    elastic.run(failing(elastic.HostsUpdatedInterrupt()))(state)
+    assert state.calls == ["sync", "reset", "sync"]
+
+
+def test_a_regroup_that_fails_ends_the_session(elastic_job: mock.Mock) -> None:
+    elastic_job.side_effect = sirtaki.PeerLostError("too few ranks: 1 of at least 2 (elastic.min)")
+    ended = mock.Mock()
+    with mock.patch.object(basics._state, "on_shutdown", [ended]):
+        with pytest.raises(sirtaki.PeerLostError, match="too few"):
+            basics.regroup()
+        ended.assert_not_called()
+        with mock.patch("sirtaki._core.is_initialized", return_value=False), pytest.raises(sirtaki.PeerLostError):
+            basics.regroup()
+        ended.assert_called_once()
+
+
+def test_values_are_copied_by_commit_and_restore(session: None) -> None:
+    state = elastic.ObjectState(history=[1], epoch=0)
+    state.history.append(2)
+    state.epoch = 1
+    state.restore()
+    assert (state.history, state.epoch) == ([1], 0)
+    state.history.append(3)
+    state.commit()
+    state.history.append(4)
+    state.restore()
+    state.history.append(5)
+    state.restore()
+    assert state.history == [1, 3]
+    state.epoch = 9
+    state.sync()
+    state.epoch = 10
+    state.restore()
+    assert state.epoch == 9
+    with pytest.raises(ValueError, match="the value generator of an elastic state cannot be copied"):
+        elastic.ObjectState(generator=(i for i in range(3)))
+
+
+def test_torch_state_restores_its_objects_in_place(session: None) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 1.0, momentum=0.9))
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    sampler = hvd.elastic.ElasticSampler(range(20))
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    objects = {"scheduler": scheduler, "sampler": sampler, "scaler": scaler}
+    state = TorchState(model, optimizer, batch=0, **objects)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        model(torch.randn(4, 3)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        sampler.record_batch(state.batch, 4)
+        state.batch += 1
+
+    train()
+    state.commit()
+    committed = snapshot([model.state_dict(), optimizer.state_dict(), scheduler.state_dict(), sampler.state_dict()])
+    train()
+    scaler.load_state_dict({**scaler.state_dict(), "scale": 2.0})
+    assert not torch.equal(model[0].weight, committed[0]["0.weight"])
+    for _ in range(2):
+        state.restore()
+        torch.testing.assert_close(model.state_dict(), committed[0], rtol=0, atol=0)
+        torch.testing.assert_close(optimizer.state_dict(), committed[1], rtol=0, atol=0)
+        assert (scheduler.state_dict(), sampler.state_dict(), state.batch) == (*committed[2:], 1)
+        assert (state.model, state.optimizer, state.scaler) == (model, optimizer, scaler)
+        assert scaler.get_scale() == 8.0
+        train()
+    state.sync()
+    assert state.batch == 2
+    state.restore()
+    assert (state.batch, sampler.processed_num) == (2, 8)
+
+
+def test_a_replaced_object_is_handled_from_then_on(session: None) -> None:
+    state = TorchState(model=torch.nn.Linear(1, 1))
+    assert state.optimizer is None
+    state.model = torch.nn.Linear(2, 2)
+    before = state.model.weight.detach().clone()
+    torch.nn.init.zeros_(state.model.weight)
+    state.restore()
+    assert torch.equal(state.model.weight, before)
+
+
+def test_programs_may_register_handlers(session: None) -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.value = 0
+
+    class CounterHandler(StateHandler):
+        def __init__(self, value: Counter) -> None:
+            self.value = value
+            self.save()
+
+        def save(self) -> None:
+            self._saved = self.value.value
+
+        def restore(self) -> None:
+            self.value.value = self._saved
+
+    known = states.get_handler_registry()
+    states.set_handler_registry([(Counter, CounterHandler), *known])
+    try:
+        counter = Counter()
+        state = TorchState(counter=counter)
+        counter.value = 3
+        state.restore()
+        assert state.counter is counter
+        assert counter.value == 0
+    finally:
+        states.set_handler_registry(known)
+
+
+def test_a_commit_uses_the_memory_of_the_one_before() -> None:
+    value = {"a": [torch.ones(2), (torch.zeros(1), "text")], "b": {"c": torch.ones(1, dtype=torch.int64)}}
+    first = snapshot(value)
+    place = first["a"][0].data_ptr(), first["b"]["c"].data_ptr()
+    value["a"][0] += 1
+    second = snapshot(value, first)
+    assert (second["a"][0].data_ptr(), second["b"]["c"].data_ptr()) == place
+    assert second["a"][0].tolist() == [2.0, 2.0]
+    assert second["a"][1] == (torch.zeros(1), "text")
+    grown = snapshot({**value, "a": [torch.ones(3), (torch.zeros(1), "text")]}, second)
+    assert grown["a"][0].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_an_optimizer_leaves_a_step_in_flight(elastic_job: mock.Mock) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), sync="step")
+    model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(RuntimeError, match="between backward"):
+        optimizer.zero_grad()
+    basics.regroup()
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+
+
+def test_process_sets_of_other_numbers_are_refused(elastic_job: mock.Mock) -> None:
+    kept = hvd.add_process_set([0])
+    hvd.allreduce(torch.ones(1), process_set=kept)
+    basics.regroup()
+    assert hvd.get_process_set_ids_and_ranks() == {0: [0]}
+    for call in (kept.included, kept.rank, lambda: hvd.allreduce(torch.ones(1), process_set=kept)):
+        with pytest.raises(ValueError, match="before a rank was lost"):
+            call()
+    assert process_sets.ProcessSet([0]).rank() == 0
+    hvd.allreduce(torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"local_updates": 4}, "local updates do not survive"),
+        ({"sync": "forward"}, 'use sync="backward"'),
+        ({"gradient_predivide_factor": 2.0}, "number of ranks"),
+    ],
+)
+def test_what_does_not_survive_a_loss_is_refused(elastic_job: mock.Mock, options: dict[str, Any], text: str) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1)
+    with pytest.raises(NotImplementedError, match=text):
+        hvd.DistributedOptimizer(optimizer, **options)
