@@ -12,7 +12,6 @@ from sirtaki._telemetry.metrics import metrics
 from sirtaki._telemetry.run_file import writer as _writer
 from sirtaki.basics import after_init as _after_init
 from sirtaki.basics import before_end as _before_end
-from sirtaki.basics import on_regroup as _on_regroup
 from sirtaki.basics import (
     cross_rank,
     cross_size,
@@ -30,6 +29,7 @@ from sirtaki.basics import (
     stats,
     stop_timeline,
 )
+from sirtaki.basics import on_regroup as _on_regroup
 from sirtaki.errors import (
     AbortedError,
     DeadlineError,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -101,7 +102,7 @@ def before_regroup(callback: Any) -> None:
 
 
 def on_regroup(callback: Any) -> None:
-    """Calls `callback()` when regroup() has opened a session, after the callbacks of on_shutdown(). It must not raise."""
+    """Calls `callback()` when regroup() has opened a session, after those of on_shutdown(). It must not raise."""
     _state.on_regroup.append(callback)
 
 
@@ -256,7 +257,14 @@ def _at_exit() -> None:
         for callback in list(_state.before_end):
             callback()
     finally:
-        _close_session()
+        # Without a good-bye the others of an elastic job take this rank for lost, and go on.
+        if not (_ends_by_error() and is_elastic()):
+            _close_session()
+
+
+def _ends_by_error() -> bool:
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    return error is not None and not hasattr(sys, "ps1")
 
 
 atexit.register(_at_exit)

@@ -15,7 +15,7 @@ from sirtaki import basics, errors
 Broadcast = Callable[..., Any]
 
 
-class HostsUpdatedInterrupt(RuntimeError):
+class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  (Horovod's name)
     """Makes elastic.run() regroup without going back to the last commit; named as in Horovod.
 
     No function of Sirtaki raises it: ranks cannot join a job yet.
