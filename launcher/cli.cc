@@ -27,11 +27,13 @@ constexpr const char* kExamples = R"(Examples:
       selects the compression by the names of tensors; docs/options.md lists codecs and policies
   sirtakirun -np 4 --horovod python train.py
       an unchanged program that contains 'import horovod.torch as hvd'
+  sirtakirun -np 4 --elastic 2: python train.py
+      the ranks go on without a lost one as long as two are left (docs/elastic.md)
   sirtakirun -H node1:2,node2:2 --check
       checks the hosts, measures the links between them, and prints the settings that pay off on such links
 
 Output: lines of rank 1 begin with '[1] ', those of its standard error with '[1!] '. When a rank fails, the others get
-a moment to print their errors, then all processes are ended. The exit code is that of the rank that failed first
+a moment to print their errors, then all processes are ended (not in elastic jobs). The exit code is that of the rank that failed first
 (128 + signal number if a signal ended it). Full guide: docs/launcher.md.)";
 
 class HelpFormatter : public CLI::Formatter {
@@ -44,6 +46,7 @@ class HelpFormatter : public CLI::Formatter {
 struct RawOptions {
   int np = 0;
   std::string ssh_options;
+  std::string elastic;
   std::string start_timeout;
   std::string failure_grace;
   std::string term_grace;
@@ -73,6 +76,10 @@ void add_job_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
       ->type_name("sirtaki.toml")
       ->group(ranks);
   app.add_flag("--horovod", run.horovod, "Make 'import horovod' in Python programs import Sirtaki (docs/horovod.md)")
+      ->group(ranks);
+  app.add_option("--elastic,--min-np,--min-num-proc", raw.elastic,
+                 "Go on without lost ranks while at least MIN are left; no rank can join yet, so MAX is -np")
+      ->type_name("MIN:[MAX]")
       ->group(ranks);
   app.add_option("--start-timeout", raw.start_timeout, "Time within which all hosts must answer (default 30s)")
       ->type_name("TIME")
@@ -175,7 +182,17 @@ std::size_t command_start(const CLI::App& app, const std::vector<std::string>& a
   return std::min(i, arguments.size());
 }
 
+// Options of elastic jobs whose ranks are started anew, which Horovod and torchrun have.
+constexpr std::string_view kJoins[] = {"--max-np",         "--max-num-proc", "--host-discovery-script",
+                                       "--slots-per-host", "--reset-limit",  "--blacklist-cooldown-range",
+                                       "--spares",         "--join"};
+
 Status unknown_option(const CLI::App& app, const std::string& argument) {
+  if (std::ranges::count(kJoins, std::string_view(argument).substr(0, argument.find('='))) != 0) {
+    return invalid_argument(argument +
+                            " is not there yet: a job can go on without lost ranks (--elastic MIN:), but no " +
+                            "rank can join it; leave the option out (docs/elastic.md)");
+  }
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) {
@@ -199,6 +216,25 @@ Status parse_own_options(CLI::App& app, const std::vector<std::string>& argument
   } catch (const CLI::ParseError& error) {
     return invalid_argument(std::string(error.what()) + " (sirtakirun --help explains the options)");
   }
+  return Status();
+}
+
+// Converts MIN, "MIN:" or "MIN:MAX" to the option elastic.min.
+Status convert_elastic(const std::string& text, RunOptions& run) {
+  const std::size_t colon = std::min(text.find(':'), text.size());
+  const std::string least = text.substr(0, colon);
+  const std::string most = colon < text.size() ? text.substr(colon + 1) : "";
+  const auto is_number = [](const std::string& word) {
+    return !word.empty() && word.size() <= 5 && word.find_first_not_of("0123456789") == std::string::npos;
+  };
+  if (!is_number(least) || std::stoi(least) == 0 || (!most.empty() && !is_number(most))) {
+    return invalid_argument("--elastic " + text + ": write the fewest ranks that go on, as --elastic 2:");
+  }
+  if (!most.empty() && run.np != std::stoi(most)) {
+    return invalid_argument("--elastic " + text + ": ranks cannot join a running job yet, so it never has more than " +
+                            "-np of them; write --elastic " + least + ":");
+  }
+  run.option_lines += option_line("elastic.min", least);
   return Status();
 }
 
@@ -233,7 +269,7 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
   for (const auto& [name, text] : raw.runtime) {
     run.option_lines += option_line(name, text);
   }
-  return Status();
+  return app.count("--elastic") > 0 ? convert_elastic(raw.elastic, run) : Status();
 }
 
 }  // namespace

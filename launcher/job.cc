@@ -179,13 +179,20 @@ void Job::on_exited(AgentLink& link, ConstBytes payload) {
   const std::string what = describe_wait_status(message->wait_status);
   coordinator_->report_exit(message->rank, what);
   log_verbose("rank " + std::to_string(message->rank) + " ended: " + what);
-  if (message->wait_status != 0 && phase_ == Phase::kRunning) {
-    Failure failure{message->rank, link.placement().host, what, exit_code_of(message->wait_status), {}};
-    if (WIFSIGNALED(message->wait_status)) {
-      failure.signal = WTERMSIG(message->wait_status);
-    }
-    fail_run(std::move(failure));
+  // In an elastic job, the coordinator says what the end of a rank means that has not left in order.
+  if (message->wait_status != 0 && phase_ == Phase::kRunning && (!elastic() || state->left)) {
+    fail_run(verdict_.survived.empty() ? failure_of(message->rank) : verdict_.survived.front());
   }
+}
+
+Failure Job::failure_of(Rank rank) const {
+  const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+  const int status = state.wait_status;
+  Failure failure{rank, state.link->placement().host, describe_wait_status(status), exit_code_of(status), {}};
+  if (WIFSIGNALED(status)) {
+    failure.signal = WTERMSIG(status);
+  }
+  return failure;
 }
 
 void Job::on_closed(AgentLink& link, ConstBytes payload) {
@@ -234,6 +241,7 @@ void Job::on_rank_lost(Rank rank, const Status& cause) {
 }
 
 void Job::on_rank_left(Rank rank) {
+  ranks_.at(static_cast<std::size_t>(rank)).left = true;
   if (phase_ == Phase::kRunning && !verdict_.left_first) {
     verdict_.left_first = rank;
   }
@@ -262,7 +270,8 @@ void Job::on_link_gone(AgentLink& link, const Status& status) {
     state.closed = true;
     output_.mux->finish(rank);
   }
-  if (first && phase_ == Phase::kRunning) {
+  const bool nobody = std::ranges::all_of(ranks_, [](const RankState& rank) { return rank.exited; });
+  if (first && phase_ == Phase::kRunning && (!elastic() || nobody)) {
     fail_run({*first, placement.host, "lost: " + why, 1, {}});
   }
   check_finished();

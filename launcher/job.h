@@ -60,6 +60,8 @@ class Job {
     bool exited = false;
     bool closed = false;
     bool ended_by_us = false;  // the launcher had asked for its end before it ended
+    bool left = false;         // in order, as the coordinator reports it; elastic jobs only
+    bool lost = false;         // the other ranks go on without it
     int wait_status = 0;
   };
   // Lines of the ranks between their pipes and the terminal or files.
@@ -77,6 +79,7 @@ class Job {
     std::optional<Rank> left_first;  // first rank that left in this epoch, as the coordinator reports it
     std::optional<std::pair<Rank, std::string>> lost_first;  // reported by the coordinator before any rank ended badly
     std::optional<int> interrupted;                          // number of the signal that interrupted the run
+    std::vector<Failure> survived;  // lost ranks of an elastic job, in the order of their losses
   };
 
   // job_start.cc
@@ -132,6 +135,14 @@ class Job {
   void assign_blame();
   void ping_links();
   void flush_later();
+
+  // job_elastic.cc
+  bool elastic() const { return plan_.config->elastic.min > 0 && !plan_.options.check; }
+  void on_survived(const hub::Survived& loss);
+  void on_over(const Status& why);
+  void end_lost_ranks();
+  void judge_elastic_run();
+  Failure failure_of(Rank rank) const;
   void log(const std::string& text);
   void log_verbose(const std::string& text);
 

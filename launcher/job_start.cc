@@ -83,6 +83,8 @@ Status Job::start_hub() {
   events.on_lost = [this](Rank rank, const Status& cause) {
     asio::post(io_, [this, rank, cause] { on_rank_lost(rank, cause); });
   };
+  events.on_survived = [this](const hub::Survived& loss) { asio::post(io_, [this, loss] { on_survived(loss); }); };
+  events.on_over = [this](const Status& why) { asio::post(io_, [this, why] { on_over(why); }); };
   events.on_warning = [this](const std::string& text) { asio::post(io_, [this, text] { log(text); }); };
   auto server = hub::CoordinatorServer::start(std::move(options), std::move(events));
   if (!server) {

@@ -247,6 +247,8 @@ void Job::check_finished() {
   });
   if (all_done) {
     finish();
+  } else if (!stopping && elastic()) {
+    end_lost_ranks();
   }
 }
 
@@ -284,6 +286,10 @@ void Job::check_links_ended() {
 // for a rank that left the job first and then failed: an exception ends its rank in order, and the other ranks fail
 // because they miss it.
 void Job::assign_blame() {
+  if (elastic()) {
+    judge_elastic_run();
+    return;
+  }
   if (verdict_.failure && !verdict_.lost_first && verdict_.left_first) {
     const RankState& left = ranks_.at(static_cast<std::size_t>(*verdict_.left_first));
     if (left.exited && left.wait_status != 0) {
@@ -327,8 +333,9 @@ void Job::conclude() {
     }
   } else if (exit_code_ == 0) {
     const auto elapsed = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - started_);
-    log_verbose("all " + std::to_string(plan_.size) + " ranks ended with exit code 0 after " +
-                format_duration(elapsed));
+    const std::size_t lost = verdict_.survived.size();
+    log_verbose((lost == 0 ? "all " : "") + std::to_string(ranks_.size() - lost) +
+                " ranks ended with exit code 0 after " + format_duration(elapsed));
   }
   io_.stop();
 }

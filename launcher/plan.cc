@@ -127,6 +127,10 @@ Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
   }
   SRT_ASSIGN(plan.variables, variables_for_ranks(environment, options.env));
   SRT_TRY(add_configuration(options, environment, plan));
+  if (plan.config->elastic.min > plan.size && !options.check) {
+    return invalid_argument("elastic.min is " + std::to_string(plan.config->elastic.min) + ", but the job has only " +
+                            std::to_string(plan.size) + " ranks; no rank could be lost");
+  }
   SRT_ASSIGN(plan.own_path, own_path());
   if (options.horovod) {
     SRT_ASSIGN(const std::string folder, horovod_folder(plan.own_path));

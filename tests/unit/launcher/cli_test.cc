@@ -56,6 +56,21 @@ TEST(CommandLine, HandsOptionsOfTheRuntimeOn) {
             std::string::npos);
 }
 
+TEST(CommandLine, TakesTheFewestRanksOfAnElasticJob) {
+  for (const Words& words : {Words{"--elastic", "2:"}, {"--elastic=2"}, {"--min-np", "2"}, {"--elastic", "2:4"}}) {
+    Words all = {"-np", "4", "cmd"};
+    all.insert(all.begin() + 2, words.begin(), words.end());
+    EXPECT_NE(parsed(all).option_lines.find("elastic.min = \"2\""), std::string::npos) << parsed(all).option_lines;
+  }
+  EXPECT_EQ(parsed({"-np", "4", "cmd"}).option_lines.find("elastic"), std::string::npos);
+  for (const char* text : {"", ":", "0:", "x", "2:x", "-1:", "2::"}) {
+    EXPECT_NE(refused({"-np", "4", "--elastic=" + std::string(text), "cmd"}), "") << text;
+  }
+  EXPECT_NE(refused({"-np", "4", "--elastic", "2:8", "cmd"}).find("ranks cannot join"), std::string::npos);
+  EXPECT_NE(refused({"-np", "4", "--max-np=8", "cmd"}).find("not there yet"), std::string::npos);
+  EXPECT_NE(refused({"-np", "4", "--host-discovery-script", "x", "cmd"}).find("not there yet"), std::string::npos);
+}
+
 TEST(CommandLine, NamesTheNearestOption) {
   EXPECT_NE(refused({"-np", "1", "--compresion", "fp16", "cmd"}).find("did you mean --compression"), std::string::npos);
   EXPECT_NE(refused({"-np", "1", "--output-dirs=x", "cmd"}).find("did you mean --output-dir"), std::string::npos);

@@ -1,0 +1,85 @@
+// Elastic jobs in Job: the coordinator decides whether the others go on without a lost rank.
+#include <signal.h>
+
+#include <algorithm>
+
+#include "launcher/job.h"
+#include "launcher/process/processes.h"
+
+namespace sirtaki::launcher {
+
+namespace {
+
+std::string ranks_go_on(int count) {
+  return count == 1 ? "1 rank goes on" : std::to_string(count) + " ranks go on";
+}
+
+}  // namespace
+
+void Job::on_survived(const hub::Survived& loss) {
+  if (phase_ != Phase::kRunning) {
+    return;
+  }
+  RankState& state = ranks_.at(static_cast<std::size_t>(loss.slot));
+  state.lost = true;
+  const std::string cause(loss.cause.text());
+  // Output is tagged with the number at the start, which is not that of the last epoch after an earlier loss.
+  const bool renumbered = !cause.starts_with("rank " + std::to_string(loss.slot) + " ");
+  const std::string tag = renumbered ? " (output [" + std::to_string(loss.slot) + "])" : "";
+  log(cause + tag + "; " + ranks_go_on(loss.remaining) + " as epoch " + std::to_string(loss.next.value));
+  if (state.exited) {
+    verdict_.survived.push_back(failure_of(loss.slot));
+  } else {
+    verdict_.survived.push_back(
+        {loss.slot, state.link->placement().host, "lost: " + without_rank(cause, loss.slot), 1, {}});
+  }
+  Failure& failure = verdict_.survived.back();
+  failure.exit_code = std::max(failure.exit_code, 1);
+  check_finished();
+}
+
+void Job::on_over(const Status& why) {
+  if (phase_ != Phase::kRunning || why.code() == Code::kShutdown) {
+    return;
+  }
+  judge_elastic_run();
+  const bool ended = std::ranges::all_of(ranks_, [](const RankState& rank) { return rank.exited; });
+  if (ended && !verdict_.failure && verdict_.survived.empty()) {
+    return;  // programs that never met
+  }
+  log("no ranks go on: " + std::string(why.text()));
+  if (verdict_.failure) {
+    fail_run(*verdict_.failure);
+  } else if (!verdict_.survived.empty()) {
+    fail_run(verdict_.survived.front());
+  } else {
+    fail_run({0, ranks_.front().link->placement().host, std::string(why.text()), 1, {}});
+  }
+}
+
+// A rank that was given up while it was stopped never ends by itself.
+void Job::end_lost_ranks() {
+  const bool others_ended =
+      std::ranges::all_of(ranks_, [](const RankState& rank) { return rank.closed || rank.lost || rank.link->ended(); });
+  if (others_ended && !kill_sent_) {
+    phase_ = Phase::kStopping;
+    kill_everything(SIGKILL);
+  }
+}
+
+// The run is a success if the ranks that were not lost ended with exit code 0. Else the first loss is to blame.
+void Job::judge_elastic_run() {
+  if (verdict_.failure || verdict_.interrupted) {
+    return;
+  }
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const RankState& state = ranks_[rank];
+    if (!state.lost && state.exited && !state.ended_by_us && state.wait_status != 0) {
+      verdict_.failure = verdict_.survived.empty() ? failure_of(static_cast<Rank>(rank)) : verdict_.survived.front();
+      exit_code_ = verdict_.failure->exit_code;
+      return;
+    }
+  }
+}
+
+}  // namespace sirtaki::launcher
