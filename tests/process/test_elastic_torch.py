@@ -1,0 +1,82 @@
+"""Elastic training with PyTorch under sirtakirun: a rank is killed, and model, optimizer and samples stay right."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from launch_support import PYTHON, launch
+
+TRAIN = """
+import hashlib, os, signal, sys
+import torch
+import sirtaki.torch as hvd
+from torch.utils.data import DataLoader
+
+victim, compression, sync = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+slot = int(os.environ["SIRTAKI_JOB_RANK"])
+torch.set_num_threads(1)
+hvd.init()
+torch.manual_seed(slot)
+points = torch.arange(48.0).view(48, 1).expand(48, 8) / 48
+model = torch.nn.Sequential(torch.nn.Linear(8, 4096), torch.nn.Tanh(), torch.nn.Linear(4096, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), compression=compression, sync=sync)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+sampler = hvd.elastic.ElasticSampler(range(48), seed=3)
+state = hvd.elastic.TorchState(model, optimizer, scheduler=scheduler, sampler=sampler, epoch=0, step=0)
+
+def digest():
+    parts = [*model.state_dict().values(), *(s["momentum_buffer"] for s in optimizer.state.values())]
+    return hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()[:16]
+
+@hvd.elastic.run
+def train(state):
+    while state.epoch < 2:
+        for batch, indices in enumerate(DataLoader(range(48), batch_size=2, sampler=sampler)):
+            if slot == victim and state.step == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            optimizer.zero_grad()
+            loss = (model(points[indices]) - points[indices, :1].sin()).square().mean()
+            loss.backward()
+            hvd.allreduce(loss.detach(), name="loss")
+            optimizer.step()
+            sampler.record_batch(batch, len(indices))
+            state.step += 1
+            state.commit()
+            print("SEEN", state.epoch, *indices.tolist(), flush=True)
+        scheduler.step()
+        state.epoch += 1
+        sampler.set_epoch(state.epoch)
+        state.commit()
+
+train(state)
+digests = hvd.allgather_object(digest())
+print("DONE", slot, hvd.size(), state.step, *digests, flush=True)
+hvd.shutdown()
+"""
+
+
+@pytest.mark.parametrize(
+    ("victim", "compression", "sync"),
+    [(0, "none", "backward"), (2, "none", "step"), (1, "group_topk:rate=0.1", "backward")],
+)
+def test_a_loss_costs_no_committed_sample_and_models_stay_equal(victim: int, compression: str, sync: str) -> None:
+    command = (PYTHON, "-c", TRAIN, str(victim), compression, sync)
+    done = launch("-np", "3", "--elastic", "2:", *command, timeout=150)
+    text = f"{done.out}\n{done.err}"
+    assert done.code == 0, text
+    ends = re.findall(r"DONE (\d) 2 (\d+) (\w+) (\w+)", done.out)
+    assert sorted(slot for slot, *_ in ends) == [str(slot) for slot in range(3) if slot != victim], text
+    assert len({digest for _, _, *digests in ends for digest in digests}) == 1, text
+    # Three steps of 6 samples, then steps of 4 for the rest.
+    assert {steps for _, steps, *_ in ends} == {str(3 + 8 + 12)}, text
+    assert ("every rank takes the same share of their sum" in done.err) == (compression != "none"), text
+    for epoch in range(2):
+        seen = [int(i) for row in re.findall(rf"SEEN {epoch} ([\d ]+)", done.out) for i in row.split()]
+        assert sorted(seen) == list(range(48)), text
