@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launch_support import PYTHON, launch
+from launch_support import PYTHON, ROOT, launch, running
 
 TRAIN = """
 import hashlib, os, signal, sys
@@ -80,3 +82,18 @@ def test_a_loss_costs_no_committed_sample_and_models_stay_equal(victim: int, com
     for epoch in range(2):
         seen = [int(i) for row in re.findall(rf"SEEN {epoch} ([\d ]+)", done.out) for i in row.split()]
         assert sorted(seen) == list(range(48)), text
+
+
+def test_the_example_goes_on_without_a_killed_rank() -> None:
+    example = str(ROOT / "examples/elastic_mnist.py")
+    command = (PYTHON, example, "--steps", "40", "--batch-size", "8", "--commit-every", "3")
+    with running("-np", "3", "--elastic", "2:", *command) as run:
+        assert run.process.stdout is not None
+        while not (found := re.search(r"rank 0 of 3 is process (\d+)", run.process.stdout.readline().decode())):
+            pass
+        os.kill(int(found[1]), signal.SIGKILL)
+        done = run.finish(120)
+    assert done.code == 0, done.err
+    assert "40 steps, test accuracy" in done.out
+    assert "2 ranks at the end" in done.out
+    assert "2 ranks go on as epoch 2" in done.err

@@ -41,8 +41,10 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
 TENSORFLOW_SAYS = re.compile(r"absl::InitializeLog|oneDNN")
 #: Modules that other examples import.
 MODULES = {"fashion_mnist.py", "demo_baselines.py"}
-#: Tested by test_horovod.py, test_torch_distributed.py and test_compat_trainers.py, each with a launcher of its own.
+#: Tested by test_elastic_torch.py, test_horovod.py, test_torch_distributed.py and test_compat_trainers.py, each with
+#: other options of the launcher.
 ELSEWHERE = {
+    "elastic_mnist.py",
     "horovod_style.py",
     "huggingface_fashion_mnist.py",
     "lightning_fashion_mnist.py",
