@@ -19,6 +19,7 @@ COMMAND = ".venv/bin/python tests/api/python_api.py --write"
 #: Modules that programs import. CONTRIBUTING.md says how their names may change; all other modules are internal.
 PUBLIC = (
     "sirtaki",
+    "sirtaki.elastic",
     "sirtaki.torch",
     "sirtaki.torch.ddp",
     "sirtaki.torch.fsdp",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from unittest import mock
 
+import pytest
 from torch.utils.data import DataLoader
 
+import sirtaki
 import sirtaki.torch as hvd
 
 
@@ -49,6 +51,12 @@ def case_what_is_done_does_not_come_again() -> None:
     assert sampler.processed_indices == done
     state = sampler.state_dict()
     assert state == sampler.gather_state() == {"epoch": 0, "processed_num": 6 * hvd.size()}
+    by_indices = hvd.elastic.ElasticSampler(range(50))
+    for batch in range(2):
+        by_indices.record_indices(by_indices.get_indices(batch, 3))
+    assert by_indices.state_dict() == state
+    with pytest.raises(sirtaki.InvalidArgumentError, match="in the order in which the sampler gives"):
+        by_indices.record_indices(by_indices.get_indices(0, 3))
     later = hvd.elastic.ElasticSampler(range(50))
     later.load_state_dict(state)
     assert set(_everybodys(later)) == set(range(50)) - done

@@ -32,7 +32,12 @@ def run(func: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..., Result]:
-    """Returns run(func) with another function that makes the next session; named as in Horovod."""
+    """Returns run(func) with another function that makes the next session; named as in Horovod.
+
+    Args:
+        func: the training function.
+        reset: makes the next session, as regroup() does.
+    """
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Result:

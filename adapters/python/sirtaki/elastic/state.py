@@ -45,7 +45,7 @@ class State:
         self._commits = 0
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
-        """Calls these functions when the job goes on with other ranks: before sync(), with the new rank and size."""
+        """Calls each of `callbacks` when the job goes on with other ranks: before sync(), with new rank and size."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:

@@ -8,7 +8,6 @@ overlap begins with the second step.
 
 from __future__ import annotations
 
-import enum
 import time
 import warnings
 from collections.abc import Sequence
@@ -34,6 +33,7 @@ from sirtaki.torch._optimizer.step_errors import (
     stale_param_text,
     uncombined_grad_text,
 )
+from sirtaki.torch._optimizer.step_phase import Phase
 from sirtaki.torch._optimizer.user_compressor import Packed, exchange, pack
 from sirtaki.torch._param_ownership import param_owners
 from sirtaki.torch._profiling import profiled
@@ -41,20 +41,12 @@ from sirtaki.torch._profiling import profiled
 _HANDED_OVER, _STALE = 1, 2
 
 
-class _Phase(enum.Enum):
-    IDLE = "idle"  # nothing submitted since the last step
-    FILLING = "filling"  # a backward is running, or ended with an exception
-    ENDED = "ended"  # backward is over, and no stream is open yet
-    IN_FLIGHT = "in flight"  # backward is over, the runtime works on the gradients
-    REDUCED = "reduced"  # gradients are combined
-
-
 class GradientReducer(GradientStream):
     """Combines the gradients of one optimizer; see the text of the module. Used from the thread that runs backward."""
 
     _backward_open: bool
     _passes: int
-    _phase: _Phase
+    _phase: Phase
     _ready: Any
     _submitted: bytearray
 
@@ -83,7 +75,7 @@ class GradientReducer(GradientStream):
 
     def check_add(self) -> None:
         """Called before add(): refuses while there are gradients that are not applied."""
-        if self._phase is not _Phase.IDLE:
+        if self._phase is not Phase.IDLE:
             raise RuntimeError(
                 "add_param_group() between backward() and step() would combine gradients twice; call step() first"
             )
@@ -114,8 +106,7 @@ class GradientReducer(GradientStream):
     def abandon(self) -> None:
         """Gives up the step and the stream. Never raises."""
         with suppress(errors.SirtakiError):
-            if self.in_flight or (self._phase is _Phase.FILLING and self._backward_open):
-                self.give_up(f"rank {basics.rank()} goes back to its last commit")
+            self.fail_backward(f"rank {basics.rank()} goes back to its last commit")
         super().abandon()
         self._late = False
         self._reset()
@@ -134,16 +125,16 @@ class GradientReducer(GradientStream):
                 self.deferred.finish_updates()
         # Gradients of a step that another rank has aborted are not needed here either.
         with suppress(errors.NotInitializedError, errors.AbortedError):
-            if self._phase is _Phase.IN_FLIGHT:
+            if self._phase is Phase.IN_FLIGHT:
                 self._wait()
-            elif self._phase is _Phase.FILLING and self._backward_open:
+            elif self._phase is Phase.FILLING and self._backward_open:
                 self.give_up()
         self.close()
         self._superseded = True
 
     def check_join(self) -> None:
         """Implements Owner. The runtime itself checks an open stream."""
-        if self._phase is _Phase.ENDED:
+        if self._phase is Phase.ENDED:
             raise errors.InvalidArgumentError(early_join_text(basics.rank()))
 
     def check_step(self, groups: Sequence[dict[str, Any]]) -> None:
@@ -158,13 +149,13 @@ class GradientReducer(GradientStream):
     @property
     def reduced(self) -> bool:
         """True if the gradients are combined and no step was made since."""
-        return self._phase is _Phase.REDUCED
+        return self._phase is Phase.REDUCED
 
     def synchronize(self) -> None:
         """Combines the gradients that are not combined yet, and waits. Collective unless `reduced`."""
-        if self._phase is _Phase.REDUCED:
+        if self._phase is Phase.REDUCED:
             return
-        if self._phase is _Phase.FILLING and self._backward_open:
+        if self._phase is Phase.FILLING and self._backward_open:
             self.give_up()
             raise RuntimeError(
                 "backward() ended with an exception, so there are no gradients to apply; call zero_grad() and run "
@@ -173,7 +164,7 @@ class GradientReducer(GradientStream):
         self._combine(interruptible=False)
 
     def _combine(self, interruptible: bool) -> None:
-        if self._phase is not _Phase.IN_FLIGHT:
+        if self._phase is not Phase.IN_FLIGHT:
             self._finish(interruptible)
         self._wait(interruptible)
 
@@ -187,9 +178,9 @@ class GradientReducer(GradientStream):
         Returns None if the gradients are combined already: some are sparse, they were combined before, or this rank is
         alone.
         """
-        if self._phase in (_Phase.IDLE, _Phase.ENDED) or (self._phase is _Phase.FILLING and not self._backward_open):
+        if self._phase in (Phase.IDLE, Phase.ENDED) or (self._phase is Phase.FILLING and not self._backward_open):
             self._finish()
-        travels = self._phase is _Phase.IN_FLIGHT and not self._alone
+        travels = self._phase is Phase.IN_FLIGHT and not self._alone
         if not travels or self._sparse or any(self._layout.densified) or self._edited():
             self.synchronize()
             return None
@@ -211,7 +202,7 @@ class GradientReducer(GradientStream):
     @property
     def in_flight(self) -> bool:
         """True if the gradients of a backward are not combined yet and must not be touched."""
-        return self._phase in (_Phase.ENDED, _Phase.IN_FLIGHT)
+        return self._phase in (Phase.ENDED, Phase.IN_FLIGHT)
 
     def check_zero_grad(self) -> None:
         """Called before zero_grad(): refuses while gradients are in flight; aborts a backward that failed half-way."""
@@ -220,7 +211,7 @@ class GradientReducer(GradientStream):
                 "zero_grad() between backward() and step() would clear gradients that the runtime is still working on; "
                 "call step() or synchronize() first"
             )
-        if self._phase is _Phase.FILLING and self._backward_open:
+        if self._phase is Phase.FILLING and self._backward_open:
             self.give_up()
         else:
             self._reset()
@@ -278,7 +269,7 @@ class GradientReducer(GradientStream):
             raise RuntimeError(extra_backward_text(self.names[index], self.passes_per_step))
         if self.deferred is not None:
             self.deferred.before_backward()
-        if self._phase is _Phase.REDUCED:
+        if self._phase is Phase.REDUCED:
             if self._options.op is not ReduceOp.AVERAGE:
                 raise RuntimeError(extra_backward_text(self.names[index], self.passes_per_step))
             self._reset()
@@ -287,7 +278,7 @@ class GradientReducer(GradientStream):
         self._alone = self.alone or self._options.size == 1
         if self._no_sync_depth:
             return
-        self._phase = _Phase.FILLING
+        self._phase = Phase.FILLING
         self._passes += 1
         if self._passes > self.passes_per_step:
             raise RuntimeError(extra_backward_text(self.names[index], self.passes_per_step))
@@ -300,13 +291,13 @@ class GradientReducer(GradientStream):
         self._ready = None
         if self.deferred is not None:
             self._complete(self.deferred)
-        if self._phase is not _Phase.FILLING or self._no_sync_depth or self._passes < self.passes_per_step:
+        if self._phase is not Phase.FILLING or self._no_sync_depth or self._passes < self.passes_per_step:
             return
         if self._alone or self._is_open():
             self._finish()
             return
         # Opening a stream is collective, so it waits until synchronize().
-        self._phase = _Phase.ENDED
+        self._phase = Phase.ENDED
         for index, param in enumerate(self.params):
             if param.grad is not None:
                 self._grads[index], self._versions[index] = param.grad, param.grad._version
@@ -325,7 +316,7 @@ class GradientReducer(GradientStream):
 
     def fail_backward(self, why: str) -> None:
         """Implements BackwardParticipant."""
-        if self.in_flight or (self._phase is _Phase.FILLING and self._backward_open):
+        if self.in_flight or (self._phase is Phase.FILLING and self._backward_open):
             self.give_up(why)
 
     def _complete(self, deferred: Deferred) -> None:
@@ -337,7 +328,7 @@ class GradientReducer(GradientStream):
     # ---- one step ----
 
     def _reset(self) -> None:
-        self._phase = _Phase.IDLE
+        self._phase = Phase.IDLE
         self._passes = 0
         #: The program has called synchronize() itself.
         self.synchronized_by_program = False
@@ -374,9 +365,9 @@ class GradientReducer(GradientStream):
                 if not (interruptible and was_interrupted(error)):
                     self._reset()
                 raise
-        if self._phase is _Phase.ENDED:
+        if self._phase is Phase.ENDED:
             self._edited_early, self._grads = self._edited(), [None] * len(self.params)
-        self._phase = _Phase.IN_FLIGHT
+        self._phase = Phase.IN_FLIGHT
         if self._alone:
             self.residuals.add_to_gradients()
             return
@@ -387,7 +378,7 @@ class GradientReducer(GradientStream):
                     self._hand_over(index)
             self._stream.finish()
         except BaseException as error:
-            if self._phase is _Phase.IN_FLIGHT:
+            if self._phase is Phase.IN_FLIGHT:
                 self.give_up(f"{type(error).__name__} on rank {basics.rank()} after backward()")
             raise
         self.exposed_seconds += time.perf_counter() - begin
@@ -455,7 +446,7 @@ class GradientReducer(GradientStream):
     @profiled("wait_gradients")
     def _wait(self, interruptible: bool = False) -> None:
         if self._alone:
-            self._phase = _Phase.REDUCED
+            self._phase = Phase.REDUCED
             return
         begin = time.perf_counter()
         try:
@@ -480,7 +471,7 @@ class GradientReducer(GradientStream):
             self.exposed_seconds += time.perf_counter() - begin
         self._forget_memory()
         self._sparse, self._passes = [], 0
-        self._phase = _Phase.REDUCED
+        self._phase = Phase.REDUCED
 
     def _take_results(self) -> None:
         touched = self._edited() if self._late or self._options.sync != "backward" else []

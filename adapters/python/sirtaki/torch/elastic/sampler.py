@@ -6,13 +6,13 @@ number, the same on all ranks, tells which samples are done, those of a lost ran
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 import torch
 from torch.utils.data import Sampler
 
-from sirtaki import basics
+from sirtaki import basics, errors
 
 
 class ElasticSampler(Sampler[int]):
@@ -44,7 +44,7 @@ class ElasticSampler(Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins an epoch with all samples unfinished. Call it at the end of an epoch, for the next one."""
+        """Begins the epoch with number `epoch`, all samples unfinished. Call it at the end of the one before."""
         self.epoch = epoch
         self.processed_num = 0
         self._left_out = frozenset()
@@ -59,9 +59,24 @@ class ElasticSampler(Sampler[int]):
         """
         del batch_idx
         self.processed_num = min(self.processed_num + batch_size * self.num_replicas, len(self._order))
+        self._recorded += batch_size
+
+    def record_indices(self, indices: Iterable[int]) -> None:
+        """Records that a batch of every rank is finished whose samples are `indices` on this rank: its next ones.
+
+        Raises:
+            InvalidArgumentError: other samples come next, so their place does not tell which ones are finished.
+        """
+        batch = list(indices)
+        if batch != self._mine[self._recorded : self._recorded + len(batch)]:
+            raise errors.InvalidArgumentError(
+                f"record_indices: rank {self.rank} has other samples next than {batch[:4]}; record the batches "
+                "in the order in which the sampler gives their samples"
+            )
+        self.record_batch(0, len(batch))
 
     def get_indices(self, batch_idx: int, batch_size: int) -> list[int]:
-        """Returns the samples of a batch of this rank since the last reset: fewer in the last batch, none after it."""
+        """Returns the samples of batch `batch_idx` of this rank: `batch_size`, fewer in the last, none after it."""
         return self._mine[batch_idx * batch_size : (batch_idx + 1) * batch_size]
 
     @property
@@ -79,7 +94,7 @@ class ElasticSampler(Sampler[int]):
         return self.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a result of state_dict(), the same on all ranks, and divides the rest. Not collective."""
+        """Loads a `state_dict` of state_dict(), the same on all ranks, and divides the rest. Not collective."""
         self.epoch = state_dict["epoch"]
         self.processed_num = state_dict.get("processed_num", 0)
         self._left_out = frozenset(state_dict.get("processed_indices", ()))
@@ -96,6 +111,7 @@ class ElasticSampler(Sampler[int]):
         if dealt:
             dealt = (dealt * (self.total_size // len(dealt) + 1))[: self.total_size]
         self._mine = dealt[self.rank :: self.num_replicas]
+        self._recorded = 0  # samples of this rank since then
 
     def _drawn_order(self) -> list[int]:
         order: list[int] = list(range(len(self.dataset)))

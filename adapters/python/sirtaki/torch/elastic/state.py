@@ -104,6 +104,8 @@ class TorchState(ObjectState):
         **values: anything else: models, optimizers, schedulers, samplers, numbers.
     """
 
+    _handlers: dict[str, StateHandler]
+
     def __init__(self, model: Any = None, optimizer: Any = None, **values: Any) -> None:
         values |= {"model": model, "optimizer": optimizer}
         handlers = {name: made for name, value in values.items() if (made := _handler_of(value)) is not None}
