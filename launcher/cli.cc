@@ -33,8 +33,8 @@ constexpr const char* kExamples = R"(Examples:
       checks the hosts, measures the links between them, and prints the settings that pay off on such links
 
 Output: lines of rank 1 begin with '[1] ', those of its standard error with '[1!] '. When a rank fails, the others get
-a moment to print their errors, then all processes are ended (not in elastic jobs). The exit code is that of the rank that failed first
-(128 + signal number if a signal ended it). Full guide: docs/launcher.md.)";
+a moment to print their errors, then all processes are ended; in elastic jobs they go on. The exit code is that of the
+rank that failed first (128 + signal number if a signal ended it). Full guide: docs/launcher.md.)";
 
 class HelpFormatter : public CLI::Formatter {
  public:

@@ -70,6 +70,7 @@ Status Job::start_hub() {
   // With an address from the user, ranks may run in other network namespaces, which loopback does not reach.
   const bool loopback = one_host && plan_.options.rendezvous_address.empty();
   hub::CoordinatorServerOptions options = hub::coordinator_options(config);
+  options.elastic_min = plan_.options.check ? 0 : options.elastic_min;
   options.server.bind_address = loopback ? "127.0.0.1" : "::";
   options.server.port_first = config.job.port_range.first;
   options.server.port_last = config.job.port_range.last;

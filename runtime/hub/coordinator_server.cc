@@ -96,12 +96,18 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
     roster.min = options_.elastic_min;
     roster.start_timeout = options_.server.join_timeout;
     roster.regroup_timeout = options_.regroup_timeout;
+    roster.wait_timeout = options_.regroup_timeout;
     ElasticHub::Events events;
     events.formed = [this](const rendezvous::Membership& membership) { on_epoch(membership); };
     events.ended = [this] { on_epoch_end(); };
     events.survived = [this](const Survived& survived) {
       if (events_.on_survived) {
         events_.on_survived(survived);
+      }
+    };
+    events.lost = [this](Rank slot, const Status& cause) {
+      if (events_.on_lost) {
+        events_.on_lost(slot, cause);
       }
     };
     events.over = [this](const Status& why) {

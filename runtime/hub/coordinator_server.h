@@ -33,8 +33,9 @@ struct CoordinatorServerEvents {
   MoveFunction<void(Rank, const Status&)> on_lost;
   MoveFunction<void(Rank)> on_left;                   // the rank has left in order
   MoveFunction<void(const std::string&)> on_warning;  // one line for the log, such as a stall report
-  // Only in elastic jobs, where on_lost is not called. After a loss, also that of a rank that never joined, either
-  // on_survived is called, and the other ranks must be left alone, or on_over, and none of them can go on.
+  // Only in elastic jobs, where on_lost is called only after the program has come to its end on some rank. After an
+  // earlier loss, also that of a rank that never joined, either on_survived is called, and the other ranks must be left
+  // alone, or on_over, and none of them can go on.
   MoveFunction<void(const Survived&)> on_survived;
   // The job is over; called once. kShutdown: the program has come to its end on some rank, and no rank runs in an epoch
   // any more. Else the reason for which no epoch can form, such as too few ranks.

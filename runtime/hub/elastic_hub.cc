@@ -29,6 +29,7 @@ ElasticHub::ElasticHub(Loop& loop, control::RosterOptions options, Events events
 // ---- events of the server ----
 
 void ElasticHub::on_waiting(rendezvous::Server& server, PeerId peer, Rank slot) {
+  arrived_ = true;
   waiting_.insert(peer);
   const bool first = slots_.emplace(peer, slot).second;
   if (first) {
@@ -42,7 +43,11 @@ void ElasticHub::on_waiting(rendezvous::Server& server, PeerId peer, Rank slot) 
 }
 
 void ElasticHub::on_quit(rendezvous::Server& server, PeerId peer, bool at_end) {
-  remaining_.erase(slots_.at(peer));
+  const Rank slot = slots_.at(peer);
+  remaining_.erase(slot);
+  if (!at_end) {
+    lose(slot, {Code::kPeerLost, "rank " + std::to_string(slot) + " has not waited for the next epoch", {slot, ""}});
+  }
   slots_.erase(peer);
   waiting_.erase(peer);
   roster_.on_departure(connection_of(peer), {at_end, {}}, loop_.now());
@@ -128,6 +133,7 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Form& form) {
     if (std::ranges::find(seats_, slot) == seats_.end()) {
       const std::string who = "rank " + std::to_string(slot);
       lose(slot, {Code::kTimeout, who + " has not come to the start of the job in time", {slot, ""}});
+      roster_.on_expected(slot, false, loop_.now());
     }
   }
   cause_.reset();
@@ -160,10 +166,16 @@ std::string ElasticHub::outlook() const {
 }
 
 void ElasticHub::tell_owner() {
+  if (!arrived_) {
+    return;  // programs that never come are not lost: their exit codes decide about the job
+  }
   for (const auto& [slot, cause] : std::exchange(losses_, {})) {
+    const bool at_end = over_ && over_->code() == Code::kShutdown;
     if (!over_ && events_.survived) {
       const Epoch next(roster_.epoch().value + (in_epoch_ ? 0 : 1));
       events_.survived({slot, cause, next, static_cast<int>(remaining_.size())});
+    } else if (at_end && events_.lost) {
+      events_.lost(slot, cause);
     }
   }
   if (over_ && !std::exchange(told_over_, true) && events_.over) {

@@ -27,6 +27,7 @@ class ElasticHub {
     std::function<void(const rendezvous::Membership&)> formed;
     std::function<void()> ended;  // the epoch, before its members are notified
     std::function<void(const Survived&)> survived;
+    std::function<void(Rank, const Status&)> lost;  // a slot, after the program has come to its end on another rank
     std::function<void(const Status&)> over;
   };
   ElasticHub(Loop& loop, control::RosterOptions options, Events events);
@@ -61,6 +62,7 @@ class ElasticHub {
   std::set<rendezvous::PeerId> waiting_;      // for the next epoch
   std::set<Rank> remaining_;                  // slots that are neither lost nor have left
   std::vector<Rank> seats_;                   // slots of the present or last epoch, indexed by rank
+  bool arrived_ = false;                      // some process has come, so programs do use the runtime
   bool in_epoch_ = false;
   std::optional<control::LostRank> cause_;       // loss for which the present epoch ends
   std::vector<std::pair<Rank, Status>> losses_;  // that the owner has not been told of

@@ -58,6 +58,7 @@ class Client::Core final : public LinkHandler, public std::enable_shared_from_th
   Status start(Dialed dialed);
   void join(const JoinRequest& request);
   void send(FrameType type, ConstBytes message);
+  void end_epoch();
   void leave();
   void close();
 
@@ -145,6 +146,10 @@ void Client::Core::send(FrameType type, ConstBytes message) {
   if (state_ == State::kMember) {
     link_->send(type, message);
   }
+}
+
+void Client::Core::end_epoch() {
+  state_ = state_ == State::kMember ? State::kOpen : state_;
 }
 
 void Client::Core::leave() {
@@ -290,6 +295,10 @@ Status Client::start(Dialed dialed) {
   Status status(Code::kShutdown, "the loop has been stopped");
   loop_.run_sync([&] { status = core_->start(std::move(dialed)); });
   return status;
+}
+
+void Client::end_epoch() {
+  core_->end_epoch();
 }
 
 void Client::close() {

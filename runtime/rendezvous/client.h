@@ -73,6 +73,8 @@ class Client {
   void send(std::vector<std::byte> message) { send(FrameType::kMessage, std::move(message)); }
   // Queues a message on behalf of several ranks, of at most kMaxTree bytes.
   void send_tree(std::vector<std::byte> message) { send(FrameType::kTree, std::move(message)); }
+  // Drops events and messages of the epoch from now on, until join() has returned another one. Loop thread.
+  void end_epoch();
   // Leaves the epoch after all queued messages, waits at most `grace` for the answer of the server, and closes the
   // connection. No callback begins after leave() has begun, and none runs after it has returned. Any thread but the
   // loop thread; idempotent.

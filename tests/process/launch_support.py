@@ -51,6 +51,17 @@ class Run:
         self.started = time.monotonic()
         self.process = subprocess.Popen([*prefix, program or launcher_path(), *arguments], env=env, **settings)  # type: ignore[call-overload]
 
+    def read_until(self, pattern: str) -> tuple[re.Match[str], list[str]]:
+        """Reads lines of the output until one has `pattern`; returns the match and the lines before it."""
+        assert self.process.stdout is not None
+        before: list[str] = []
+        for raw in iter(self.process.stdout.readline, b""):
+            line = raw.decode(errors="surrogateescape")
+            if found := re.search(pattern, line):
+                return found, before
+            before.append(line)
+        raise AssertionError(f"the output ended without {pattern!r}: {''.join(before)}\n{self.finish().err}")
+
     def finish(self, timeout: float = 30.0) -> Outcome:
         """Waits for the end of the run and returns its outcome."""
         out, err = self.process.communicate(timeout=timeout)

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from launch_support import PYTHON, Outcome, launch, running, wait_until
 
 STEPS = 10
-# Each step gathers the state of all ranks. A fault "slot:step:signal" hits before it; 0 raises an exception, and -1 one
-# that leads back to the last commit.
+# Each step gathers the state of all ranks. A fault "slot:step:signal" hits before it; 0 raises an exception, 1 one that
+# passes shutdown(), and -1 one that leads back to the last commit.
 TRAIN = f"""
 import os, sys
 import sirtaki
@@ -36,6 +36,11 @@ def train(state):
             faults.remove(fault)
             if fault[2] == 0:
                 raise ValueError("broken by the test")
+            if fault[2] == 1:
+                try:
+                    raise ValueError("broken by the test")
+                finally:
+                    sirtaki.shutdown()
             if fault[2] < 0:
                 raise sirtaki.HorovodInternalError("made by the test")
             os.kill(os.getpid(), fault[2])
@@ -99,8 +104,9 @@ def test_two_ranks_lost_at_once() -> None:
     check_survivors(done, {0, 3}, 5 * 4 + 5 * 2)
 
 
-def test_an_exception_of_one_rank_is_a_loss() -> None:
-    done = train(3, 1, "1:3:0")
+@pytest.mark.parametrize("fault", [0, 1])
+def test_an_exception_of_one_rank_is_a_loss(fault: int) -> None:
+    done = train(3, 1, f"1:3:{fault}")
     check_survivors(done, {0, 2}, 3 * 3 + 7 * 2)
     assert "ValueError: broken by the test" in done.err
     assert "exit code 1" in done.err
@@ -133,11 +139,8 @@ def test_a_rank_that_wakes_up_after_the_others_went_on_ends_itself(tmp_path: Pat
     options = ("-np", "3", "--elastic", "2:", "--elastic-silence", SILENCE)
     faults = f"1:4:{int(signal.SIGSTOP)}"
     with running(*options, PYTHON, "-c", TRAIN, faults, str(gate)) as run:
-        pids: dict[str, int] = {}
-        assert run.process.stdout is not None
-        while "RESET" not in (line := run.process.stdout.readline().decode()):
-            if found := re.search(r"AT (\d) (\d+)", line):
-                pids[found[1]] = int(found[2])
+        _, before = run.read_until("RESET")
+        pids = {slot: int(pid) for slot, pid in re.findall(r"AT (\d) (\d+)", "".join(before))}
         os.kill(pids["1"], signal.SIGCONT)
         wait_until(lambda: pids["1"] not in run.marked(), 30, "the rank that was given up ends")
         assert {pids["0"], pids["2"]} <= set(run.marked())
@@ -152,9 +155,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     with running("-np", "2", "--elastic", "1:", PYTHON, "-c", TRAIN, "0:99:9", str(gate)) as run:
-        assert run.process.stdout is not None
-        while f" {STEPS - 1} " not in run.process.stdout.readline().decode():
-            pass
+        run.read_until(f" {STEPS - 1} ")
         run.process.send_signal(signal.SIGINT)
         done = run.finish()
         assert done.code == 130
@@ -163,6 +164,8 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
 
 def test_programs_that_never_meet_keep_their_exit_codes() -> None:
     assert launch("-np", "2", "--elastic", "1:", "true").code == 0
+    late = 'test "$SIRTAKI_JOB_RANK" = 0 || sleep 0.2'
+    assert launch("-np", "3", "--elastic", "2:", "sh", "-c", late).code == 0
     done = launch("-np", "2", "--elastic", "1:", "sh", "-c", "exit 3")
     assert done.code == 3
     assert "exit code 3" in done.err

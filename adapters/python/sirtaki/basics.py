@@ -220,8 +220,12 @@ def regroup() -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job; pending operations end with HorovodInternalError. Does nothing when not initialized."""
-    if not _core.is_initialized():
+    """Leaves the job; pending operations end with HorovodInternalError. Does nothing when not initialized.
+
+    In an elastic job it does nothing while an exception passes: the others take this rank for lost when its process
+    ends, and go on, where a good-bye would end the job for all.
+    """
+    if not _core.is_initialized() or (is_elastic() and sys.exc_info()[1] is not None):
         return
     try:
         for callback in [*_state.before_shutdown, *_state.before_end]:

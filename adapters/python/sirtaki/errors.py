@@ -42,7 +42,7 @@ class PeerLostError(HorovodInternalError):
 
 
 class RanksChangedError(PeerLostError):
-    """A rank of an elastic job was lost and the others go on; elastic.run(), or regroup(), opens the next session."""
+    """A rank of an elastic job was lost and the others go on; elastic.run() opens the next session."""
 
 
 class AbortedError(HorovodInternalError):

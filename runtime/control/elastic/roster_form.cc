@@ -78,7 +78,7 @@ void Roster::settle_first(TimePoint now) {
     start_by_ = now + options_.start_timeout;
   }
   const bool over = start_by_ && now >= *start_by_;
-  if (present + coming() < min_members() || (over && present < min_members())) {
+  if (present > 0 && (present + coming() < min_members() || (over && present < min_members()))) {
     return finish({Code::kTimeout, too_few_text(present) + "; fix: look at the output of the processes that are "
                                                            "missing, and check that they can reach this server"});
   }
@@ -137,7 +137,7 @@ void Roster::give_up_missing(TimePoint now) {
   regroup_by_.reset();
   for (const Connection connection : missing) {
     if (const auto found = people_.find(connection); found != people_.end()) {
-      const Status cause(Code::kTimeout, "rank " + std::to_string(found->second.rank) + what + " and is given up");
+      const Status cause(Code::kPeerLost, "rank " + std::to_string(found->second.rank) + what + " and is given up");
       close(connection, cause);
       remove(connection, cause, now);
     }

@@ -26,8 +26,17 @@ Result<std::shared_ptr<ControlLine>> ControlLine::connect(const Config& config, 
   return line;
 }
 
-void ControlLine::change(const rendezvous::ClientHandler* from, rendezvous::ClientHandler* to) {
-  loop_.run_sync([&] { handler_ = handler_ == from ? to : handler_; });
+void ControlLine::attach(rendezvous::ClientHandler* handler) {
+  loop_.run_sync([&] { handler_ = handler_ == nullptr ? handler : handler_; });
+}
+
+void ControlLine::detach(rendezvous::ClientHandler* handler) {
+  loop_.run_sync([&] {
+    if (handler_ == handler) {
+      handler_ = nullptr;
+      client_->end_epoch();
+    }
+  });
 }
 
 void ControlLine::on_message(ConstBytes message) {

@@ -27,16 +27,15 @@ class ControlLine final : private rendezvous::ClientHandler {
 
   // Passes events to `handler` until detach(). Events without a handler are dropped; a connection that has ended is
   // reported by the next join.
-  void attach(rendezvous::ClientHandler* handler) { change(nullptr, handler); }
-  // No event runs in `handler` after this.
-  void detach(rendezvous::ClientHandler* handler) { change(handler, nullptr); }
+  void attach(rendezvous::ClientHandler* handler);
+  // No event runs in `handler` after this, and events of its epoch reach no later handler.
+  void detach(rendezvous::ClientHandler* handler);
   rendezvous::AsioLoop& loop() { return loop_; }
   rendezvous::Client& client() { return *client_; }
   const rendezvous::ClientOptions& options() const { return options_; }
 
  private:
   ControlLine() = default;
-  void change(const rendezvous::ClientHandler* from, rendezvous::ClientHandler* to);
 
   void on_message(ConstBytes message) override;
   void on_tree(ConstBytes message) override;

@@ -94,6 +94,53 @@ def test_a_loss_during_sync_is_a_loss(elastic_job: mock.Mock) -> None:
     assert state.calls == ["sync", "restore", "reset", "sync"]
 
 
+def test_a_loss_during_a_reset_callback_is_a_loss(elastic_job: mock.Mock) -> None:
+    state, errors = Recorded(), [LOST]
+
+    def callback() -> None:
+        if errors:
+            raise errors.pop()
+
+    state.register_reset_callbacks([callback])
+    elastic.run(failing(LOST))(state)
+    assert state.calls == ["sync", "restore", "reset", "restore", "reset", "sync"]
+
+
+def test_a_loss_during_sync_leaves_the_commit_whole(session: None) -> None:
+    sampler = hvd.elastic.ElasticSampler(range(8))
+    state = TorchState(model=torch.nn.Linear(1, 1), sampler=sampler, epoch=0)
+
+    def of_rank_0(saved: dict[str, Any]) -> dict[str, Any]:
+        return {**saved, "epoch": 1}
+
+    with (
+        mock.patch.object(states, "broadcast_object", of_rank_0),
+        mock.patch.object(state, "_bcast_object", side_effect=LOST),
+        pytest.raises(RanksChangedError),
+    ):
+        state.sync()
+    assert sampler.epoch == 1
+    state.restore()
+    assert sampler.epoch == state.epoch == 0
+
+
+def test_derived_states_may_set_attributes_first(session: None) -> None:
+    class Mine(TorchState):
+        def __init__(self) -> None:
+            self.mine = 1
+            super().__init__(model=torch.nn.Linear(1, 1))
+
+    assert Mine().mine == 1
+
+
+def test_gradients_of_a_step_that_failed_are_void(session: None) -> None:
+    model = torch.nn.Linear(1, 1)
+    state = TorchState(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    model(torch.ones(1, 1)).sum().backward()
+    state.restore()
+    assert all(p.grad is None for p in model.parameters())
+
+
 def test_other_shared_errors_are_tried_once_between_commits(elastic_job: mock.Mock) -> None:
     error = MismatchError("shapes differ")
     elastic.run(failing(error, commit=True))(Recorded())
@@ -210,7 +257,7 @@ def test_programs_may_register_handlers(session: None) -> None:
 
     class CounterHandler(StateHandler):
         def __init__(self, value: Counter) -> None:
-            self.value = value
+            super().__init__(value)
             self.save()
 
         def save(self) -> None:
@@ -219,7 +266,7 @@ def test_programs_may_register_handlers(session: None) -> None:
         def restore(self) -> None:
             self.value.value = self._saved
 
-    known = states.get_handler_registry()
+    known = list(states.get_handler_registry())
     states.set_handler_registry([(Counter, CounterHandler), *known])
     try:
         counter = Counter()

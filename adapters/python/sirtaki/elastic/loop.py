@@ -41,9 +41,13 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Result:
-        failures = _Failures(state)
+        failures, regrouped = _Failures(state), True
         while True:
             try:
+                if not regrouped:
+                    reset()
+                    regrouped = True
+                    state.on_reset()
                 state.sync()
                 return func(state, *args, **kwargs)
             except errors.HorovodInternalError as error:
@@ -53,8 +57,7 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
                 state.restore()
             except HostsUpdatedInterrupt:
                 basics.abandon()
-            reset()
-            state.on_reset()
+            regrouped = False
 
     return wrapper
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sirtaki import errors
+from sirtaki import basics, errors
 from sirtaki.compression import option_text
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp
@@ -200,6 +200,11 @@ class ResidualStore:
             self._load_codec_state(state.get("memory", {}))
             return
         sizes = sorted({size for rank, size in held if rank != _NO_CHECKPOINT})
+        if len(sizes) > 1 and basics.is_elastic():
+            # A second loss has come before all have committed; the smallest number of ranks is the newest.
+            held = [place if place[1] == sizes[0] else (_NO_CHECKPOINT, 0) for place in held]
+            state = state if state is not None and state["size"] == sizes[0] else None
+            sizes = sizes[:1]
         if not sizes:
             return  # another store of the stream has the state
         require(len(sizes) == 1, f"checkpoints of {' and '.join(map(str, sizes))} ranks were loaded together; load one")

@@ -20,7 +20,7 @@ from sirtaki.torch.functions import broadcast_object, broadcast_optimizer_state,
 
 
 class StateHandler:
-    """Handles one object of a TorchState, by its state_dict() and load_state_dict().
+    """Handles one object of a TorchState; derived classes define save(), restore() and sync().
 
     Args:
         value: the object.
@@ -28,6 +28,30 @@ class StateHandler:
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+    def save(self) -> None:
+        """Copies the state of the object."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Gives the object the state saved last."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Gives the object the state of rank 0. Collective. TorchState saves it when all objects have theirs."""
+        raise NotImplementedError
+
+    def set_value(self, value: Any) -> None:
+        """Handles another object, `value`, from now on."""
+        self.value = value
+        self.save()
+
+
+class StateDictHandler(StateHandler):
+    """Handles an object by its state_dict() and load_state_dict()."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
         self._saved = snapshot(value.state_dict())
 
     def save(self) -> None:
@@ -39,17 +63,11 @@ class StateHandler:
         self.value.load_state_dict(snapshot(self._saved))
 
     def sync(self) -> None:
-        """Gives the object the state of rank 0, and saves it. Collective."""
+        """Gives the object the state of rank 0. Collective."""
         self.value.load_state_dict(broadcast_object(self.value.state_dict()))
-        self.save()
-
-    def set_value(self, value: Any) -> None:
-        """Handles another object from now on."""
-        self.value = value
-        self.save()
 
 
-class ModelStateHandler(StateHandler):
+class ModelStateHandler(StateDictHandler):
     """Handles a model: parameters and buffers."""
 
     def restore(self) -> None:
@@ -57,18 +75,31 @@ class ModelStateHandler(StateHandler):
         self.value.load_state_dict(self._saved)
 
     def sync(self) -> None:
-        """Gives the model the parameters and buffers of rank 0, in place, and saves them. Collective."""
+        """Gives the model the parameters and buffers of rank 0, in place. Collective."""
         broadcast_parameters(self.value.state_dict(), root_rank=0)
-        self.save()
 
 
-class OptimizerStateHandler(StateHandler):
+class OptimizerStateHandler(StateDictHandler):
     """Handles an optimizer, distributed or not. Residuals of compressed gradients stay those of each rank."""
 
+    def restore(self) -> None:
+        """Gives the optimizer the state saved last, and clears gradients: those of a step that failed are void."""
+        super().restore()
+        for group in self.value.param_groups:
+            for param in group["params"]:
+                param.grad = None
+
     def sync(self) -> None:
-        """Gives the optimizer the state and options of rank 0, and saves them. Collective."""
+        """Gives the optimizer the state and options of rank 0. Collective."""
         broadcast_optimizer_state(self.value, root_rank=0)
-        self.save()
+
+
+class LRSchedulerStateHandler(StateDictHandler):
+    """Handles a learning rate scheduler."""
+
+
+class SamplerStateHandler(StateDictHandler):
+    """Handles an ElasticSampler, which deals the samples anew when it is loaded."""
 
 
 Registry = list[tuple[type, type[StateHandler]]]
@@ -76,14 +107,14 @@ Registry = list[tuple[type, type[StateHandler]]]
 _registry: Registry = [
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
-    (LRScheduler, StateHandler),
-    (ElasticSampler, StateHandler),
+    (LRScheduler, LRSchedulerStateHandler),
+    (ElasticSampler, SamplerStateHandler),
 ]
 
 
 def get_handler_registry() -> Registry:
-    """Returns pairs of a type and the handler of its objects; the first pair that fits is used."""
-    return list(_registry)
+    """Returns the pairs of a type and the handler of its objects, in order of use. Changes of the list have effect."""
+    return _registry
 
 
 def set_handler_registry(registry: Registry) -> None:
@@ -115,8 +146,9 @@ class TorchState(ObjectState):
             vars(self)[name] = handler.value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._handlers:
-            self._handlers[name].set_value(value)
+        handlers = vars(self).get("_handlers", {})  # not there yet where a derived class sets attributes first
+        if name in handlers:
+            handlers[name].set_value(value)
         super().__setattr__(name, value)
 
     def save(self) -> None:
@@ -136,6 +168,9 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
+        # Not before: a loss in the middle must leave the last commit as it was.
+        for handler in self._handlers.values():
+            handler.save()
 
 
 def _handler_of(value: Any) -> StateHandler | None:
@@ -143,7 +178,7 @@ def _handler_of(value: Any) -> StateHandler | None:
         if isinstance(value, kind):
             return handler(value)
     keeps_state = all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
-    return StateHandler(value) if keeps_state and not isinstance(value, type) else None
+    return StateDictHandler(value) if keeps_state and not isinstance(value, type) else None
 
 
 def snapshot(value: Any, old: Any = None) -> Any:

@@ -1,8 +1,10 @@
 """horovod.torch.elastic.state."""
 
 from sirtaki.torch.elastic.state import (
+    LRSchedulerStateHandler,
     ModelStateHandler,
     OptimizerStateHandler,
+    SamplerStateHandler,
     StateHandler,
     TorchState,
     get_handler_registry,
@@ -10,8 +12,10 @@ from sirtaki.torch.elastic.state import (
 )
 
 __all__ = [
+    "LRSchedulerStateHandler",
     "ModelStateHandler",
     "OptimizerStateHandler",
+    "SamplerStateHandler",
     "StateHandler",
     "TorchState",
     "get_handler_registry",
