@@ -92,6 +92,6 @@ def test_the_example_goes_on_without_a_killed_rank() -> None:
         os.kill(int(found[1]), signal.SIGKILL)
         done = run.finish(120)
     assert done.code == 0, done.err
-    assert "40 steps, test accuracy" in done.out
+    assert "400 steps, test accuracy" in done.out
     assert "2 ranks at the end" in done.out
     assert "2 ranks go on as epoch 2" in done.err
