@@ -149,13 +149,13 @@ SIRTAKI_API sirtaki_status sirtaki_init(const sirtaki_init_args* args);
  * sirtaki_result() returned stay valid until they are released. */
 SIRTAKI_API sirtaki_status sirtaki_shutdown(void);
 /* In an elastic job (option elastic.min), the loss of a rank ends the epoch: on all other ranks every request and call
- * of the session returns SIRTAKI_RANKS_CHANGED, with a text that names the lost rank, the cause and how many go on. This
- * function opens the next session in this process, with a new rank and size, and returns when all survivors have called
- * it. Handles of the earlier session return SIRTAKI_NOT_INITIALIZED from then on. If the coordinator has not ended the
- * epoch, the call waits for its word for a limited time and then ends the epoch on all ranks. Ranks that are lost
- * meanwhile are left out, too. An error is final, and no session is open after it: SIRTAKI_PEER_LOST: too few ranks are
- * left, or the others have given this process up. SIRTAKI_NOT_INITIALIZED: the job has come to its end, because a rank
- * has called sirtaki_shutdown(). SIRTAKI_UNSUPPORTED: the job is not elastic. */
+ * of the session returns SIRTAKI_RANKS_CHANGED, with a text that names the lost rank, the cause and how many go on.
+ * This function opens the next session in this process, with a new rank and size, and returns when all survivors have
+ * called it. Handles of the earlier session return SIRTAKI_NOT_INITIALIZED from then on. If the coordinator has not
+ * ended the epoch, the call waits for its word for a limited time and then ends the epoch on all ranks. Ranks that are
+ * lost meanwhile are left out, too. An error is final, and no session is open after it: SIRTAKI_PEER_LOST: too few
+ * ranks are left, or the others have given this process up. SIRTAKI_NOT_INITIALIZED: the job has come to its end,
+ * because a rank has called sirtaki_shutdown(). SIRTAKI_UNSUPPORTED: the job is not elastic. */
 SIRTAKI_API sirtaki_status sirtaki_regroup(void);
 /* Returns 1 or 0. A forked child gets 0: it never uses the session of its parent. */
 SIRTAKI_API int sirtaki_is_initialized(void);

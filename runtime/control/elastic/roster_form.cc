@@ -96,7 +96,7 @@ void Roster::settle_next(TimePoint now) {
     return finish({Code::kPeerLost,
                    "all ranks that had the model are lost" + losses_text() + "; fix: start again from a checkpoint"});
   }
-  std::ranges::stable_partition(members, [this](Connection c) { return people_.at(c).has_state; });
+  std::stable_partition(members.begin(), members.end(), [this](Connection c) { return people_.at(c).has_state; });
   const std::size_t room = max_members() - std::min(max_members(), members.size());
   members.insert(members.end(), ready.begin(),
                  ready.begin() + static_cast<std::ptrdiff_t>(std::min(room, ready.size())));

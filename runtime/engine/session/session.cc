@@ -27,7 +27,7 @@ namespace {
 
 // Lies before kCauseGrace, after which failed operations are reported, so that they name the lost connection.
 constexpr Duration kLossGrace = kCauseGrace * 3 / 4;
-constexpr Duration kPoll = std::chrono::milliseconds(100);
+constexpr Duration kFailurePoll = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -192,7 +192,7 @@ void Session::on_data_lost(Rank rank, const Status& cause) {
 Status Session::await_failure(Duration timeout) {
   const TimePoint deadline = loop_.now() + timeout;
   while (loop_.now() < deadline && !(interrupted_ && interrupted_())) {
-    if (const auto failure = failed_.wait_for(kPoll)) {
+    if (const auto failure = failed_.wait_for(kFailurePoll)) {
       return *failure;
     }
   }
