@@ -162,10 +162,13 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
         assert not run.marked()
 
 
-def test_programs_that_never_meet_keep_their_exit_codes() -> None:
+def test_programs_that_never_meet_keep_their_exit_codes(tmp_path: Path) -> None:
     assert launch("-np", "2", "--elastic", "1:", "true").code == 0
-    late = 'test "$SIRTAKI_JOB_RANK" = 0 || sleep 0.2'
-    assert launch("-np", "3", "--elastic", "2:", "sh", "-c", late).code == 0
+    os.mkfifo(tmp_path / "0")
+    os.mkfifo(tmp_path / "1")
+    # Each rank ends when the one before it has closed its pipe by its end.
+    one_by_one = 'r=$SIRTAKI_JOB_RANK; [ $r = 0 ] || cat $0/$((r - 1)); [ $r = 2 ] || exec 3> $0/$r'
+    assert launch("-np", "3", "--elastic", "2:", "sh", "-c", one_by_one, str(tmp_path)).code == 0
     done = launch("-np", "2", "--elastic", "1:", "sh", "-c", "exit 3")
     assert done.code == 3
     assert "exit code 3" in done.err

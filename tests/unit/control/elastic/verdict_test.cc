@@ -71,8 +71,8 @@ TEST(Verdict, AStreamOfOtherRanksBindsNobody) {
 }
 
 // A barrier lets no rank pass before all are complete, and no rank begins a step before it has passed the one before.
-// For every set of positions that this allows, and every subset of survivors, no survivor is broken, and each rank that
-// has passed a step survives with that step.
+// Tries every set of positions that this allows with every subset of survivors: no survivor is broken, and each rank
+// that has passed a step survives with that step.
 TEST(Verdict, EveryPositionThatTheGateAllowsHasAnAtomicEnd) {
   for (int code = 0; code < 8 * 8 * 8; ++code) {
     const int position[] = {code % 8, code / 8 % 8, code / 64};  // step * 4 + state
