@@ -8,14 +8,6 @@
 
 namespace sirtaki::launcher {
 
-namespace {
-
-std::string ranks_go_on(int count) {
-  return count == 1 ? "1 rank goes on" : std::to_string(count) + " ranks go on";
-}
-
-}  // namespace
-
 void Job::on_survived(const hub::Survived& loss) {
   if (phase_ != Phase::kRunning) {
     return;
@@ -26,7 +18,7 @@ void Job::on_survived(const hub::Survived& loss) {
   // Output is tagged with the number at the start, which is not that of the last epoch after an earlier loss.
   const bool renumbered = !cause.starts_with("rank " + std::to_string(loss.slot) + " ");
   const std::string tag = renumbered ? " (output [" + std::to_string(loss.slot) + "])" : "";
-  log(cause + tag + "; " + ranks_go_on(loss.remaining) + " as epoch " + std::to_string(loss.next.value));
+  log(cause + tag + "; " + hub::go_on_text(loss.remaining, loss.next));
   if (state.exited) {
     verdict_.survived.push_back(failure_of(loss.slot));
   } else {

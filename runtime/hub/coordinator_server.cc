@@ -374,6 +374,11 @@ CoordinatorServerOptions coordinator_options(const Config& config) {
   return options;
 }
 
+std::string go_on_text(int remaining, Epoch next) {
+  return std::to_string(remaining) + (remaining == 1 ? " rank goes" : " ranks go") + " on as epoch " +
+         std::to_string(next.value);
+}
+
 Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::start(CoordinatorServerOptions options,
                                                                     CoordinatorServerEvents events) {
   auto hub = std::make_unique<CoordinatorServerImpl>(std::move(options), std::move(events));

@@ -27,6 +27,9 @@ struct Survived {
   int remaining = 0;  // number of survivors
 };
 
+// Returns "2 ranks go on as epoch 3".
+std::string go_on_text(int remaining, Epoch next);
+
 // Events that the owner may report to the user. Called on the control thread; must not block.
 struct CoordinatorServerEvents {
   MoveFunction<void(const rendezvous::Membership&)> on_epoch;

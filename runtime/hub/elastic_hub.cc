@@ -160,9 +160,7 @@ std::string ElasticHub::outlook() const {
   if (over_) {
     return std::string(over_->text());
   }
-  const std::size_t count = remaining_.size();
-  return std::to_string(count) + (count == 1 ? " rank goes" : " ranks go") + " on as epoch " +
-         std::to_string(roster_.epoch().value + 1);
+  return go_on_text(static_cast<int>(remaining_.size()), Epoch(roster_.epoch().value + 1));
 }
 
 void ElasticHub::tell_owner() {
