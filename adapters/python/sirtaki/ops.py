@@ -30,6 +30,14 @@ class ReduceOp(enum.IntEnum):
     ADASUM = 5
 
 
+Average = ReduceOp.AVERAGE
+Sum = ReduceOp.SUM
+Adasum = ReduceOp.ADASUM
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
+Product = ReduceOp.PRODUCT
+
+
 #: Priority above bulk data: the default of barriers, objects and operations of up to 64 KiB.
 URGENT = -1000
 _PRIORITIES = range(-(1 << 31), 1 << 31)

@@ -15,7 +15,7 @@ from sirtaki.errors import require
 from sirtaki.keras._backend import backend
 from sirtaki.keras.optimizer import DistributedOptimizer
 from sirtaki.local_updates import LocalChoice
-from sirtaki.ops import ReduceOp, Submission, check_reduce_op
+from sirtaki.ops import Adasum, Average, Max, Min, Product, ReduceOp, Submission, Sum, check_reduce_op
 
 __all__ = [
     "Adasum",
@@ -32,13 +32,6 @@ __all__ = [
     "load_model",
     "reducescatter",
 ]
-
-Average = ReduceOp.AVERAGE
-Sum = ReduceOp.SUM
-Adasum = ReduceOp.ADASUM
-Min = ReduceOp.MIN
-Max = ReduceOp.MAX
-Product = ReduceOp.PRODUCT
 
 
 def _array(value: Any) -> Array:

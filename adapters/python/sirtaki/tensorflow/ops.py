@@ -15,7 +15,7 @@ import tensorflow as tf
 from sirtaki import _core, errors
 from sirtaki._local_sgd import check_join
 from sirtaki.errors import require
-from sirtaki.ops import ReduceOp, check_reduce_op, check_root
+from sirtaki.ops import Adasum, Average, Max, Min, Product, ReduceOp, Sum, check_reduce_op, check_root
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.tensorflow._op_calls import call, group_attributes, names_for, public, reduce_attributes, to_tensors
 from sirtaki.tensorflow.compression import Compression, Compressor
@@ -38,13 +38,6 @@ __all__ = [
     "join",
     "reducescatter",
 ]
-
-Average = ReduceOp.AVERAGE
-Sum = ReduceOp.SUM
-Adasum = ReduceOp.ADASUM
-Min = ReduceOp.MIN
-Max = ReduceOp.MAX
-Product = ReduceOp.PRODUCT
 
 
 def reduce_op_of(average: bool | None, op: Any) -> ReduceOp:

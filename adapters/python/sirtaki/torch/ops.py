@@ -23,7 +23,20 @@ from torch import Tensor
 from sirtaki import _core, errors
 from sirtaki._local_sgd import check_join
 from sirtaki.errors import require
-from sirtaki.ops import GroupHandle, Handle, Ops, ReduceOp, check_reduce_op, group_names
+from sirtaki.ops import (
+    Adasum,
+    Average,
+    GroupHandle,
+    Handle,
+    Max,
+    Min,
+    Ops,
+    Product,
+    ReduceOp,
+    Sum,
+    check_reduce_op,
+    group_names,
+)
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch import _autograd
 from sirtaki.torch._adapter import torch_ops as _ops
@@ -63,13 +76,6 @@ __all__ = [
     "poll",
     "synchronize",
 ]
-
-Average = ReduceOp.AVERAGE
-Sum = ReduceOp.SUM
-Min = ReduceOp.MIN
-Max = ReduceOp.MAX
-Product = ReduceOp.PRODUCT
-Adasum = ReduceOp.ADASUM
 
 
 def _reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
