@@ -167,7 +167,7 @@ def test_programs_that_never_meet_keep_their_exit_codes(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "0")
     os.mkfifo(tmp_path / "1")
     # Each rank ends when the one before it has closed its pipe by its end.
-    one_by_one = 'r=$SIRTAKI_JOB_RANK; [ $r = 0 ] || cat $0/$((r - 1)); [ $r = 2 ] || exec 3> $0/$r'
+    one_by_one = "r=$SIRTAKI_JOB_RANK; [ $r = 0 ] || cat $0/$((r - 1)); [ $r = 2 ] || exec 3> $0/$r"
     assert launch("-np", "3", "--elastic", "2:", "sh", "-c", one_by_one, str(tmp_path)).code == 0
     done = launch("-np", "2", "--elastic", "1:", "sh", "-c", "exit 3")
     assert done.code == 3
