@@ -2,7 +2,7 @@
 
 Thread: that of the caller. Does not: pack payloads; their sizes are those of compression/codecs.
 Method: the codecs and reductions of the same names, with a residual for every rank and for the owner of every sum. A
-test trains a few steps with each and compares the losses with those of the runtime. fourbit is int4 of the runtime.
+test trains a few steps with each and compares the losses with those of the runtime.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import Tensor
 #: Encodes and decodes: takes and returns a tensor of a row for each rank.
 Encode = Callable[[Tensor], Tensor]
 _LEAST = 2.0**-126
-#: Elements of a scale (int8, fourbit), of a mean (onebit), of a threshold (sums of twobit), as in compression/codecs.
-_SCALED, _ONEBIT, _TWOBIT = 256, 1024, 2048
+#: Elements of a scale (int8, int4), of a mean (onebit), of a threshold (sums of twobit), as in compression/codecs.
+_EIGHT, _FOUR, _ONEBIT, _TWOBIT = 256, 32, 1024, 2048
 #: Elements that share their offsets in a sparse payload, and bytes of an entry.
 _TILE, _ENTRY = 4096, 6
 _REESTIMATE, _CONTROL = 32, 1.1
@@ -70,9 +70,9 @@ def _mean_magnitudes(blocks: Tensor, numel: int) -> Tensor:
     return (blocks.abs().double().sum(2) / count).unsqueeze(2)
 
 
-def scaled(rows: Tensor, largest: int) -> Tensor:
-    """Rounds to integers up to `largest` times a power of two for each block: int8 with 127, fourbit with 7."""
-    blocks = _blocks(rows, _SCALED)
+def scaled(rows: Tensor, largest: int, block: int) -> Tensor:
+    """Rounds to integers up to `largest` times a power of two for each block: int8 with 127, int4 with 7."""
+    blocks = _blocks(rows, block)
     mantissa, exponent = torch.frexp((blocks.abs().amax(2, keepdim=True) / largest).clamp_min(_LEAST))
     scale = _power(exponent - (mantissa == 0.5).int())
     return (torch.round(blocks / scale) * scale).flatten(1)[:, : rows.shape[1]]
@@ -241,14 +241,14 @@ def _sparse(percent: int, momentum: float = 0.0) -> Level:
     return Level(text, partial(ThresholdSparse, percent / 100, momentum), momentum=momentum)
 
 
-_INT8, _FOURBIT = partial(scaled, largest=127), partial(scaled, largest=7)
+_INT8, _INT4 = partial(scaled, largest=127, block=_EIGHT), partial(scaled, largest=7, block=_FOUR)
 DENSE, ROUNDING = "dense", "rounding"
 LEVELS = {
     DENSE: Level("none", Dense, linear=True),
     # A control: dense sums in another order. Its cost is the difference that rounding alone makes in the end.
     ROUNDING: Level("", Dense),
-    "int8": _scattered("int8:wire=scatter", _INT8, _INT8, 8 + 8 / _SCALED),
-    "fourbit": _scattered("int4:wire=scatter", _FOURBIT, _FOURBIT, 4 + 8 / _SCALED),
+    "int8": _scattered("int8:wire=scatter", _INT8, _INT8, 8 + 8 / _EIGHT),
+    "int4": _scattered("int4:wire=scatter", _INT4, _INT4, 4 + 8 / _FOUR),
     "powersgd_8": _low_rank(8),
     "powersgd_4": _low_rank(4),
     "powersgd_2": _low_rank(2),

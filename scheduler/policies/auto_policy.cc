@@ -62,6 +62,7 @@ AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& pl
   gain_ = common.value("gain");
   for (LossLevel& level : loss_ladder(common)) {
     levels_.push_back({std::move(level.name), std::move(level.method), level.mild, level.cost_unats});
+    last_mild_ = level.mild ? levels_.size() - 1 : last_mild_;
   }
   if (levels_.size() > 1 && !levels_.back().mild) {
     levels_.push_back(levels_.back());
@@ -73,13 +74,12 @@ AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& pl
 AutoPolicy::Outcome AutoPolicy::at_level(std::size_t level, const StepProfile& profile,
                                          const std::vector<PlannedTensor>& now) const {
   const Circumstances at = circumstances(profile, planner_.ranks);
-  const auto mildest = std::ranges::find(levels_, "int8", &Level::name);
   Outcome outcome{now, 0};
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (!tensors_[i].method) {
       continue;
     }
-    const Level& own = sensitive_[i] && !levels_[level].mild ? *mildest : levels_[level];
+    const Level& own = levels_[sensitive_[i] && !levels_[level].mild ? last_mild_ : level];
     auto planned = decide_tensor(own.method, tensors_[i].info, at, *facts_);
     if (!planned) {
       planned = stay_dense(tensors_[i].info, "auto: stays dense, " + std::string(planned.status().text()), *facts_);

@@ -62,6 +62,7 @@ class AutoPolicy final : public CodecController {
   const std::shared_ptr<const CodecFacts> facts_;
   std::vector<bool> sensitive_;
   std::vector<Level> levels_;  // the first is dense
+  std::size_t last_mild_ = 0;  // index of the level that sensitive tensors keep at levels that are not mild
   std::int64_t gain_ = 0;      // 1/65536 of a step
 
   std::size_t level_ = 0;

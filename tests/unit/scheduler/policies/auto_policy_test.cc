@@ -55,16 +55,36 @@ TEST_F(AutoPolicyTest, CompressesWhereStepsGetShorter) {
   EXPECT_NE(controller_->last_decision().find("predicted"), std::string::npos);
 }
 
+// The first matrix keeps four bits while others have low rank, unless the last level is that rank and makes steps
+// shorter.
 TEST_F(AutoPolicyTest, SparesSensitiveTensorsUnlessStepsWouldBeLonger) {
-  for (const auto& [rate, spared] : {std::pair<std::int64_t, bool>{200'000'000, true}, {60'000'000, false}}) {
-    make("auto");
-    profile(rate);
-    ASSERT_TRUE(profile(rate)) << rate;
-    const auto further = [&](std::size_t i) {
-      return now_[i].decision.format().compressed() && now_[i].decision.codec != CodecId::kInt8;
-    };
-    EXPECT_TRUE(spared || further(6)) << rate;
-    EXPECT_EQ(further(0), !spared) << rate << ": " << controller_->last_decision();
+  for (const auto& [text, spares] : {std::pair<const char*, bool>{"auto", true}, {"auto:sparse=off", false}}) {
+    bool spared = false;
+    bool everywhere = false;
+    for (std::int64_t rate = 400'000'000; rate > 500'000; rate = rate * 3 / 4) {
+      make(text);
+      profile(rate);
+      profile(rate);
+      if (now_[6].decision.codec == CodecId::kPowerSgd) {
+        spared = spared || now_[0].decision.codec == CodecId::kInt4;
+        everywhere = everywhere || now_[0].decision.codec == CodecId::kPowerSgd;
+      }
+    }
+    EXPECT_EQ(spared, spares) << text;
+    EXPECT_EQ(everywhere, !spares) << text;
+  }
+}
+
+TEST_F(AutoPolicyTest, AdamEndsAtFourBitsInSmallBlocks) {
+  make("auto:optimizer=adam");
+  profile(1'000'000);
+  ASSERT_TRUE(profile(1'000'000));
+  EXPECT_GT(compressed(), 0);
+  for (const PlannedTensor& tensor : now_) {
+    if (tensor.decision.format().compressed()) {
+      EXPECT_EQ(tensor.decision.codec, CodecId::kInt4) << tensor.reason;
+      EXPECT_EQ(tensor.decision.params.at(params::kBlock), 32) << tensor.reason;
+    }
   }
 }
 

@@ -58,6 +58,8 @@ class PlainFacts final : public CodecFacts {
       case CodecId::kFp16:
       case CodecId::kBf16:
         return tensor.dtype == DType::kF32 ? 2 * n : tensor.held_bytes();
+      case CodecId::kInt4:
+        return n / 2 + n / p[params::kBlock];
       case CodecId::kTwobit:
         return n / 4 + n / 2048;
       case CodecId::kOnebit:
