@@ -6,12 +6,13 @@ import argparse
 import json
 import os
 import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import bundle, run, smoke
+from benchmarks.gpu import bundle, parts, run, smoke
 from benchmarks.results import make_row
 from benchmarks.statistics import estimate
 
@@ -49,7 +50,7 @@ class Played:
         monkeypatch.setenv("ROWS", str(folder / "rows"))
         monkeypatch.setenv("RESULTS", str(self.results))
         monkeypatch.setenv("FASHION_MNIST", str(folder))
-        monkeypatch.setattr(run.sys, "executable", str(self.bin / "python"))
+        monkeypatch.setattr(sys, "executable", str(self.bin / "python"))
         monkeypatch.setattr(run, "DEFAULT_PACKAGES", folder / "nothing")
 
     def command(self, name: str, text: str) -> None:
@@ -94,7 +95,7 @@ def test_all_is_built_then_compared_then_timed(played: Played, capfd: pytest.Cap
         "build --target sirtaki_python",
         "build --target sirtaki_cuda nccl_smoke",
         "kernels --gtest_brief=1",
-        *(f"sanitizer {tool} --gtest_brief=1" for tool in run.TOOLS),
+        *(f"sanitizer {tool} --gtest_brief=1" for tool in parts.TOOLS),
         "python -m benchmarks.gpu.correctness",
         f"python -m benchmarks.gpu.report {program}/cuda_timings {wrote}",
         f"python -m benchmarks.gpu.training {wrote}",
@@ -251,7 +252,7 @@ def test_a_rank_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_command_fails_where_a_rank_does(tmp_path: Path) -> None:
     program = played_rank(tmp_path, 'echo "rank $1"; exit "$1"')
     done = subprocess.run(
-        [run.sys.executable, "-m", "benchmarks.gpu.smoke", "--program", program],
+        [sys.executable, "-m", "benchmarks.gpu.smoke", "--program", program],
         cwd=run.ROOT,
         capture_output=True,
         text=True,
