@@ -25,7 +25,7 @@ class BuildError(Exception):
 
 
 class Build:
-    """One build directory. `packages`: a folder that benchmarks/gpu/bundle.py made, or none."""
+    """One build directory. `packages`: the unpacked files of benchmarks/gpu/bundle.py, or none."""
 
     def __init__(self, folder: Path, packages: Path | None) -> None:
         self.folder = folder

@@ -3,9 +3,9 @@
     benchmarks/gpu/run.sh --bundle DIR
 
 Run it on a machine with the packages of scripts/setup.sh; the folder is for a machine with a GPU that has neither these
-packages nor a package index. DIR/usr holds files of Debian packages: headers, libraries, the training data, and the
-part of Boost that Asio includes. DIR/python holds Python packages for any version of Python. DIR/packages.cmake
-sets the paths for CMake.
+packages nor a package index. DIR has one file, an archive of these: `usr` holds files of Debian packages (headers,
+libraries, the training data, and the part of Boost that Asio includes), `python` holds Python packages for any version
+of Python, and `packages.cmake` sets the paths for CMake.
 """
 
 from __future__ import annotations
@@ -16,12 +16,17 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_BYTES = 64 * 2**20
-#: Sets the paths for CMake, and marks a folder as a bundle.
+#: Limit of the files of the repository, which travel with the bundle: together they are to take less than 60 MiB.
+TREE_BYTES = 14 * 2**20
+LIMIT_BYTES = 60 * 2**20 - TREE_BYTES
+#: Marks a folder as a bundle.
+ARCHIVE = "packages.tar.gz"
+#: Sets the paths for CMake.
 CMAKE_FILE = "packages.cmake"
 #: Packages that CMake looks for, packages that their libraries are linked with, and the training data.
 PACKAGES = (
@@ -93,26 +98,31 @@ def _copy(paths: Iterable[Path], base: Path, to: Path) -> None:
             shutil.copy2(path, target, follow_symlinks=False)
 
 
-def size_of(folder: Path) -> int:
-    """Bytes of all files in a folder."""
-    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
-
-
 def make(folder: Path) -> int:
     """Writes the bundle, replaces an older one, and returns the bytes of the bundle."""
-    if folder.exists() and any(folder.iterdir()) and not (folder / CMAKE_FILE).is_file():
+    archive = folder / ARCHIVE
+    if folder.exists() and any(folder.iterdir()) and not archive.is_file():
         raise BundleError(f"{folder} holds something else: name a folder that is empty or not there")
     files = [path for package in PACKAGES for path in package_files(package)] + sorted(boost_files())
     modules = {name: list(python_files(name)) for name in PYTHON_PACKAGES}
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    shutil.copy2(ROOT / "benchmarks/gpu/bundle.cmake", folder / CMAKE_FILE)
-    _copy(files, Path("/"), folder)
-    for name, paths in modules.items():
-        _copy(paths, next(p for p in paths[0].parents if p.name == name).parent, folder / "python")
-    size = size_of(folder)
+    with tempfile.TemporaryDirectory() as place:
+        tree = Path(place)
+        shutil.copy2(ROOT / "benchmarks/gpu/bundle.cmake", tree / CMAKE_FILE)
+        _copy(files, Path("/"), tree)
+        for name, paths in modules.items():
+            _copy(paths, next(p for p in paths[0].parents if p.name == name).parent, tree / "python")
+        subprocess.run(["tar", "-czf", str(archive), "-C", place, "."], check=True)
+    size = archive.stat().st_size
     if size > LIMIT_BYTES:
-        # An incomplete folder must not be mistaken for a bundle later.
-        shutil.rmtree(folder)
+        archive.unlink()
         raise BundleError(f"it takes {size / 2**20:.1f} MiB, more than the {LIMIT_BYTES // 2**20} MiB it may have")
     return size
+
+
+def unpack(folder: Path, to: Path) -> None:
+    """Replaces `to` by the files of the bundle in `folder`."""
+    shutil.rmtree(to, ignore_errors=True)
+    to.mkdir(parents=True)
+    subprocess.run(["tar", "-xzf", str(folder / ARCHIVE), "-C", str(to)], check=True)

@@ -149,13 +149,14 @@ def arguments_of(given: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def packages_of(given: Path | None) -> Path | None:
-    """Folder of the packages; None if the machine has them."""
+def packages_of(given: Path | None, build: Path) -> Path | None:
+    """Unpacks a bundle to `build`, and returns the folder of the packages; None if the machine has them."""
     folder = (given or DEFAULT_PACKAGES).absolute()
-    if (folder / bundle.CMAKE_FILE).is_file():
-        return folder
+    if (folder / bundle.ARCHIVE).is_file():
+        bundle.unpack(folder, build / "packages")
+        return build / "packages"
     if given is not None:
-        raise SystemExit(f"run: {given} was not made by --bundle: it has no {bundle.CMAKE_FILE}")
+        raise SystemExit(f"run: {given} was not made by --bundle: it has no {bundle.ARCHIVE}")
     return None
 
 
@@ -179,10 +180,10 @@ def main(given: Sequence[str] | None = None) -> int:
         if shutil.which(tool) is None:
             say(f"no {tool} on the PATH, so nothing can be built")
             return 1
-    packages = packages_of(arguments.packages)
+    plan = Plan(arguments.build.absolute(), arguments.results.absolute(), arguments.quick)
+    packages = packages_of(arguments.packages, plan.build)
     say(f"{', '.join(found)}; packages: {packages or 'of this machine'}")
     begin = time.time()
-    plan = Plan(arguments.build.absolute(), arguments.results.absolute(), arguments.quick)
     try:
         verdicts = run_all(arguments.only, plan, Build(plan.build, packages))
     except BuildError as error:

@@ -172,20 +172,22 @@ def test_tools_that_are_not_there_are_left_out(
 
 
 def test_packages_are_taken_from_a_folder(played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages = tmp_path / "packages"
+    packages = tmp_path / "files"
     (packages / "usr/share/datasets/fashion-mnist").mkdir(parents=True)
     (packages / "usr/lib/x").mkdir(parents=True)
     for name in ("libhwy.so.1", "libcrypto.so.3"):
         (packages / "usr/lib/x" / name).touch()
     (packages / "packages.cmake").touch()
+    subprocess.run(["tar", "-czf", tmp_path / bundle.ARCHIVE, "-C", packages, "."], check=True)
     there = tmp_path / "there"
     there.touch()
     played.command(
         "ldconfig", f"echo ' libcrypto.so.3 (libc6,x86-64) => {there}'\necho ' libhwy.so.1 (libc6) => /gone'"
     )
     monkeypatch.delenv("FASHION_MNIST")
-    assert played.run("--only", "kernels", "--packages", str(packages)) == 0
+    assert played.run("--only", "kernels", "--packages", str(tmp_path)) == 0
     asked = played.asked()
+    packages = played.build / "packages"
     assert f"-C {packages}/packages.cmake" in asked[0]
     assert "-DSIRTAKI_PYTHON=OFF" in asked[0]
     assert f"FASHION_MNIST={packages}/usr/share/datasets/fashion-mnist" in asked
@@ -196,7 +198,7 @@ def test_packages_are_taken_from_a_folder(played: Played, tmp_path: Path, monkey
 
 
 def test_a_folder_that_is_no_bundle_is_refused(played: Played, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"has no packages\.cmake"):
+    with pytest.raises(SystemExit, match=r"has no packages\.tar\.gz"):
         played.run("--packages", str(tmp_path))
 
 
@@ -218,7 +220,7 @@ def test_a_bundle_is_made_on_any_machine(
     assert run.main(["--bundle", str(tmp_path / "bundle")]) == 0
     assert f"MiB in {tmp_path / 'bundle'}; take it along" in capfd.readouterr().err
     assert run.main(["--bundle", str(played.results)]) == 0
-    (played.results / "packages.cmake").unlink()
+    (played.results / bundle.ARCHIVE).rename(played.results / "mine")
     assert run.main(["--bundle", str(played.results)]) == 1
     assert "run: no bundle: " in capfd.readouterr().err
 
