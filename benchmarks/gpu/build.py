@@ -7,6 +7,7 @@ libraries that this machine lacks under `lib`. Standard library only.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu.bundle import CMAKE_FILE
+from benchmarks.gpu.keeper import Commands
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "sirtaki_python"
@@ -21,18 +23,19 @@ PACKAGE_FOLDERS = ("adapters/python/sirtaki", "adapters/python/sirtaki_backend")
 
 
 class BuildError(Exception):
-    """A build that failed, with the end of its output."""
+    """A build that failed; the text has the end of its output."""
 
 
 class Build:
     """One build directory. `packages`: the unpacked files of benchmarks/gpu/bundle.py, or none."""
 
-    def __init__(self, folder: Path, packages: Path | None) -> None:
+    def __init__(self, folder: Path, packages: Path | None, commands: Commands) -> None:
         self.folder = folder
         self._packages = packages
+        self._commands = commands
 
     def configure(self, *, package: bool) -> None:
-        """Configures a release build with CUDA; `package`: with the Python package."""
+        """Configures a release build with CUDA for the GPUs of this machine; `package`: with the Python package."""
         command = ["cmake", "-S", str(ROOT), "-B", str(self.folder)]
         if shutil.which("ninja"):
             command += ["-G", "Ninja"]
@@ -48,10 +51,13 @@ class Build:
             # A wheel would set the folder for the programs of the package.
             "SKBUILD_SCRIPTS_DIR": "bin",
         }
+        # Machine code for other GPUs would only take time.
+        if found := architectures():
+            options["SIRTAKI_CUDA_ARCHITECTURES"] = ";".join(found)
         self._call([*command, *(f"-D{name}={value}" for name, value in options.items())])
 
     def build(self, targets: Sequence[str]) -> None:
-        """Builds the targets; the package is laid out as if installed."""
+        """Builds all targets in one go; the package is laid out as if installed."""
         jobs = str(len(os.sched_getaffinity(0)))
         self._call(["cmake", "--build", str(self.folder), "--parallel", jobs, "--target", *targets])
         if PACKAGE in targets:
@@ -94,17 +100,18 @@ class Build:
         return str(folder)
 
     def _call(self, command: Sequence[str]) -> None:
-        done = subprocess.run(
-            command,
-            env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-        if done.returncode != 0:
-            raise BuildError(f"{' '.join(command)}\n{_end_of(done.stdout)}")
+        if wrong := self._commands.call_quietly(command, self.environment()):
+            raise BuildError(wrong)
+
+
+def architectures() -> list[str]:
+    """Architectures of the GPUs of this machine for CMake, as "90"; none if the driver does not tell them."""
+    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    try:
+        listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return []
+    return sorted({"".join(found) for found in re.findall(r"^(\d+)\.(\d)$", listed, re.MULTILINE)}, key=int)
 
 
 def _known_libraries() -> set[str]:
@@ -115,7 +122,3 @@ def _known_libraries() -> set[str]:
     listed = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False).stdout
     places = (line.strip().partition(" => ") for line in listed.splitlines())
     return {name.split()[0] for name, _, path in places if path and Path(path).exists()}
-
-
-def _end_of(text: str) -> str:
-    return "\n".join(text.splitlines()[-40:])

@@ -30,10 +30,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Part:
-    """Commands whose exit status is 0 if the part passes.
+    """Commands whose exit status is 0 if the part passes; each of them is ended after `limit` seconds.
 
-    `missing`: returns the reason why the part cannot run here, an empty text if it can. The part is ended after
-    `limit` seconds.
+    `missing`: returns the reason why the part cannot run here, an empty text if it can.
     """
 
     name: str
@@ -90,8 +89,14 @@ def _program(plan: Plan, name: str) -> list[str]:
 
 PARTS = (
     Part("kernels", ("sirtaki_cuda", "cuda_device_test"), _kernels, 120),
-    Part("sanitizer", ("sirtaki_cuda", "cuda_device_test"), _sanitizer, 120, without_sanitizer),
+    Part(
+        "nccl",
+        ("sirtaki_cuda", "nccl_smoke"),
+        lambda plan: [module("smoke", plan, *_program(plan, "nccl_smoke"))],
+        90,
+    ),
     Part("tensors", (PACKAGE,), lambda plan: [module("correctness", plan)], 360, without_torch),
+    Part("sanitizer", ("sirtaki_cuda", "cuda_device_test"), _sanitizer, 120, without_sanitizer),
     Part(
         "timing",
         ("sirtaki_cuda", "cuda_timings"),
@@ -106,12 +111,5 @@ PARTS = (
         600,
         without_data,
         "gpu_training",
-    ),
-    # This part comes last, so that a hang here costs no other part.
-    Part(
-        "nccl",
-        ("sirtaki_cuda", "nccl_smoke"),
-        lambda plan: [module("smoke", plan, *_program(plan, "nccl_smoke"))],
-        90,
     ),
 )

@@ -3,42 +3,48 @@
 Started by benchmarks/gpu/run.sh. The parts are:
 
     kernels     the CUDA kernels against the reference on the CPU, all bytes
+    nccl        collectives over NCCL, two ranks that share the GPU, as a smoke test
+    tensors     results of two ranks for torch tensors on the GPU, through host memory and over NCCL, against the CPU
     sanitizer   the CUDA kernels on small arrays under compute-sanitizer: memcheck, racecheck, initcheck
-    tensors     results of ranks for torch tensors on the GPU, against those on the CPU, all bits
     timing      the kernels against a copy of as many bytes, CUB and torch; writes gpu_kernels.json
     training    Fashion-MNIST on two ranks that share the GPU, against the CPU and torch DDP; writes gpu_training.json
-    nccl        collectives over NCCL, two ranks that share the GPU, as a smoke test
 
 Requires nvcc, CMake, a C++ compiler, and torch for half of the parts; the build takes all other requirements from the
 packages of scripts/setup.sh, or from the folder that --bundle makes of them. A part that fails does not end the run.
+All output goes to gpu_run.log in the folder of --results as well, as it comes. No process and no temporary file is left
+behind, even if the run is killed.
 Exit status: 0 if no part has failed, 1 if one has, 2 if the machine has no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
-import os
+import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.gpu import bundle
 from benchmarks.gpu.build import PACKAGE, Build, BuildError
+from benchmarks.gpu.keeper import Commands, exit_on_signals, keeping
 from benchmarks.gpu.parts import PARTS, Part, Plan
-from benchmarks.results import RESULTS, ROOT, Row, table
+from benchmarks.results import RESULTS, ROOT, Row, commit, table
 
 DEFAULT_PACKAGES = ROOT / ".cache/gpu-packages"
 DEFAULT_BUILD = ROOT / "build/gpu"
+LOG = "gpu_run.log"
 
 
-def say(text: str) -> None:
-    """Prints a line about the run itself."""
+def say(text: str, commands: Commands | None = None) -> None:
+    """Prints a line about the run itself, and adds it to the log of `commands`."""
     print(f"run: {text}", file=sys.stderr, flush=True)
+    if commands is not None:
+        commands.note(f"run: {text}")
 
 
 def gpus() -> list[str]:
@@ -50,34 +56,14 @@ def gpus() -> list[str]:
     return [line for line in done.stdout.splitlines() if line.startswith("GPU")]
 
 
-def call(command: Sequence[str], environment: Mapping[str, str], limit: int) -> str:
-    """Runs a command in a process group of its own; returns the error, or an empty text."""
-    with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as running:
-        try:
-            status = running.wait(limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(running.pid, signal.SIGKILL)
-            return f"not done after {limit} s"
-        except BaseException:
-            os.killpg(running.pid, signal.SIGKILL)
-            raise
-    return "" if status == 0 else f"ended with {status}: {' '.join(command)}"
-
-
-def run_part(part: Part, plan: Plan, environment: Mapping[str, str]) -> str:
-    """Runs all commands of a part, even after one has failed; returns their errors, or an empty text."""
-    wrong = [found for command in part.commands(plan) if (found := call(command, environment, part.limit))]
-    return "; ".join(wrong)
-
-
-def configured(parts: Sequence[Part], build: Build) -> list[Part]:
+def configured(parts: Sequence[Part], build: Build, commands: Commands) -> list[Part]:
     """Configures the build; returns the parts that can be built, those with the Python package only if it can be."""
     rest = [part for part in parts if PACKAGE not in part.targets]
     if len(rest) < len(parts):
         try:
             build.configure(package=True)
         except BuildError as error:
-            say(f"with the Python package it cannot be configured: {error}")
+            say(f"with the Python package it cannot be configured: {error}", commands)
         else:
             return list(parts)
     if rest:
@@ -85,30 +71,51 @@ def configured(parts: Sequence[Part], build: Build) -> list[Part]:
     return rest
 
 
-def run_all(parts: Sequence[Part], plan: Plan, build: Build) -> dict[str, str]:
+def targets_of(parts: Iterable[Part]) -> list[str]:
+    """All targets of the parts, each once."""
+    return list(dict.fromkeys(target for part in parts for target in part.targets))
+
+
+def built(parts: Sequence[Part], build: Build, commands: Commands) -> dict[str, str]:
+    """Builds for all parts in one go or, if that fails, for one part after the other; returns failures by part."""
+    say(f"building {', '.join(targets_of(parts))}", commands)
+    try:
+        build.build(targets_of(parts))
+    except BuildError:
+        failed = {}
+        for part in parts:
+            try:
+                build.build(part.targets)
+            except BuildError as error:
+                failed[part.name] = "FAILED: it does not build"
+                say(f"{part.name} does not build: {error}", commands)
+        return failed
+    return {}
+
+
+def run_part(part: Part, plan: Plan, environment: Mapping[str, str], commands: Commands) -> str:
+    """Runs all commands of a part, even after one has failed; returns the verdict."""
+    begin = time.monotonic()
+    if commands.seconds_left() <= 0:
+        return "left out: no time is left"
+    say(f"{part.name} ...", commands)
+    asked = part.commands(plan)
+    wrong = "; ".join(found for command in asked if (found := commands.call(command, environment, part.limit)))
+    return f"FAILED: {wrong}" if wrong else f"ok ({time.monotonic() - begin:.0f} s)"
+
+
+def run_all(parts: Sequence[Part], plan: Plan, build: Build, commands: Commands) -> dict[str, str]:
     """Builds for all parts, then runs them; returns by name "ok", "left out: ..." or "FAILED: ..."."""
     environment = build.environment()
     verdicts = {part.name: f"left out: {why}" if (why := part.missing(environment)) else "" for part in parts}
     here = [part for part in parts if not verdicts[part.name]]
-    ready = configured(here, build)
-    for part in here:
-        if part not in ready:
-            verdicts[part.name] = "FAILED: it cannot be configured"
-            continue
-        say(f"building for {part.name}")
-        try:
-            build.build(part.targets)
-        except BuildError as error:
-            verdicts[part.name] = "FAILED: it does not build"
-            say(f"{part.name} does not build: {error}")
+    ready = configured(here, build, commands)
+    verdicts.update({part.name: "FAILED: it cannot be configured" for part in here if part not in ready})
+    if ready:
+        verdicts.update(built(ready, build, commands))
     for part in parts:
-        if not verdicts[part.name]:
-            begin = time.monotonic()
-            say(f"{part.name} ...")
-            wrong = run_part(part, plan, environment)
-            seconds = f"{time.monotonic() - begin:.0f} s"
-            verdicts[part.name] = f"FAILED: {wrong}" if wrong else f"ok ({seconds})"
-        say(f"{part.name}: {verdicts[part.name]}")
+        verdicts[part.name] = verdicts[part.name] or run_part(part, plan, environment, commands)
+        say(f"{part.name}: {verdicts[part.name]}", commands)
     return verdicts
 
 
@@ -144,7 +151,10 @@ def arguments_of(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--packages", type=Path, metavar="DIR", help="of --bundle (default: .cache/gpu-packages)")
     parser.add_argument("--only", type=chosen, default=list(PARTS), metavar="PART[,PART...]", help="some of the parts")
     parser.add_argument("--quick", action="store_true", help="few rounds, short trainings")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="folder for result files")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="end the run after this time, build included"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="folder for result files and log")
     parser.add_argument("--build", type=Path, default=DEFAULT_BUILD, metavar="DIR", help="where to build")
     return parser.parse_args(given)
 
@@ -160,17 +170,42 @@ def packages_of(given: Path | None, build: Path) -> Path | None:
     return None
 
 
+def make_bundle(folder: Path) -> int:
+    """Makes the folder of packages; returns the exit status."""
+    try:
+        size = bundle.make(folder)
+    except bundle.BundleError as error:
+        say(f"no bundle: {error}")
+        return 1
+    say(f"{size / 2**20:.1f} MiB in {folder}; take it along, and name it with --packages")
+    return 0
+
+
+def run_here(arguments: argparse.Namespace, found: Sequence[str], commands: Commands) -> int:
+    """Runs the selected parts on this machine; returns the exit status."""
+    plan = Plan(arguments.build.absolute(), arguments.results.absolute(), arguments.quick)
+    packages = packages_of(arguments.packages, plan.build)
+    commands.note(f"\n{datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')} {commit()}")
+    say(f"{shlex.join(sys.argv[1:])}: {', '.join(found)}; packages: {packages or 'of this machine'}", commands)
+    begin = time.time()
+    try:
+        verdicts = run_all(arguments.only, plan, Build(plan.build, packages, commands), commands)
+    except BuildError as error:
+        say(f"cannot be configured: {error}", commands)
+        if packages is None:
+            say("--bundle makes a folder of packages, on a machine that has them, for one that has not")
+        return 1
+    text = report(arguments.only, verdicts, plan, begin)
+    print(text)
+    commands.note(text)
+    return 1 if any(verdict.startswith("FAILED") for verdict in verdicts.values()) else 0
+
+
 def main(given: Sequence[str] | None = None) -> int:
     """Runs the selected parts; returns the exit status (see the module)."""
     arguments = arguments_of(given)
     if arguments.bundle is not None:
-        try:
-            size = bundle.make(arguments.bundle)
-        except bundle.BundleError as error:
-            say(f"no bundle: {error}")
-            return 1
-        say(f"{size / 2**20:.1f} MiB in {arguments.bundle}; take it along, and name it with --packages")
-        return 0
+        return make_bundle(arguments.bundle)
     # A build for a machine that cannot run it would be in vain.
     found = gpus()
     if not found:
@@ -180,20 +215,12 @@ def main(given: Sequence[str] | None = None) -> int:
         if shutil.which(tool) is None:
             say(f"no {tool} on the PATH, so nothing can be built")
             return 1
-    plan = Plan(arguments.build.absolute(), arguments.results.absolute(), arguments.quick)
-    packages = packages_of(arguments.packages, plan.build)
-    say(f"{', '.join(found)}; packages: {packages or 'of this machine'}")
-    begin = time.time()
-    try:
-        verdicts = run_all(arguments.only, plan, Build(plan.build, packages))
-    except BuildError as error:
-        say(f"cannot be configured: {error}")
-        if packages is None:
-            say("--bundle makes a folder of packages, on a machine that has them, for one that has not")
-        return 1
-    print(report(arguments.only, verdicts, plan, begin))
-    return 1 if any(verdict.startswith("FAILED") for verdict in verdicts.values()) else 0
+    end = time.monotonic() + 60 * arguments.minutes
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    with keeping() as mark:
+        return run_here(arguments, found, Commands(mark, arguments.results.absolute() / LOG, end))
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     sys.exit(main())

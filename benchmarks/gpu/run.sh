@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs all checks and measurements that need a GPU: builds, compares with the CPU, times, trains; prints one table last.
 #
-# usage: benchmarks/gpu/run.sh [--quick] [--only PART[,PART...]] [--results DIR] [--packages DIR] [--build DIR]
+# usage: benchmarks/gpu/run.sh [--quick] [--only PART[,PART...]] [--minutes N] [--results DIR] [--packages DIR]
+#                              [--build DIR]
 #        benchmarks/gpu/run.sh --bundle DIR
 # --help lists the parts; --bundle prepares a folder for a machine without the packages of scripts/setup.sh.
 # Folders are relative to the root of the repository.

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.gpu import bundle
 from benchmarks.gpu.build import Build
+from benchmarks.gpu.keeper import Commands
 
 
 def test_of_a_package_only_what_is_needed_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +75,6 @@ def test_a_bundle_that_cannot_travel_is_refused(tmp_path: Path, monkeypatch: pyt
 def test_a_library_that_the_machine_lacks_is_linked_to(tmp_path: Path) -> None:
     (tmp_path / "usr/lib").mkdir(parents=True)
     (tmp_path / "usr/lib/libplayed.so.7").touch()
-    environment = Build(tmp_path / "build", tmp_path).environment()
+    environment = Build(tmp_path / "build", tmp_path, Commands("", tmp_path / "log", 0.0)).environment()
     link = Path(environment["LD_LIBRARY_PATH"].split(":")[0]) / "libplayed.so.7"
     assert link.resolve() == tmp_path / "usr/lib/libplayed.so.7"

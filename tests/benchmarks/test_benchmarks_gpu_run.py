@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import bundle, parts, run, smoke
+from benchmarks.gpu import build, bundle, keeper, parts, run, smoke
 from benchmarks.results import make_row
 from benchmarks.statistics import estimate
 
@@ -22,8 +24,9 @@ CMAKE = """case "$*" in
   -S*) echo "configure $*" >>"$LOG"; env | grep -E '^(FASHION_MNIST|LD_LIBRARY_PATH|PYTHONPATH)=' >>"$LOG" ;;
   --build*) shift 4; echo "build $*" >>"$LOG" ;;
 esac"""
-PYTHON = """case "$*" in
+PYTHON = f"""case "$*" in
   *"is_available()"*) exit 0 ;;
+  *benchmarks.gpu.keeper*) exec {sys.executable} "$@" ;;
   *benchmarks.gpu.report*) cp "$ROWS" "$RESULTS/gpu_kernels.json" ;;
 esac
 echo "python $*" >>"$LOG"
@@ -88,18 +91,13 @@ def test_all_is_built_then_compared_then_timed(played: Played, capfd: pytest.Cap
     program = f"--program {played.build}/benchmarks/gpu"
     wrote = f"--quick --results {played.results}"
     assert asked == [
-        "build --target sirtaki_cuda cuda_device_test",
-        "build --target sirtaki_cuda cuda_device_test",
-        "build --target sirtaki_python",
-        "build --target sirtaki_cuda cuda_timings",
-        "build --target sirtaki_python",
-        "build --target sirtaki_cuda nccl_smoke",
+        "build --target sirtaki_cuda cuda_device_test nccl_smoke sirtaki_python cuda_timings",
         "kernels --gtest_brief=1",
-        *(f"sanitizer {tool} --gtest_brief=1" for tool in parts.TOOLS),
+        f"python -m benchmarks.gpu.smoke {program}/nccl_smoke",
         "python -m benchmarks.gpu.correctness",
+        *(f"sanitizer {tool} --gtest_brief=1" for tool in parts.TOOLS),
         f"python -m benchmarks.gpu.report {program}/cuda_timings {wrote}",
         f"python -m benchmarks.gpu.training {wrote}",
-        f"python -m benchmarks.gpu.smoke {program}/nccl_smoke",
     ]
     lines = capfd.readouterr().out.splitlines()
     assert lines[0].split()[-2:] == ["target", "met"]
@@ -121,8 +119,16 @@ def test_what_does_not_build_fails_alone(played: Played, capfd: pytest.CaptureFi
     played.command("cmake", CMAKE.replace("FAILING", "cuda_timings"))
     assert played.run("--only", "kernels,timing") == 1
     captured = capfd.readouterr()
-    assert captured.out.splitlines()[1] == "timing   FAILED: it does not build"
+    assert captured.out.splitlines()[-2].startswith("kernels  ok")
+    assert captured.out.splitlines()[-1] == "timing   FAILED: it does not build"
     assert "no rule" in captured.err
+
+
+def test_the_build_is_for_the_gpus_of_the_machine(played: Played) -> None:
+    played.command("nvidia-smi", "echo 'GPU 0: played'; case $1 in --query-gpu=*) printf '9.0\\n12.0\\n9.0\\n' ;; esac")
+    assert build.architectures() == ["90", "120"]
+    assert played.run("--only", "kernels") == 0
+    assert "-DSIRTAKI_CUDA_ARCHITECTURES=90;120" in played.asked()[0]
 
 
 def test_what_cannot_be_configured_ends_the_run(played: Played, capfd: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +164,7 @@ def test_tools_that_are_not_there_are_left_out(
 ) -> None:
     pytest.importorskip("torch")
     (played.bin / "compute-sanitizer").unlink()
-    played.command("python", "exit 1")
+    played.command("python", PYTHON.replace("exit 0", "exit 1"))
     # A machine may have a real compute-sanitizer; the PATH hides it.
     monkeypatch.setenv("PATH", str(played.bin))
     assert played.run("--only", "sanitizer,training") == 0
@@ -204,12 +210,83 @@ def test_a_folder_that_is_no_bundle_is_refused(played: Played, tmp_path: Path) -
 
 @pytest.mark.parametrize("names", ["", "kernel", "kernels,speed"])
 def test_parts_are_known_by_name(names: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="of kernels, sanitizer"):
+    with pytest.raises(argparse.ArgumentTypeError, match="of kernels, nccl, tensors"):
         run.chosen(names)
 
 
-def test_what_hangs_is_ended() -> None:
-    assert run.call(["tail", "-f", "/dev/null"], os.environ, 0) == "not done after 0 s"
+# ---- ends ----------------------------------------------------------------------------------
+
+#: A program that leaves a process in a session of its own, which keeps the output open, and a temporary file.
+LEAVING = """setsid tail -f /dev/null &
+touch "$TMPDIR/left"
+echo "$TMPDIR" >"$LOG.folder"
+echo started"""
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """Returns the rest of the output, which ends once no process holds it any more; fails after a minute."""
+    return process.communicate(timeout=60)[0]
+
+
+def test_a_part_that_hangs_is_ended_with_all_that_it_started(
+    played: Played, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hanging = parts.Part("kernels", ("sirtaki_cuda",), parts.PARTS[0].commands, 1)
+    monkeypatch.setattr(run, "PARTS", (hanging,))
+    played.program("tests/device/cuda_device_test", f"{LEAVING}\nexec tail -f /dev/null")
+    assert played.run("--only", "kernels") == 1
+    assert "kernels  FAILED: not done after 1 s" in capfd.readouterr().out
+    assert not Path(Path(f"{played.log}.folder").read_text().strip()).exists()
+
+
+@pytest.mark.parametrize("signal", ["KILL", "TERM", "INT", "HUP"])
+def test_nothing_outlives_a_run_that_is_cut(played: Played, signal: str) -> None:
+    played.program("tests/device/cuda_device_test", f"{LEAVING}\nexec tail -f /dev/null")
+    arguments = ["--only", "kernels", "--build", str(played.build), "--results", str(played.results)]
+    with subprocess.Popen(
+        # The interpreter of the tests, because played.run() has replaced it here.
+        [Path(sys.prefix) / "bin/python", "-m", "benchmarks.gpu.run", *arguments],
+        cwd=run.ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        assert running.stdout is not None
+        assert select.select([running.stdout], [], [], 60)[0]
+        assert running.stdout.readline() == "started\n"
+        subprocess.run(["kill", f"-{signal}", str(running.pid)], check=True)
+        ended(running)
+    folder = Path(Path(f"{played.log}.folder").read_text().strip())
+    assert not folder.exists()
+    log = (played.results / run.LOG).read_text()
+    assert log.splitlines()[-1] == "started"
+
+
+def test_a_run_ends_in_time_and_tells_what_it_left_out(
+    played: Played, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with keeper.keeping() as mark:
+        commands = keeper.Commands(mark, tmp_path / "log", time.monotonic() + 0.1)
+        assert commands.call(["tail", "-f", "/dev/null"], os.environ).startswith("not done after 0 s")
+        plan = parts.Plan(played.build, played.results, quick=False)
+        assert run.run_part(parts.PARTS[0], plan, os.environ, commands) == "left out: no time is left"
+    assert played.run("--only", "kernels", "--minutes", "0") == 1
+    assert "cannot be configured: not done after 0 s" in capfd.readouterr().err
+
+
+def test_the_log_has_all_output_as_it_comes(played: Played) -> None:
+    played.command("cmake", 'echo "cmake speaks"')
+    played.program("tests/device/cuda_device_test", f'echo "kernels speak"; cp {played.results}/{run.LOG} "$LOG.then"')
+    assert played.run("--only", "kernels") == 0
+    then = Path(f"{played.log}.then").read_text()
+    assert "GPU 0: played" in then
+    assert "cmake speaks\n" in then
+    log = (played.results / run.LOG).read_text()
+    assert log.startswith(then.removesuffix("kernels speak\n"))
+    assert log.splitlines()[-1].startswith("kernels  ok")
+    # The next run adds to the log.
+    assert played.run("--only", "kernels") == 0
+    assert (played.results / run.LOG).read_text().startswith(log)
 
 
 def test_a_bundle_is_made_on_any_machine(
