@@ -1,14 +1,16 @@
 """Results for torch tensors on a GPU against the results on the CPU, bit by bit, on several ranks of one machine.
 
-    python -m benchmarks.gpu.correctness [--device cpu]
+    python -m benchmarks.gpu.correctness [--nccl] [--device cpu]
 
-Started by benchmarks/gpu/run.sh. Ranks take the GPUs of the machine in turn, so that one GPU is enough. `--device cpu`
-compares the CPU with itself, to try this program without a GPU.
+Started by benchmarks/gpu/run.sh. Ranks take the GPUs of the machine in turn, so that one GPU is enough. Tensors use
+host memory; with --nccl, whatever NCCL can carry has to use it: every rank is a host of its own, because NCCL refuses
+ranks of one host that share a GPU. `--device cpu` compares the CPU with itself, to try this program without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,8 +20,13 @@ from torch import Tensor, nn
 
 import sirtaki
 import sirtaki.torch as hvd
+from benchmarks.gpu.smoke import settings
 
 RANKS = 2
+#: Codecs whose numbers NCCL sums as halves. An average then divides before it adds, which costs subnormal numbers
+#: their last bits; HALF_ERROR bounds the difference of parameters after all steps.
+HALVES = ("fp16", "bf16")
+HALF_ERROR = 1e-6
 #: Codecs with wire=gather encode on the GPU, the others on the CPU.
 CODECS = (
     "none",
@@ -34,6 +41,7 @@ CODECS = (
     "powersgd:min=0",
 )
 STEPS = 6
+LIMIT_SECONDS = 220
 
 
 def devices(kind: str) -> Iterator[torch.device]:
@@ -106,25 +114,36 @@ def cases() -> Iterator[tuple[str, Callable[[torch.device], list[Tensor]]]]:
     yield "local updates", lambda device: training(device, "none", "backward", 2)
 
 
-def difference(one: list[Tensor], other: list[Tensor], where: torch.device) -> str:
-    """Describes the first difference; empty if all results are equal."""
+def difference(one: list[Tensor], other: list[Tensor], where: torch.device, error: float = 0.0) -> str:
+    """Describes the first difference above `error`; empty if all results are equal."""
     for number, (a, b) in enumerate(zip(one, other, strict=True)):
         if b.device.type != where.type:
             return f"result {number} is on {b.device}"
-        if a.shape != b.shape or not torch.equal(a, b.cpu()):
+        if a.shape != b.shape or not torch.allclose(a, b.cpu(), rtol=0.0, atol=error):
             return f"result {number} differs"
     return ""
 
 
-def compare(kind: str) -> dict[str, str]:
+def over_nccl() -> str:
+    """Complains if this process has given nothing to NCCL; else empty."""
+    return "" if int(sirtaki.stats()["device.nccl_bytes"]) > 0 else "NCCL has carried nothing"
+
+
+def compare(kind: str, nccl: bool) -> dict[str, str]:
     """Compares all cases on this rank; returns the difference by case, an empty text for equal results."""
+    if nccl:
+        # The variables must be set before any library opens NCCL.
+        os.environ.update(settings(int(os.environ["SIRTAKI_JOB_RANK"])))
     hvd.init()
     cpu, there = devices(kind)
     if there.type == "cuda":
         torch.cuda.set_device(there)
     found: dict[str, str] = {}
     for name, case in cases():
-        found[name] = difference(case(cpu), case(there), there)
+        halves = nccl and name.removeprefix("training, ").startswith(HALVES)
+        found[name] = difference(case(cpu), case(there), there, HALF_ERROR if halves else 0.0)
+    if nccl:
+        found["NCCL"] = over_nccl()
     hvd.shutdown()
     return found
 
@@ -133,11 +152,15 @@ def main() -> int:
     """Returns 0 if all results have the bits of the CPU."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.correctness", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    kind = parser.parse_args().device
-    if kind == "cuda" and not torch.cuda.is_available():
+    parser.add_argument("--nccl", action="store_true", help="require NCCL for what it can carry")
+    arguments = parser.parse_args()
+    if arguments.device == "cuda" and not torch.cuda.is_available():
         print("correctness: no GPU: torch finds no CUDA device", file=sys.stderr)
         return 2
-    results: list[dict[str, Any]] = sirtaki.run(compare, (kind,), np=RANKS, timeout=300)
+    variables = {"SIRTAKI_DEVICE_DATA": "nccl" if arguments.nccl else "host"}
+    results: list[dict[str, Any]] = sirtaki.run(
+        compare, (arguments.device, arguments.nccl), np=RANKS, env=variables, timeout=LIMIT_SECONDS
+    )
     wrong = {f"{name}, rank {rank}": text for rank, found in enumerate(results) for name, text in found.items() if text}
     for name in results[0]:
         bad = [f"rank {rank}: {found[name]}" for rank, found in enumerate(results) if found[name]]

@@ -87,6 +87,10 @@ def _program(plan: Plan, name: str) -> list[str]:
     return ["--program", str(plan.build / "benchmarks/gpu" / name)]
 
 
+def _tensors(plan: Plan) -> list[list[str]]:
+    return [module("correctness", plan), module("correctness", plan, "--nccl")]
+
+
 PARTS = (
     Part("kernels", ("sirtaki_cuda", "cuda_device_test"), _kernels, 120),
     Part(
@@ -95,7 +99,7 @@ PARTS = (
         lambda plan: [module("smoke", plan, *_program(plan, "nccl_smoke"))],
         90,
     ),
-    Part("tensors", (PACKAGE,), lambda plan: [module("correctness", plan)], 360, without_torch),
+    Part("tensors", (PACKAGE,), _tensors, 240, without_torch),
     Part("sanitizer", ("sirtaki_cuda", "cuda_device_test"), _sanitizer, 120, without_sanitizer),
     Part(
         "timing",

@@ -5,7 +5,7 @@
 Started by benchmarks/gpu/run.sh. Every way trains the net of examples/pytorch_mnist.py on the same batches from the
 same weights, one training for each seed. Steps a second are those of blocks of steps, without the first block; accuracy
 is that of the model of rank 0 on the test images, against the same seed on the CPU. SIRTAKI_DEVICE_DATA selects the
-transport of the tensors; if the package has that option and the variable is not set, one more way uses NCCL.
+transport of the tensors; if the variable is not set, plain gradients use host memory and NCCL as two ways.
 `--device cpu` is to try this program without a GPU: its figures have no meaning.
 """
 
@@ -28,7 +28,7 @@ from benchmarks.results import RESULTS, Row, Store, make_row
 from benchmarks.statistics import estimate, mean_estimate, paired_ratio
 
 RANKS = 2
-OPTION, VARIABLE = "device.data", "SIRTAKI_DEVICE_DATA"
+VARIABLE = "SIRTAKI_DEVICE_DATA"
 #: Environment variable of the option device.codecs.
 CODECS = "SIRTAKI_DEVICE_CODECS"
 #: Points of accuracy that a way may lose against the CPU.
@@ -38,21 +38,19 @@ FULL = Length(seeds=(1, 2, 3), epochs=2, steps=0, block=50)
 QUICK = Length(seeds=(1,), epochs=1, steps=60, block=20)
 
 
-def ways(options: Sequence[str], environment: Mapping[str, str]) -> list[Way]:
-    """Returns the ways for the options of the package: the CPU first, then torch, then Sirtaki."""
-    found = [
+def ways(environment: Mapping[str, str]) -> list[Way]:
+    """Returns the ways: the CPU first, then torch, then Sirtaki."""
+    plain = [Way(f"none, {data}", environment={VARIABLE: data}) for data in ("host", "nccl")]
+    return [
         Way(CPU),
         Way(DDP),
         Way(POWERSGD),
-        Way("none"),
+        *([Way("none")] if VARIABLE in environment else plain),
         Way("auto", {"compression": "auto"}),
         Way("group_topk", {"compression": "group_topk:wire=gather"}),
         Way("group_topk, CPU", {"compression": "group_topk:wire=gather"}, {CODECS: "host"}),
         Way("local updates", {"local_updates": 4}),
     ]
-    if OPTION in options and VARIABLE not in environment:
-        found.append(Way("none, NCCL", environment={VARIABLE: "nccl"}))
-    return found
 
 
 class DifferenceError(Exception):
@@ -111,7 +109,7 @@ def main() -> int:
     store = Store("gpu_training", command, folder=arguments.results)
     found: dict[str, list[Any]] = {}
     failed = False
-    for way in ways([option["name"] for option in sirtaki.options()], os.environ):
+    for way in ways(os.environ):
         say(f"training: {way.name}")
         try:
             found[way.name] = run_way(way, length, kind)

@@ -260,15 +260,31 @@ def test_ranks_that_end_with_different_models_are_an_error(monkeypatch: pytest.M
         training.run_way(training.Way("auto"), length, "cpu")
 
 
-def test_nccl_is_a_way_only_where_the_package_has_the_option() -> None:
+def test_plain_gradients_use_host_memory_and_nccl() -> None:
     pytest.importorskip("torch")
     from benchmarks.gpu import training
 
-    assert "none, NCCL" not in [way.name for way in training.ways([], {})]
-    (last,) = training.ways(["device.data"], {})[-1:]
-    assert (last.name, dict(last.environment)) == ("none, NCCL", {"SIRTAKI_DEVICE_DATA": "nccl"})
-    # An option that the user sets applies to every variant.
-    assert "none, NCCL" not in [way.name for way in training.ways(["device.data"], {"SIRTAKI_DEVICE_DATA": "host"})]
+    plain = {way.name: dict(way.environment) for way in training.ways({}) if way.name.startswith("none")}
+    variable = "SIRTAKI_DEVICE_DATA"
+    assert plain == {"none, host": {variable: "host"}, "none, nccl": {variable: "nccl"}}
+    # An option that the user sets applies to all ways.
+    assert [way.name for way in training.ways({variable: "host"}) if way.name.startswith("none")] == ["none"]
+
+
+def test_halves_over_nccl_may_differ_in_their_last_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from benchmarks.gpu import correctness
+
+    one, other = [torch.tensor([0.5, 1.0])], [torch.tensor([0.5, 1.0 + 2**-23])]
+    cpu = torch.device("cpu")
+    assert correctness.difference(one, other, cpu) == "result 0 differs"
+    assert correctness.difference(one, other, cpu, correctness.HALF_ERROR) == ""
+    assert correctness.difference(one, one, cpu) == ""
+    # NCCL is met, or the case fails.
+    monkeypatch.setattr(correctness.sirtaki, "stats", lambda: {"device.nccl_bytes": 0})
+    assert correctness.over_nccl() == "NCCL has carried nothing"
+    monkeypatch.setattr(correctness.sirtaki, "stats", lambda: {"device.nccl_bytes": 8})
+    assert correctness.over_nccl() == ""
 
 
 # ---- programs ------------------------------------------------------------------------------

@@ -95,6 +95,7 @@ def test_all_is_built_then_compared_then_timed(played: Played, capfd: pytest.Cap
         "kernels --gtest_brief=1",
         f"python -m benchmarks.gpu.smoke {program}/nccl_smoke",
         "python -m benchmarks.gpu.correctness",
+        "python -m benchmarks.gpu.correctness --nccl",
         *(f"sanitizer {tool} --gtest_brief=1" for tool in parts.TOOLS),
         f"python -m benchmarks.gpu.report {program}/cuda_timings {wrote}",
         f"python -m benchmarks.gpu.training {wrote}",
