@@ -2,9 +2,10 @@
 
     python -m benchmarks.gpu.baselines [rounds]
 
-Started by benchmarks.gpu.report. Sizes, distributions and rounds are those of timings.cu. Prints one JSON object:
-`rounds` (milliseconds by "WAY kernel/numbers"), `left_out` (the reason, by the same names). A way is `torch`,
-`compiled` for torch.compile of the formula, `foreach` or `fused` for an optimizer of torch.
+Started by benchmarks.gpu.report. Sizes, distributions and rounds are those of timings.cu. Prints a JSON object for each
+family of operations once it is timed, a line each: `rounds` (milliseconds by "WAY kernel/numbers"), `left_out` (the
+reason, by the same names). A way is `torch`, `compiled` for torch.compile of the formula, `foreach` or `fused` for an
+optimizer of torch.
 """
 
 from __future__ import annotations
@@ -218,21 +219,19 @@ def main() -> int:
         print("baselines: torch finds no CUDA device", file=sys.stderr)
         return 2
     torch.manual_seed(1)
-    rounds: list[dict[str, float]] = [{} for _ in range(count)]
-    left_out: dict[str, str] = {}
     for family in FAMILIES:
         runs = dict(family())
+        left_out: dict[str, str] = {}
         for name, run in list(runs.items()):
             try:
                 run()
             except Exception as error:  # a missing compiler, too little memory
                 left_out[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
                 del runs[name]
-        for one in rounds:
-            one.update({name: time_of(run) for name, run in runs.items()})
+        rounds = [{name: time_of(run) for name, run in runs.items()} for _ in range(count)]
+        print(json.dumps({"rounds": rounds, "left_out": left_out}), flush=True)
         runs.clear()
         torch.cuda.empty_cache()
-    print(json.dumps({"rounds": rounds, "left_out": left_out}))
     return 0
 
 

@@ -17,7 +17,7 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,12 +150,14 @@ def other_rows(content: Mapping[str, Any], others: Mapping[str, Any]) -> list[Ro
     return rows
 
 
-def measure(command: Sequence[str]) -> Any:
-    """Runs a program and returns the JSON object that it prints; ends the run if the program fails."""
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    return json.loads(done.stdout)
+def measure(command: Sequence[str]) -> Iterator[Any]:
+    """Runs a program; yields the JSON objects that it prints, a line each, as they come. A failure ends the run."""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            yield json.loads(line)
+    if running.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed: it ended with {running.returncode}")
 
 
 def main() -> int:
@@ -168,22 +170,24 @@ def main() -> int:
     rounds = QUICK_PAIRS if arguments.quick else PAIRS
     command = "benchmarks/gpu/run.sh" + (" --quick" if arguments.quick else "")
     store = Store("gpu_kernels", command, folder=arguments.results)
-    content = measure([str(arguments.program), str(rounds)])
+    (content,) = measure([str(arguments.program), str(rounds)])
     rows = rows_of(content)
-    # The result file is written now, so that the rows survive if another size or torch ends in an error.
+    # The result file is written after each step, so that its rows survive if the next one fails or the run is ended.
     store.finish(rows)
     for log2, numbers in () if arguments.quick else VARIANTS:
         variant = {"elements": 2**log2, "numbers": numbers}
-        rows += rows_of(measure([str(arguments.program), str(ROUNDS), str(log2), numbers]), variant)
+        (other,) = measure([str(arguments.program), str(ROUNDS), str(log2), numbers])
+        rows += rows_of(other, variant)
         store.finish(rows)
     if importlib.util.find_spec("torch") is None:
         say("the comparison with torch is left out: there is no torch")
     else:
-        others = measure([sys.executable, "-m", "benchmarks.gpu.baselines", str(rounds)])
-        for name, why in others["left_out"].items():
-            say(f"{name} is left out: {why}")
-        rows += other_rows(content, others)
-    say(f"written: {store.finish(rows)}")
+        for family in measure([sys.executable, "-m", "benchmarks.gpu.baselines", str(rounds)]):
+            for name, why in family["left_out"].items():
+                say(f"{name} is left out: {why}")
+            rows += other_rows(content, family)
+            store.finish(rows)
+    say(f"written: {store.path}")
     return 0
 
 

@@ -321,11 +321,29 @@ def test_times_of_kernels_are_kept_when_torch_has_none(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "benchmarks.gpu.baselines 5 failed:\nbaselines: torch finds no CUDA device" in done.stderr
+    assert "baselines: torch finds no CUDA device" in done.stderr
+    assert "benchmarks.gpu.baselines 5 failed: it ended with 2" in done.stderr
     content = json.loads((tmp_path / "gpu_kernels.json").read_text())
     assert content["command"] == "benchmarks/gpu/run.sh --quick"
     compared = {"over_cub", "over_cub_segmented", "over_batched"}
     assert {row["metric"] for row in content["rows"]} == {"copy_rate", "time", "of_bound", *compared}
+
+
+def test_figures_of_torch_are_written_family_by_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    program = tmp_path / "cuda_timings"
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(CONTENT)}'\n")
+    program.chmod(0o755)
+    families = [{"rounds": [{name: TORCH[name]}] * 5, "left_out": {}} for name in ("torch copy", "fused outer_update")]
+    torch = tmp_path / "python"
+    torch.write_text(f"#!/bin/sh\nprintf '%s\\n' '{json.dumps(families[0])}' '{json.dumps(families[1])}'\nexit 9\n")
+    torch.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(torch))
+    monkeypatch.setattr(sys, "argv", ["report", "--program", str(program), "--quick", "--results", str(tmp_path)])
+    with pytest.raises(SystemExit, match="ended with 9"):
+        report.main()
+    rows = json.loads((tmp_path / "gpu_kernels.json").read_text())["rows"]
+    assert [row["params"]["by"] for row in rows if "by" in row["params"]] == ["torch", "fused"]
 
 
 def test_comparing_the_cpu_with_itself_finds_nothing() -> None:
