@@ -35,6 +35,7 @@ struct Warp {
   std::uint32_t live = 0;
   const char* function = nullptr;
   std::uint64_t words[2][kLanes] = {};
+  std::uint32_t met[2] = {};
 };
 
 struct Fiber {
@@ -192,20 +193,31 @@ void run(unsigned blocks, unsigned threads, const std::function<void()>& kernel)
   }
 }
 
-Words meet(const char* function, std::uint64_t word) {
+Words meet(const char* function, std::uint32_t mask, std::uint64_t word) {
   Machine& m = machine();
   Warp& warp = m.warps[m.place.thread.x / kLanes];
+  const std::uint64_t set = warp.gate.turn % 2;
   if (warp.gate.arrived == 0) {
     warp.function = function;
-    std::fill_n(warp.words[warp.gate.turn % 2], kLanes, 0);
+    std::fill_n(warp.words[set], kLanes, 0);
+    warp.met[set] = 0;
   } else if (std::strcmp(warp.function, function) != 0) {
     give_up("lanes of a warp meet in different functions, here in ", function);
   }
-  const std::uint64_t turn = warp.gate.turn;
-  warp.words[turn % 2][m.place.thread.x % kLanes] = word;
-  const std::uint32_t live = warp.live;
+  if ((warp.live & ~mask) != 0) {
+    give_up("the mask leaves out lanes that have not ended, in ", function);
+  }
+  warp.words[set][m.place.thread.x % kLanes] = word;
+  warp.met[set] |= 1U << m.place.thread.x % kLanes;
   wait_at(warp.gate);
-  return {warp.words[turn % 2], live};
+  return {warp.words[set], warp.met[set]};
+}
+
+std::uint64_t word_of(const char* function, const Words& words, unsigned lane) {
+  if ((words.met >> lane & 1U) == 0) {
+    give_up("reads from a lane that has ended, in ", function);
+  }
+  return words.of[lane];
 }
 
 void meet_block() {

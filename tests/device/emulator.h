@@ -4,7 +4,8 @@
 // For tests; included in front of a .cu file (-include). Threads: one. A block is a set of fibers that change places at
 // synchronization points of lanes or warps, in an order that set_order() chooses; blocks run one after the other. So a
 // missing barrier shows if the order matters; races between blocks and the speed of memory do not show.
-// Lanes of a warp that meet in different functions, or that wait for ever, end the program with a message.
+// Lanes of a warp that meet in different functions or with a mask that leaves out one of them, that read from a lane that
+// has ended, or that wait for ever, end the program with a message.
 #pragma once
 
 #include <cstddef>
@@ -48,12 +49,15 @@ std::size_t launched_kernels();
 std::size_t launched_but_not_loaded();
 std::size_t loaded_but_not_launched();
 
-// Words of the 32 lanes of a warp; 0 for lanes that have ended. Valid until the next call of the lane.
+// Words of the lanes of a warp that have met; 0 for lanes that have ended. Valid until the next call of the lane.
 struct Words {
   const std::uint64_t* of;
-  std::uint32_t live;
+  std::uint32_t met;
 };
-Words meet(const char* function, std::uint64_t word);
+// `mask` must name all lanes that have not ended, since all of them meet here; on a device it could leave out some.
+Words meet(const char* function, std::uint32_t mask, std::uint64_t word);
+// Returns the word of a lane that has met; ends the program if it has ended, which gives any value on a device.
+std::uint64_t word_of(const char* function, const Words& words, unsigned lane);
 void meet_block();
 
 template <class T>
@@ -74,15 +78,22 @@ inline unsigned lane() {
 }
 
 template <class T, class Combine>
-T reduce(const char* function, T value, Combine combine) {
-  const Words words = meet(function, to_word(value));
+T reduce(const char* function, unsigned mask, T value, Combine combine) {
+  const Words words = meet(function, mask, to_word(value));
   T all = value;
   for (unsigned l = 0; l < 32; ++l) {
-    if (l != lane() && (words.live >> l & 1U) != 0) {
+    if (l != lane() && (words.met >> l & 1U) != 0) {
       all = combine(all, from_word<T>(words.of[l]));
     }
   }
   return all;
+}
+
+// Returns the value of lane `from`, the own one if there is no such lane.
+template <class T>
+T shuffle(const char* function, unsigned mask, T value, unsigned from) {
+  const Words words = meet(function, mask, to_word(value));
+  return from < 32 ? from_word<T>(word_of(function, words, from)) : value;
 }
 
 }  // namespace sirtaki::emulated
@@ -100,42 +111,44 @@ struct alignas(4) uchar4 {
 };
 
 // NOLINTBEGIN(bugprone-reserved-identifier)
-inline unsigned __ballot_sync(unsigned /*mask*/, bool flag) {
-  const auto words = sirtaki::emulated::meet("__ballot_sync", flag ? 1 : 0);
+inline unsigned __ballot_sync(unsigned mask, bool flag) {
+  const auto words = sirtaki::emulated::meet("__ballot_sync", mask, flag ? 1 : 0);
   unsigned bits = 0;
   for (unsigned l = 0; l < 32; ++l) {
     bits |= words.of[l] != 0 ? 1U << l : 0U;
   }
   return bits;
 }
-inline unsigned __reduce_add_sync(unsigned /*mask*/, unsigned value) {
-  return sirtaki::emulated::reduce("__reduce_add_sync", value, [](unsigned a, unsigned b) { return a + b; });
+inline unsigned __reduce_add_sync(unsigned mask, unsigned value) {
+  return sirtaki::emulated::reduce("__reduce_add_sync", mask, value, [](unsigned a, unsigned b) { return a + b; });
 }
-inline unsigned __reduce_min_sync(unsigned /*mask*/, unsigned value) {
-  return sirtaki::emulated::reduce("__reduce_min_sync", value, [](unsigned a, unsigned b) { return a < b ? a : b; });
+inline unsigned __reduce_min_sync(unsigned mask, unsigned value) {
+  return sirtaki::emulated::reduce("__reduce_min_sync", mask, value,
+                                   [](unsigned a, unsigned b) { return a < b ? a : b; });
 }
-inline unsigned __reduce_max_sync(unsigned /*mask*/, unsigned value) {
-  return sirtaki::emulated::reduce("__reduce_max_sync", value, [](unsigned a, unsigned b) { return a > b ? a : b; });
-}
-template <class T>
-T __shfl_sync(unsigned /*mask*/, T value, int from) {
-  const auto words = sirtaki::emulated::meet("__shfl_sync", sirtaki::emulated::to_word(value));
-  return sirtaki::emulated::from_word<T>(words.of[from % 32]);
+inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
+  return sirtaki::emulated::reduce("__reduce_max_sync", mask, value,
+                                   [](unsigned a, unsigned b) { return a > b ? a : b; });
 }
 template <class T>
-T __shfl_down_sync(unsigned /*mask*/, T value, unsigned by) {
-  const auto words = sirtaki::emulated::meet("__shfl_down_sync", sirtaki::emulated::to_word(value));
-  const unsigned from = sirtaki::emulated::lane() + by;
-  return from < 32 ? sirtaki::emulated::from_word<T>(words.of[from]) : value;
+T __shfl_sync(unsigned mask, T value, int from) {
+  return sirtaki::emulated::shuffle("__shfl_sync", mask, value, static_cast<unsigned>(from) % 32);
 }
 template <class T>
-T __shfl_up_sync(unsigned /*mask*/, T value, unsigned by) {
-  const auto words = sirtaki::emulated::meet("__shfl_up_sync", sirtaki::emulated::to_word(value));
-  const unsigned lane = sirtaki::emulated::lane();
-  return lane >= by ? sirtaki::emulated::from_word<T>(words.of[lane - by]) : value;
+T __shfl_down_sync(unsigned mask, T value, unsigned by) {
+  return sirtaki::emulated::shuffle("__shfl_down_sync", mask, value, sirtaki::emulated::lane() + by);
 }
-inline void __syncwarp() {
-  sirtaki::emulated::meet("__syncwarp", 0);
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned by) {
+  return sirtaki::emulated::shuffle("__shfl_up_sync", mask, value, sirtaki::emulated::lane() - by);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int by) {
+  return sirtaki::emulated::shuffle("__shfl_xor_sync", mask, value,
+                                    sirtaki::emulated::lane() ^ static_cast<unsigned>(by));
+}
+inline void __syncwarp(unsigned mask = ~0U) {
+  sirtaki::emulated::meet("__syncwarp", mask, 0);
 }
 inline void __syncthreads() {
   sirtaki::emulated::meet_block();

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "kernels/device.cuh"
+
 namespace sirtaki::emulated {
 namespace {
 
@@ -68,6 +70,24 @@ TEST(EmulatorDeathTest, RefusesLanesThatMeetInDifferentFunctions) {
                "different functions");
 }
 
+TEST(EmulatorDeathTest, RefusesAMaskThatLeavesOutALiveLane) {
+  EXPECT_DEATH(run(1, 32, [] { static_cast<void>(__ballot_sync(0x7FFFFFFFU, true)); }), "the mask leaves out lanes");
+  // Two halves of a warp that mean to vote apart.
+  EXPECT_DEATH(run(1, 32,
+                   [] { static_cast<void>(__ballot_sync(place().thread.x < 16 ? 0xFFFFU : 0xFFFF0000U, true)); }),
+               "the mask leaves out lanes");
+}
+
+TEST(EmulatorDeathTest, RefusesToReadFromALaneThatHasEnded) {
+  EXPECT_DEATH(run(1, 32,
+                   [] {
+                     if (place().thread.x < 20) {
+                       static_cast<void>(__shfl_down_sync(~0U, 1, 1));
+                     }
+                   }),
+               "reads from a lane that has ended");
+}
+
 TEST(EmulatorDeathTest, RefusesABarrierThatSomeNeverReach) {
   EXPECT_DEATH(run(1, 64,
                    [] {
@@ -80,6 +100,15 @@ TEST(EmulatorDeathTest, RefusesABarrierThatSomeNeverReach) {
                      }
                    }),
                "all threads wait");
+}
+
+// Kernels are compiled with the same options as this file.
+TEST(EmulatorDeathTest, RefusesMisalignedAccess) {
+  alignas(16) float numbers[8] = {};
+  float four[4];
+  const auto load = [&](int at) { kernels::cuda::load_four(numbers + at, 4, true, four); };
+  load(4);
+  EXPECT_DEATH(load(1), "misaligned address");
 }
 
 TEST(Emulator, GoesOnWithoutThreadsThatAreDone) {
