@@ -1,7 +1,7 @@
 # Enables CUDA if nvcc is found. CUDA is optional, and only release builds use it.
 set(SIRTAKI_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (release builds, where nvcc is found), ON or OFF")
-set(SIRTAKI_CUDA_ARCHITECTURES "80-virtual;90-real" CACHE STRING
-  "CUDA architectures: PTX for any newer device, and machine code for some")
+set(SIRTAKI_CUDA_ARCHITECTURES "70;75;80;86;89;90;100;120" CACHE STRING
+  "CUDA architectures to compile for, as far as nvcc knows them; the newest one serves newer devices as well")
 
 if(SIRTAKI_CUDA STREQUAL "AUTO" AND (SIRTAKI_SANITIZE OR NOT CMAKE_BUILD_TYPE STREQUAL "Release"))
   return()
@@ -32,8 +32,12 @@ if(NOT nvcc_release OR CMAKE_MATCH_1 VERSION_LESS SIRTAKI_CUDA_OLDEST)
   endif()
   message(FATAL_ERROR "SIRTAKI_CUDA=ON, but ${why}: put a newer one on the PATH, or set CUDACXX to it")
 endif()
-set(CMAKE_CUDA_ARCHITECTURES "${SIRTAKI_CUDA_ARCHITECTURES}")
+include(CudaArchitectures)
+sirtaki_cuda_architectures("${CMAKE_CUDA_COMPILER}" "${SIRTAKI_CUDA_ARCHITECTURES}" CMAKE_CUDA_ARCHITECTURES)
+message(STATUS "CUDA kernels: ${CMAKE_CUDA_ARCHITECTURES}")
 enable_language(CUDA)
+# Some releases warn that the oldest architecture will go, which -Werror would turn into an error.
+string(APPEND CMAKE_CUDA_FLAGS " -Wno-deprecated-gpu-targets")
 # CMake 3.25 lacks the option for C++20 in CUDA.
 if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")

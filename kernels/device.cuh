@@ -33,6 +33,38 @@ constexpr T greater(T a, T b) {
   return a < b ? b : a;
 }
 
+// Combines the values of all lanes of a warp, by exchanges between them.
+template <class Combine>
+__device__ std::uint32_t over_lanes(std::uint32_t value, Combine combine) {
+#pragma unroll
+  for (int distance = static_cast<int>(kLanes) / 2; distance > 0; distance /= 2) {
+    value = combine(value, __shfl_xor_sync(kAll, value, distance));
+  }
+  return value;
+}
+// The sum, minimum and maximum over the lanes of a warp. Devices of compute capability 8.0 have instructions for them.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+__device__ inline std::uint32_t warp_sum(std::uint32_t value) {
+  return over_lanes(value, [](std::uint32_t a, std::uint32_t b) { return a + b; });
+}
+__device__ inline std::uint32_t warp_min(std::uint32_t value) {
+  return over_lanes(value, [](std::uint32_t a, std::uint32_t b) { return lesser(a, b); });
+}
+__device__ inline std::uint32_t warp_max(std::uint32_t value) {
+  return over_lanes(value, [](std::uint32_t a, std::uint32_t b) { return greater(a, b); });
+}
+#else
+__device__ inline std::uint32_t warp_sum(std::uint32_t value) {
+  return __reduce_add_sync(kAll, value);
+}
+__device__ inline std::uint32_t warp_min(std::uint32_t value) {
+  return __reduce_min_sync(kAll, value);
+}
+__device__ inline std::uint32_t warp_max(std::uint32_t value) {
+  return __reduce_max_sync(kAll, value);
+}
+#endif
+
 template <class T>
 __device__ T* as(std::byte* data) {
   return reinterpret_cast<T*>(data);

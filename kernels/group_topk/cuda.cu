@@ -139,7 +139,7 @@ class RegisterGroup {
       const bool present = offset(i / 4) + i % 4 < elements_;
       found += (above ? key > limit.key : key == limit.key && present) ? 1 : 0;
     }
-    return static_cast<std::int32_t>(__reduce_add_sync(kAll, found));
+    return static_cast<std::int32_t>(warp_sum(found));
   }
 
   // Takes the elements of a row above the limit, and the first `equal` of those that equal it.

@@ -19,13 +19,13 @@ class TeamExchange {
   __device__ explicit TeamExchange(std::uint32_t* scratch) : scratch_(scratch) {}
 
   __device__ std::uint32_t sum(std::uint32_t value) {
-    return over_warps(__reduce_add_sync(kAll, value), [](std::uint32_t a, std::uint32_t b) { return a + b; });
+    return over_warps(warp_sum(value), [](std::uint32_t a, std::uint32_t b) { return a + b; });
   }
   __device__ std::uint32_t min(std::uint32_t value) {
-    return over_warps(__reduce_min_sync(kAll, value), [](std::uint32_t a, std::uint32_t b) { return a < b ? a : b; });
+    return over_warps(warp_min(value), [](std::uint32_t a, std::uint32_t b) { return a < b ? a : b; });
   }
   __device__ std::uint32_t max(std::uint32_t value) {
-    return over_warps(__reduce_max_sync(kAll, value), [](std::uint32_t a, std::uint32_t b) { return a > b ? a : b; });
+    return over_warps(warp_max(value), [](std::uint32_t a, std::uint32_t b) { return a > b ? a : b; });
   }
 
   // Returns the number of elements that the preceding warps take, given the numbers `above` and `equal` of this warp

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) scaled_in_registers(const Encode arg
         largest = greater(largest, ref::magnitude_bits(a[row][j]));
       }
     }
-    const std::int8_t scale = scale_of<Code>(__reduce_max_sync(kAll, largest));
+    const std::int8_t scale = scale_of<Code>(warp_max(largest));
     if (lane() == 0) {
       store_scale<Code>(args, block, scale);
     }
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) scaled_in_memory(const Encode args) 
       }
       largest = greater(largest, ref::magnitude_bits(a));
     }
-    const std::uint32_t of_warp = __reduce_max_sync(kAll, largest);
+    const std::uint32_t of_warp = warp_max(largest);
     __syncthreads();
     if (lane() == 0) {
       of_warps[warp()] = of_warp;

@@ -264,8 +264,8 @@ __global__ void __launch_bounds__(kThreads) threshold_write(const Encode args) {
         });
     auto quota = static_cast<std::int32_t>(tile.equal);
     const std::int32_t before =
-        exchange.before_this_warp(static_cast<std::int32_t>(__reduce_add_sync(kAll, above)),
-                                  static_cast<std::int32_t>(__reduce_add_sync(kAll, equal)), quota);
+        exchange.before_this_warp(static_cast<std::int32_t>(warp_sum(above)),
+                                  static_cast<std::int32_t>(warp_sum(equal)), quota);
     Writer<Value> writer(args, t * kTile, std::int64_t{tile.first} + before);
     row = 0;
     for_each_row(

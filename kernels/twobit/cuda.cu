@@ -93,7 +93,7 @@ class Quantiser {
     if (lane() < 16) {
       record.sums[lane()] = sum_;
     }
-    const std::uint32_t sent = __reduce_add_sync(kAll, static_cast<std::uint32_t>(__popc(plus_ | minus_)));
+    const std::uint32_t sent = warp_sum(static_cast<std::uint32_t>(__popc(plus_ | minus_)));
     const unsigned not_finite = __ballot_sync(kAll, largest_ >= 0x7F800000U);
     if (lane() == 0) {
       record.sent = static_cast<std::int32_t>(sent);

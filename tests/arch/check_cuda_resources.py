@@ -1,9 +1,10 @@
 """Checks registers, stack, shared memory and spills of every CUDA kernel against a table of limits.
 
-usage: check_cuda_resources.py --limits kernels/cuda_resources.txt OBJECT...
+usage: check_cuda_resources.py --limits kernels/cuda_resources.txt [--architectures LIST] OBJECT...
 The build keeps the report of ptxas on the kernels of an object as OBJECT.resources. A row of the table is `name |
 registers | stack bytes | shared bytes`; `*` in a name matches any text. Every kernel must match exactly one row, every
-row a kernel; no kernel may spill registers. Exit status 1 if there is a problem.
+row a kernel; no kernel may spill registers. LIST has the form of CMAKE_CUDA_ARCHITECTURES; every kernel must have
+machine code for each of its architectures that is not only virtual. Exit status 1 if there is a problem.
 """
 
 from __future__ import annotations
@@ -115,10 +116,20 @@ def problems(usages: Sequence[Usage], limits: Sequence[Limit]) -> list[str]:
     return found + sorted(f"no kernel is called {limit.pattern}" for limit in unused)
 
 
+def without_code(usages: Sequence[Usage], architectures: str) -> list[str]:
+    """Returns kernels without machine code for one of the architectures, given as "75-real;80-real;90"."""
+    wanted = {f"sm_{one.removesuffix('-real')}" for one in architectures.split(";") if not one.endswith("-virtual")}
+    there: dict[str, set[str]] = {}
+    for usage in usages:
+        there.setdefault(usage.kernel, set()).add(usage.architecture)
+    return [f"{name}: no code for {', '.join(sorted(wanted - has))}" for name, has in there.items() if wanted - has]
+
+
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--limits", type=Path, required=True)
+    parser.add_argument("--architectures", default="")
     parser.add_argument("objects", nargs="+", help="objects of .cu files; others are passed over")
     arguments = parser.parse_args()
     usages: list[Usage] = []
@@ -133,6 +144,7 @@ def main() -> int:
             f"{usage.shared} of shared memory, {usage.spills} spilled"
         )
     found = problems(usages, parse_limits(arguments.limits.read_text()))
+    found += without_code(usages, arguments.architectures) if arguments.architectures else []
     for problem in found:
         print(f"cuda_resources: {problem}")
     print(f"cuda_resources: {len(usages)} kernels, {len(found)} problems")

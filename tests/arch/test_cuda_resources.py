@@ -70,6 +70,12 @@ def test_every_kernel_needs_one_row_and_every_row_a_kernel() -> None:
     assert check.problems([], []) == ["there is no kernel in any listing"]
 
 
+def test_every_kernel_needs_code_for_every_real_architecture() -> None:
+    both = [ADD, check.Usage("_Z3addPf", "sm_80", 30, 0, 16384, 0), TAKE]
+    assert check.without_code(both, "80-real;90") == ["_Z4takePf: no code for sm_80"]
+    assert check.without_code(both, "90-real;120-virtual") == []
+
+
 def test_tables_have_comments_and_rows_and_nothing_else() -> None:
     assert check.parse_limits("# words\n\nadd<*> | 40 | 0 | 128\n") == [check.Limit("add<*>", 40, 0, 128)]
     with pytest.raises(check.UnreadableError, match="line 1"):

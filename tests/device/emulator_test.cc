@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/device.cuh"
@@ -28,6 +29,17 @@ TEST(Emulator, LanesSeeEachOther) {
       EXPECT_EQ(shifted[i], static_cast<float>(i % 32 == 31 ? i : i + 1));
     }
   }
+}
+
+// The kernels use exchanges on devices without instructions for reductions.
+TEST(Emulator, ExchangesBetweenLanesGiveTheReductionsOfTheirInstructions) {
+  run(1, 64, [&] {
+    const std::uint32_t value = place().thread.x * 2654435761U;
+    using kernels::cuda::over_lanes;
+    EXPECT_EQ(over_lanes(value, [](auto a, auto b) { return a + b; }), kernels::cuda::warp_sum(value));
+    EXPECT_EQ(over_lanes(value, [](auto a, auto b) { return std::min(a, b); }), kernels::cuda::warp_min(value));
+    EXPECT_EQ(over_lanes(value, [](auto a, auto b) { return std::max(a, b); }), kernels::cuda::warp_max(value));
+  });
 }
 
 TEST(Emulator, BarriersHoldABlock) {

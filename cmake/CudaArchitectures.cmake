@@ -1,0 +1,28 @@
+# sirtaki_cuda_architectures(nvcc wanted out) sets `out` to values for CMAKE_CUDA_ARCHITECTURES: machine code for those
+# of the `wanted` architectures that `nvcc` knows, so that nothing is compiled when a program starts on one of them, and
+# PTX for the newest of them, which newer devices compile themselves. If nvcc knows none of them, as where the only
+# wanted one is newer than nvcc, there is PTX for the newest that it knows.
+function(sirtaki_cuda_architectures nvcc wanted out)
+  execute_process(COMMAND "${nvcc}" --list-gpu-code OUTPUT_VARIABLE listed COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "sm_[0-9]+[\r\n]" known "${listed}\n")
+  list(TRANSFORM known REPLACE "[^0-9]" "")
+  list(SORT known COMPARE NATURAL)
+  list(TRANSFORM wanted REPLACE "-.*" "")
+  set(found "")
+  foreach(architecture IN LISTS wanted)
+    if(architecture IN_LIST known)
+      list(APPEND found "${architecture}")
+    endif()
+  endforeach()
+  if(NOT found)
+    list(GET known -1 newest)
+    message(WARNING "${nvcc} knows no CUDA architecture of ${wanted}: devices compile the kernels at their first start")
+    set("${out}" "${newest}-virtual" PARENT_SCOPE)
+    return()
+  endif()
+  list(REMOVE_DUPLICATES found)
+  list(SORT found COMPARE NATURAL)
+  list(POP_BACK found newest)
+  list(TRANSFORM found APPEND "-real")
+  set("${out}" ${found} "${newest}" PARENT_SCOPE)
+endfunction()
