@@ -86,6 +86,54 @@ inline bool is_vector(const Feedback& arrays) {
   return aligned(arrays.gradient, 16) && aligned(arrays.residual, 16) && aligned(arrays.left, 16);
 }
 
+// Loads elements [0, 4) of `from`; elements from `count` on become +0. Uses one 16-byte load if all four exist and
+// `vector` tells that `from` is aligned to 16 bytes.
+__device__ inline void load_four(const float* from, std::int64_t count, bool vector, float* to) {
+  if (vector && count >= 4) {
+    const float4 four = __ldcs(reinterpret_cast<const float4*>(from));
+    to[0] = four.x;
+    to[1] = four.y;
+    to[2] = four.z;
+    to[3] = four.w;
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    to[j] = j < count ? from[j] : 0.0F;
+  }
+}
+__device__ inline void store_four(const float* from, std::int64_t count, bool vector, float* to) {
+  if (vector && count >= 4) {
+    __stcs(reinterpret_cast<float4*>(to), float4{from[0], from[1], from[2], from[3]});
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (j < count) {
+      to[j] = from[j];
+    }
+  }
+}
+
+// A warp holds an array in rows of 128 elements: each lane has four consecutive elements of every row. Elements from
+// `count` on become +0, and are not stored. kWhole: `count` is large enough for all rows, and `vector` is true.
+template <bool kWhole, int kItems>
+__device__ void load_rows(const float* from, std::int32_t count, bool vector, float (&to)[kItems]) {
+#pragma unroll
+  for (int i = 0; i < kItems; i += 4) {
+    const std::int32_t at = i * static_cast<int>(kLanes) + 4 * static_cast<int>(lane());
+    load_four(from + at, kWhole ? 4 : count - at, kWhole || vector, to + i);
+  }
+}
+template <bool kWhole, int kItems>
+__device__ void store_rows(const float (&from)[kItems], std::int32_t count, bool vector, float* to) {
+#pragma unroll
+  for (int i = 0; i < kItems; i += 4) {
+    const std::int32_t at = i * static_cast<int>(kLanes) + 4 * static_cast<int>(lane());
+    store_four(from + i, kWhole ? 4 : count - at, kWhole || vector, to + at);
+  }
+}
+
 // The arrays of Feedback with the types of device code.
 struct Arrays {
   const float* gradient;
@@ -100,34 +148,63 @@ struct Arrays {
   __device__ float element(std::int64_t i) const {
     return ref::canonical(residual == nullptr ? gradient[i] : gradient[i] + residual[i]);
   }
+
+  // Loads the rows of a warp that begin with element `first`, of which `count` exist, and stores them to `left`.
+  // `vector`: `first` and the arrays are aligned to 16 bytes. A whole aligned piece has one branch, that of the warp:
+  // no branch between loads, so that all of them are in flight before the first addition waits for one.
+  template <int kItems>
+  __device__ void load(std::int64_t first, std::int32_t count, bool vector, float (&a)[kItems]) const {
+    vector && count >= kItems * static_cast<int>(kLanes) ? load_as<true>(first, count, vector, a)
+                                                         : load_as<false>(first, count, vector, a);
+  }
+  template <int kItems>
+  __device__ void store(const float (&a)[kItems], std::int64_t first, std::int32_t count, bool vector) const {
+    if (left == nullptr) {
+      return;
+    }
+    vector && count >= kItems * static_cast<int>(kLanes) ? store_rows<true>(a, count, vector, left + first)
+                                                         : store_rows<false>(a, count, vector, left + first);
+  }
+
+ private:
+  template <bool kWhole, int kItems>
+  __device__ void load_as(std::int64_t first, std::int32_t count, bool vector, float (&a)[kItems]) const {
+    load_rows<kWhole>(gradient + first, count, vector, a);
+    if (residual != nullptr) {
+      float more[kItems];
+      load_rows<kWhole>(residual + first, count, vector, more);
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        a[i] += more[i];
+      }
+    }
+#pragma unroll
+    for (float& one : a) {
+      one = ref::canonical(one);
+    }
+  }
 };
 
-// Loads elements [0, 4) of `from`; elements from `count` on become +0. Uses one 16-byte load if all four exist and
-// `vector` tells that `from` is aligned to 16 bytes.
-__device__ inline void load_four(const float* from, std::int64_t count, bool vector, float (&to)[4]) {
-  if (vector && count >= 4) {
-    const float4 four = __ldcs(reinterpret_cast<const float4*>(from));
-    to[0] = four.x;
-    to[1] = four.y;
-    to[2] = four.z;
-    to[3] = four.w;
-    return;
-  }
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    to[j] = j < count ? from[j] : 0.0F;
+// Consecutive elements that are loaded and stored at once, if they fill 16 bytes.
+inline constexpr int kPackBytes = 16;
+template <class Word, int kCount>
+struct Pack {
+  Word at[kCount];
+};
+template <class Some>
+__device__ Some load_pack(const std::byte* from) {
+  if constexpr (sizeof(Some) == kPackBytes) {
+    return std::bit_cast<Some>(*as<uint4>(from));
+  } else {
+    return *as<Some>(from);
   }
 }
-__device__ inline void store_four(const float (&from)[4], std::int64_t count, bool vector, float* to) {
-  if (vector && count >= 4) {
-    __stcs(reinterpret_cast<float4*>(to), float4{from[0], from[1], from[2], from[3]});
-    return;
-  }
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    if (j < count) {
-      to[j] = from[j];
-    }
+template <class Some>
+__device__ void store_pack(const Some& pack, std::byte* to) {
+  if constexpr (sizeof(Some) == kPackBytes) {
+    *as<uint4>(to) = std::bit_cast<uint4>(pack);
+  } else {
+    *as<Some>(to) = pack;
   }
 }
 
@@ -147,6 +224,16 @@ __device__ inline std::int64_t all_warps() {
 
 constexpr std::int64_t pieces(std::int64_t n, std::int64_t size) {
   return (n + size - 1) / size;
+}
+
+// Devices lack a 64-bit division. The high half of a product with the inverse, rounded up, is the quotient of numbers
+// below 2^48 and divisors from 1 to 2^16: the error of the inverse times the number stays below 2^64.
+inline constexpr std::int64_t kMostDivided = std::int64_t{1} << 48;
+constexpr std::uint64_t inverse_of(std::int32_t divisor) {
+  return divisor == 1 ? 0 : ~std::uint64_t{0} / static_cast<std::uint64_t>(divisor) + 1;
+}
+__device__ inline std::int64_t quotient(std::int64_t number, std::uint64_t inverse) {
+  return inverse == 0 ? number : static_cast<std::int64_t>(__umul64hi(static_cast<std::uint64_t>(number), inverse));
 }
 
 // The number of elements before this one, and the number of all elements.

@@ -7,22 +7,20 @@ namespace sirtaki::kernels::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr int kBytes = 16;
 
+// Words that a thread loads at once.
 template <class Word>
-struct alignas(kBytes) Vector {
-  Word at[kBytes / sizeof(Word)];
-};
+constexpr int kAtOnce = kPackBytes / static_cast<int>(sizeof(Word));
 
 // kExponent: the bits that are all set in numbers that are not finite.
 template <class Word, Word kExponent>
 __global__ void __launch_bounds__(kThreads)
     find_not_finite(const Word* data, const std::int64_t n, const bool vector, std::uint32_t* not_finite) {
-  constexpr std::int64_t kWords = kBytes / sizeof(Word);
+  constexpr int kWords = kAtOnce<Word>;
   bool found = false;
   for (std::int64_t first = kWords * first_thread(); first < n; first += kWords * all_threads()) {
     if (vector && first + kWords <= n) {
-      const auto words = *reinterpret_cast<const Vector<Word>*>(data + first);
+      const auto words = load_pack<Pack<Word, kWords>>(reinterpret_cast<const std::byte*>(data + first));
 #pragma unroll
       for (int j = 0; j < kWords; ++j) {
         found = found || (words.at[j] & kExponent) == kExponent;
@@ -43,9 +41,9 @@ Launch find(const Finite& args, Stream stream) {
   if (!aligned(args.data, sizeof(Word))) {
     return kInvalid;
   }
-  constexpr std::int64_t kWords = kBytes / sizeof(Word);
-  return launch(find_not_finite<Word, kExponent>, pieces(args.n, kWords * kThreads), kThreads, stream,
-                reinterpret_cast<const Word*>(args.data), args.n, aligned(args.data, kBytes), args.not_finite);
+  return launch(find_not_finite<Word, kExponent>, pieces(args.n, std::int64_t{kAtOnce<Word>} * kThreads), kThreads,
+                stream, reinterpret_cast<const Word*>(args.data), args.n, aligned(args.data, kPackBytes),
+                args.not_finite);
 }
 
 }  // namespace

@@ -48,7 +48,8 @@ class RegisterGroup {
 
   // Encodes a group; `guess` becomes its limit, a good guess for the next group.
   __device__ void encode(std::int64_t group, std::uint32_t& guess, TeamExchange<kWarps>& exchange) {
-    load();
+    const std::int32_t here = first_of_warp();
+    args_.arrays.load(first_ + here, elements_ - here, args_.vector, a_);
     std::uint32_t most = 0;
 #pragma unroll
     for (const float a : a_) {
@@ -68,7 +69,7 @@ class RegisterGroup {
     });
     guess = limit.key;
     take(group * args_.keep, limit, exchange);
-    store();
+    args_.arrays.store(a_, first_ + here, elements_ - here, args_.vector);
   }
 
  private:
@@ -76,46 +77,11 @@ class RegisterGroup {
   static constexpr std::int32_t kRow = 4 * kLanes;
 
   // The elements of a warp are contiguous; in each row of them, so are those of a lane.
-  __device__ std::int32_t offset(int row) const {
-    const unsigned rank = kWarps == 1 ? 0 : warp();
-    return static_cast<std::int32_t>(rank * kRows + row) * kRow + static_cast<std::int32_t>(4 * lane());
+  __device__ static std::int32_t first_of_warp() {
+    return kWarps == 1 ? 0 : static_cast<std::int32_t>(warp()) * kRows * kRow;
   }
-
-  __device__ void load() {
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      load_row(args_.arrays.gradient, row, [this, row](int j, float gradient) { a_[4 * row + j] = gradient; });
-    }
-    if (args_.arrays.residual != nullptr) {
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) {
-        load_row(args_.arrays.residual, row, [this, row](int j, float residual) { a_[4 * row + j] += residual; });
-      }
-    }
-#pragma unroll
-    for (float& a : a_) {
-      a = ref::canonical(a);
-    }
-  }
-  template <class Body>
-  __device__ void load_row(const float* from, int row, Body body) const {
-    float four[4];
-    load_four(from + first_ + offset(row), elements_ - offset(row), args_.vector, four);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      body(j, four[j]);
-    }
-  }
-
-  __device__ void store() const {
-    if (args_.arrays.left == nullptr) {
-      return;
-    }
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      const float four[4] = {a_[4 * row], a_[4 * row + 1], a_[4 * row + 2], a_[4 * row + 3]};
-      store_four(four, elements_ - offset(row), args_.vector, args_.arrays.left + first_ + offset(row));
-    }
+  __device__ static std::int32_t offset(int row) {
+    return first_of_warp() + row * kRow + static_cast<std::int32_t>(4 * lane());
   }
 
   // Writes the entries, from `entry` on, in the order of the elements.

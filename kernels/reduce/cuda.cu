@@ -18,34 +18,66 @@ struct Arguments {
   std::int64_t divisor;  // 0: no division
 };
 
-// Reduces in the order of the sources, element by element; rounds once, after the division.
-template <class Element>
-__global__ void __launch_bounds__(kThreads) reduce_sources(const Arguments args) {
-  using Bits = typename Element::Bits;
+// Reduces kCount consecutive elements from `first` on, in the order of the sources; rounds once, after the division.
+template <class Element, int kCount>
+__device__ void reduce_at(const Arguments& args, std::int64_t first) {
+  using Some = Pack<typename Element::Bits, kCount>;
   using Value = typename Element::Value;
-  for (std::int64_t i = first_thread(); i < args.n; i += all_threads()) {
-    Bits bits = as<Bits>(args.sources[0])[i];
-    if (args.count > 1 || args.divisor > 0) {
-      Value value = Element::decode(bits);
-      for (int s = 1; s < args.count; ++s) {
-        value = ref::combined<Value>(args.op, value, Element::decode(as<Bits>(args.sources[s])[i]));
-      }
-      if constexpr (!std::is_same_v<Value, bool>) {
-        value = args.divisor > 0 ? ref::divided<Value>(value, args.divisor) : value;
-      }
-      bits = Element::encode(ref::canonical(value));
+  const std::int64_t place = first * static_cast<std::int64_t>(sizeof(typename Element::Bits));
+  Some bits = load_pack<Some>(args.sources[0] + place);
+  if (args.count > 1 || args.divisor > 0) {
+    Value values[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      values[j] = Element::decode(bits.at[j]);
     }
-    as<Bits>(args.out)[i] = bits;
+    for (int s = 1; s < args.count; ++s) {
+      const Some more = load_pack<Some>(args.sources[s] + place);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        values[j] = ref::combined<Value>(args.op, values[j], Element::decode(more.at[j]));
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      if constexpr (!std::is_same_v<Value, bool>) {
+        values[j] = args.divisor > 0 ? ref::divided<Value>(values[j], args.divisor) : values[j];
+      }
+      bits.at[j] = Element::encode(ref::canonical(values[j]));
+    }
+  }
+  store_pack(bits, args.out + place);
+}
+
+// Elements that a thread reduces at a time.
+template <class Element>
+constexpr int kAtOnce = kPackBytes / static_cast<int>(sizeof(typename Element::Bits));
+
+// `packs`: the number of packs of elements to reduce at once; the elements behind them follow one by one.
+template <class Element>
+__global__ void __launch_bounds__(kThreads) reduce_sources(const Arguments args, const std::int64_t packs) {
+  for (std::int64_t pack = first_thread(); pack < packs; pack += all_threads()) {
+    reduce_at<Element, kAtOnce<Element>>(args, pack * kAtOnce<Element>);
+  }
+  for (std::int64_t i = packs * kAtOnce<Element> + first_thread(); i < args.n; i += all_threads()) {
+    reduce_at<Element, 1>(args, i);
   }
 }
 
 template <class Element>
 Launch run(const Arguments& args, Stream stream) {
-  bool good = aligned(args.out, sizeof(typename Element::Bits));
+  constexpr std::size_t kSize = sizeof(typename Element::Bits);
+  bool good = aligned(args.out, kSize);
+  bool vector = aligned(args.out, kPackBytes);
   for (int s = 0; s < args.count; ++s) {
-    good = good && aligned(args.sources[s], sizeof(typename Element::Bits));
+    good = good && aligned(args.sources[s], kSize);
+    vector = vector && aligned(args.sources[s], kPackBytes);
   }
-  return good ? launch(reduce_sources<Element>, pieces(args.n, kThreads), kThreads, stream, args) : kInvalid;
+  if (!good) {
+    return kInvalid;
+  }
+  const std::int64_t packs = vector ? args.n / kAtOnce<Element> : 0;
+  return launch(reduce_sources<Element>, pieces(vector ? packs + 1 : args.n, kThreads), kThreads, stream, args, packs);
 }
 
 template <class Body>

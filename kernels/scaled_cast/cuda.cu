@@ -62,25 +62,12 @@ __global__ void __launch_bounds__(kThreads) scaled_in_registers(const Encode arg
   for (std::int64_t block = first_warp(); block < blocks; block += all_warps()) {
     const std::int64_t first = block * args.block;
     const auto elements = static_cast<std::int32_t>(lesser<std::int64_t>(args.n - first, args.block));
-    float a[kItems / 4][4];
+    float a[kItems];
+    args.arrays.load(first, elements, args.vector, a);
     std::uint32_t largest = 0;
 #pragma unroll
-    for (int row = 0; row < kItems / 4; ++row) {
-      const std::int32_t at = row * 128 + static_cast<std::int32_t>(4 * lane());
-      load_four(args.arrays.gradient + first + at, elements - at, args.vector, a[row]);
-    }
-#pragma unroll
-    for (int row = 0; row < kItems / 4; ++row) {
-      const std::int32_t at = row * 128 + static_cast<std::int32_t>(4 * lane());
-      float residual[4] = {};
-      if (args.arrays.residual != nullptr) {
-        load_four(args.arrays.residual + first + at, elements - at, args.vector, residual);
-      }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        a[row][j] = ref::canonical(args.arrays.residual == nullptr ? a[row][j] : a[row][j] + residual[j]);
-        largest = greater(largest, ref::magnitude_bits(a[row][j]));
-      }
+    for (const float one : a) {
+      largest = greater(largest, ref::magnitude_bits(one));
     }
     const std::int8_t scale = scale_of<Code>(warp_max(largest));
     if (lane() == 0) {
@@ -89,18 +76,16 @@ __global__ void __launch_bounds__(kThreads) scaled_in_registers(const Encode arg
     const float up = power_of_two(-scale);
     const float down = power_of_two(scale);
 #pragma unroll
-    for (int row = 0; row < kItems / 4; ++row) {
-      const std::int32_t at = row * 128 + static_cast<std::int32_t>(4 * lane());
+    for (int i = 0; i < kItems; i += 4) {
+      const std::int32_t at = i * static_cast<int>(kLanes) + 4 * static_cast<int>(lane());
       std::uint8_t codes[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        codes[j] = encode_one<Code>(scale, up, down, a[row][j]);
+        codes[j] = encode_one<Code>(scale, up, down, a[i + j]);
       }
       store_codes(codes, elements - at, args.codes + first + at);
-      if (args.arrays.left != nullptr) {
-        store_four(a[row], elements - at, args.vector, args.arrays.left + first + at);
-      }
     }
+    args.arrays.store(a, first, elements, args.vector);
   }
 }
 
@@ -151,15 +136,32 @@ struct Sum {
   int count;
   float* out;
   std::int64_t n;
+  std::int64_t blocks;
+  std::uint64_t inverse;  // of `block`
   std::int32_t block;
   bool vector;
 };
 
+// The blocks of four consecutive elements; elements behind the last one are in the last block.
+struct FourBlocks {
+  std::int64_t of[4];
+
+  __device__ FourBlocks(const Sum& args, std::int64_t first) : of{quotient(first, args.inverse)} {
+    auto place = static_cast<std::int32_t>(first - of[0] * args.block);
+#pragma unroll
+    for (int j = 1; j < 4; ++j) {
+      const bool next = ++place == args.block && first + j < args.n;
+      of[j] = of[j - 1] + (next ? 1 : 0);
+      place = next ? 0 : place;
+    }
+  }
+};
+
 // Adds four consecutive elements of one payload to `sums`.
 template <class Code>
-__device__ void add_four(const Sum& args, const std::byte* payload, std::int64_t first, const std::int64_t (&blocks)[4],
+__device__ void add_four(const Sum& args, const std::byte* payload, std::int64_t first, const FourBlocks& blocks,
                          float (&sums)[4]) {
-  const std::byte* const codes = payload + pieces(args.n, args.block) + first;
+  const std::byte* const codes = payload + args.blocks + first;
   std::uint8_t four[4] = {};
   if (first + 4 <= args.n && reinterpret_cast<std::uintptr_t>(codes) % 4 == 0) {
     const uchar4 all = *as<uchar4>(codes);
@@ -175,7 +177,7 @@ __device__ void add_four(const Sum& args, const std::byte* payload, std::int64_t
   }
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    const auto scale = static_cast<std::int8_t>(payload[blocks[j]]);
+    const auto scale = static_cast<std::int8_t>(payload[blocks.of[j]]);
     sums[j] +=
         scale == kNotFinite ? std::numeric_limits<float>::quiet_NaN() : Code::decode(four[j]) * power_of_two(scale);
   }
@@ -184,12 +186,8 @@ __device__ void add_four(const Sum& args, const std::byte* payload, std::int64_t
 template <class Code>
 __global__ void __launch_bounds__(kThreads) scaled_add(const Sum args) {
   for (std::int64_t first = 4 * first_thread(); first < args.n; first += 4 * all_threads()) {
-    std::int64_t blocks[4];
+    const FourBlocks blocks(args, first);
     float sums[4] = {};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      blocks[j] = lesser(first + j, args.n - 1) / args.block;
-    }
     for (int p = 0; p < args.count; ++p) {
       add_four<Code>(args, args.payloads[p], first, blocks, sums);
     }
@@ -219,7 +217,7 @@ Launch sum_as(const Sum& args, Stream stream) {
 }
 
 bool is_sound(const ScaledCast& how, std::int64_t n) {
-  return n >= 0 && how.block >= 1 && how.block <= 65536 && how.code <= ScaledCode::kE5M2;
+  return n >= 0 && n < kMostDivided && how.block >= 1 && how.block <= 65536 && how.code <= ScaledCode::kE5M2;
 }
 
 }  // namespace
@@ -244,7 +242,14 @@ Launch scaled_sum(const ScaledSum& args, Stream stream) {
   if (!is_sound(args.how, args.n) || args.payloads.size() > kMostPayloads || !aligned(args.out, 4)) {
     return kInvalid;
   }
-  Sum sum{{}, 0, reinterpret_cast<float*>(args.out), args.n, args.how.block, aligned(args.out, 16)};
+  Sum sum{{},
+          0,
+          reinterpret_cast<float*>(args.out),
+          args.n,
+          pieces(args.n, args.how.block),
+          inverse_of(args.how.block),
+          args.how.block,
+          aligned(args.out, 16)};
   for (const std::byte* payload : args.payloads) {
     sum.payloads[sum.count++] = payload;
   }

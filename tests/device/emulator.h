@@ -106,6 +106,9 @@ T shuffle(const char* function, unsigned mask, T value, unsigned from) {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
 struct alignas(4) uchar4 {
   unsigned char x, y, z, w;
 };
@@ -152,6 +155,10 @@ inline void __syncwarp(unsigned mask = ~0U) {
 }
 inline void __syncthreads() {
   sirtaki::emulated::meet_block();
+}
+inline std::uint64_t __umul64hi(std::uint64_t a, std::uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<std::uint64_t>(Wide{a} * b >> 64);
 }
 inline int __popc(unsigned bits) {
   return __builtin_popcount(bits);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <vector>
 
 #include "kernels/device.cuh"
@@ -40,6 +41,19 @@ TEST(Emulator, ExchangesBetweenLanesGiveTheReductionsOfTheirInstructions) {
     EXPECT_EQ(over_lanes(value, [](auto a, auto b) { return std::min(a, b); }), kernels::cuda::warp_min(value));
     EXPECT_EQ(over_lanes(value, [](auto a, auto b) { return std::max(a, b); }), kernels::cuda::warp_max(value));
   });
+}
+
+TEST(Emulator, QuotientsAreExact) {
+  std::mt19937_64 random(5);
+  for (std::int32_t divisor = 1; divisor <= 65536; divisor += divisor < 300 || divisor > 65500 ? 1 : 997) {
+    const std::uint64_t inverse = kernels::cuda::inverse_of(divisor);
+    const std::int64_t last = kernels::cuda::kMostDivided - 1;
+    const std::int64_t whole = last / divisor * divisor;
+    for (const std::int64_t number :
+         {std::int64_t{0}, last, whole, whole - 1, static_cast<std::int64_t>(random() % (std::uint64_t{1} << 48))}) {
+      ASSERT_EQ(kernels::cuda::quotient(number, inverse), number / divisor) << number << " / " << divisor;
+    }
+  }
 }
 
 TEST(Emulator, BarriersHoldABlock) {

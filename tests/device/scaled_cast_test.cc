@@ -103,6 +103,8 @@ TEST(ScaledCastOnDevice, RefusesBlocksThatDoNotExist) {
   EXPECT_FALSE(sum({ScaledCode::kInt8, 0}));
   EXPECT_FALSE(sum({ScaledCode::kInt8, 65537}));
   EXPECT_FALSE(sum({static_cast<ScaledCode>(3), 256}));
+  const ScaledCast how{ScaledCode::kInt8, 256};
+  EXPECT_FALSE(device::kernels().scaled_sum({how, std::int64_t{1} << 48, {}, memory.data()}, nullptr).ok());
 }
 
 }  // namespace
