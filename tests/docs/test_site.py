@@ -21,7 +21,6 @@ MAX_WORDS = 1500
 GENERATED = ("docs/decisions/README.md", "docs/options.md")
 #: Pages that are longer, with their limits.
 LONGER = {
-    "docs/gpu.md": 1550,
     "docs/launcher.md": 1750,
     "docs/local_updates.md": 1700,
     "docs/scheduling.md": 2150,
