@@ -21,6 +21,13 @@ struct DeviceQueue {
   kernels::cuda::Stream stream;
 };
 
+// Payloads to sum; the span itself is on the host.
+struct DeviceSum {
+  std::span<const std::byte* const> payloads;  // at most kernels::cuda::kMostPayloads
+  std::byte* out;
+  std::int64_t divisor = 1;  // the sums are divided by it
+};
+
 class DeviceCoding {
  public:
   DeviceCoding() = default;
@@ -33,9 +40,8 @@ class DeviceCoding {
   virtual kernels::cuda::Launch encode(const DeviceQueue& queue, const Piece& piece, const kernels::Feedback& arrays,
                                        std::byte* payload, std::uint32_t* not_finite) const = 0;
 
-  // Queues Coder::sum() of at most kernels::cuda::kMostPayloads payloads; the span itself is on the host.
-  virtual kernels::cuda::Launch sum(const DeviceQueue& queue, const Piece& piece,
-                                    std::span<const std::byte* const> payloads, std::byte* out) const = 0;
+  // Queues Coder::sum(), and the division of an average.
+  virtual kernels::cuda::Launch sum(const DeviceQueue& queue, const Piece& piece, const DeviceSum& sum) const = 0;
 };
 
 }  // namespace sirtaki::compression

@@ -23,7 +23,7 @@
 namespace sirtaki::kernels::cuda {
 
 // Version of the table and of the argument structs; the loader refuses a plug-in of any other version.
-inline constexpr std::uint32_t kKernelsVersion = 3;
+inline constexpr std::uint32_t kKernelsVersion = 4;
 
 struct Kernels {
   std::uint32_t version;

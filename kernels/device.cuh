@@ -236,6 +236,11 @@ __device__ inline std::int64_t quotient(std::int64_t number, std::uint64_t inver
   return inverse == 0 ? number : static_cast<std::int64_t>(__umul64hi(static_cast<std::uint64_t>(number), inverse));
 }
 
+// Returns sum / divisor as average() does; `divisor` is a whole number.
+__device__ inline float mean_of(float sum, float divisor) {
+  return ref::canonical(sum / divisor);
+}
+
 // The number of elements before this one, and the number of all elements.
 struct Ranks {
   std::int32_t before;

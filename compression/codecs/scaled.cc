@@ -35,9 +35,8 @@ class ScaledCoder final : public Coder, private DeviceCoding {
                                std::byte* payload, std::uint32_t* not_finite) const override {
     return queue.kernels.scaled_encode({how_, piece.numel, arrays, payload, not_finite}, queue.stream);
   }
-  kernels::cuda::Launch sum(const DeviceQueue& queue, const Piece& piece, std::span<const std::byte* const> payloads,
-                            std::byte* out) const override {
-    return queue.kernels.scaled_sum({how_, piece.numel, payloads, out}, queue.stream);
+  kernels::cuda::Launch sum(const DeviceQueue& queue, const Piece& piece, const DeviceSum& sum) const override {
+    return queue.kernels.scaled_sum({how_, piece.numel, sum.payloads, sum.out, sum.divisor}, queue.stream);
   }
 
   const kernels::ScaledCast how_;

@@ -194,6 +194,7 @@ struct Payloads {
 struct Sum {
   Payloads payloads;
   float* out;
+  float divisor;
   std::int64_t n;
   std::int64_t entries;
   std::int32_t group;
@@ -249,7 +250,7 @@ __global__ void __launch_bounds__(kSumThreads) group_topk_add(const Sum args, co
     }
     float* const out = args.out + tile.group * args.group + tile.begin;
     for (auto i = static_cast<std::int32_t>(threadIdx.x); i < tile.elements; i += kSumThreads) {
-      out[i] = sums[i];
+      out[i] = mean_of(sums[i], args.divisor);
     }
     __syncthreads();
   }
@@ -311,10 +312,17 @@ Launch group_topk_encode(const GroupTopkEncode& args, Stream stream) {
 }
 
 Launch group_topk_sum(const GroupTopkSum& args, Stream stream) {
-  if (!is_sound(args.how, args.n) || args.payloads.size() > kMostPayloads || !aligned(args.out, 4)) {
+  if (!is_sound(args.how, args.n) || args.payloads.size() > kMostPayloads || !aligned(args.out, 4) ||
+      args.divisor < 1) {
     return kInvalid;
   }
-  Sum sum{{}, reinterpret_cast<float*>(args.out), args.n, entries_of(args.how, args.n), args.how.group, args.how.keep};
+  Sum sum{{},
+          reinterpret_cast<float*>(args.out),
+          static_cast<float>(args.divisor),
+          args.n,
+          entries_of(args.how, args.n),
+          args.how.group,
+          args.how.keep};
   for (const std::byte* payload : args.payloads) {
     if (!aligned(payload, 4)) {
       return kInvalid;

@@ -28,6 +28,7 @@ struct GroupTopkSum {
   std::int64_t n;
   std::span<const std::byte* const> payloads;  // at most kMostPayloads; the span itself is on the host
   std::byte* out;
+  std::int64_t divisor = 1;  // the sums are divided by it, as average() divides
 };
 Launch group_topk_sum(const GroupTopkSum& args, Stream stream);
 Launch load_group_topk();

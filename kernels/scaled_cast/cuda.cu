@@ -135,6 +135,7 @@ struct Sum {
   const std::byte* payloads[kMostPayloads];
   int count;
   float* out;
+  float divisor;
   std::int64_t n;
   std::int64_t blocks;
   std::uint64_t inverse;  // of `block`
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(kThreads) scaled_add(const Sum args) {
     }
 #pragma unroll
     for (float& sum : sums) {
-      sum = ref::canonical(sum);
+      sum = mean_of(sum, args.divisor);
     }
     store_four(sums, args.n - first, args.vector, args.out + first);
   }
@@ -239,12 +240,14 @@ Launch scaled_encode(const ScaledEncode& args, Stream stream) {
 }
 
 Launch scaled_sum(const ScaledSum& args, Stream stream) {
-  if (!is_sound(args.how, args.n) || args.payloads.size() > kMostPayloads || !aligned(args.out, 4)) {
+  if (!is_sound(args.how, args.n) || args.payloads.size() > kMostPayloads || !aligned(args.out, 4) ||
+      args.divisor < 1) {
     return kInvalid;
   }
   Sum sum{{},
           0,
           reinterpret_cast<float*>(args.out),
+          static_cast<float>(args.divisor),
           args.n,
           pieces(args.n, args.how.block),
           inverse_of(args.how.block),

@@ -28,6 +28,7 @@ struct ScaledSum {
   std::int64_t n;
   std::span<const std::byte* const> payloads;  // at most kMostPayloads; the span is on the host; may be unaligned
   std::byte* out;
+  std::int64_t divisor = 1;  // the sums are divided by it, as average() divides
 };
 Launch scaled_sum(const ScaledSum& args, Stream stream);
 Launch load_scaled_cast();

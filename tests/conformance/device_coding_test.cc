@@ -11,6 +11,7 @@
 
 #include "compression/codecs/catalog.h"
 #include "compression/payload_codec.h"
+#include "kernels/reduce/reduce.h"
 #include "runtime/base/codec_id.h"
 #include "tests/unit/device/fake_device.h"
 
@@ -84,8 +85,10 @@ TEST_P(DeviceCodingTest, WritesWhatTheCoderWrites) {
       EXPECT_EQ(not_finite, 0U);
       Floats sums[] = {Floats(left.size()), Floats(left.size())};
       const std::byte* const payloads[] = {here.data(), there.data(), here.data()};
-      ASSERT_TRUE(coder->on_device()->sum(queue(), piece, payloads, bytes(sums[0])).ok());
+      ASSERT_TRUE(coder->on_device()->sum(queue(), piece, {payloads, bytes(sums[0]), 3}).ok());
       coder->sum(piece, payloads, bytes(sums[1]));
+      const std::byte* const total[] = {bytes(sums[1])};
+      kernels::ref::average(DType::kF32, total, bytes(sums[1]), numel, 3);
       EXPECT_EQ(sums[0], sums[1]);
     }
   }

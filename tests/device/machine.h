@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda_kernels.h"
+#include "kernels/reduce/reduce.h"
 #include "tests/unit/kernels/gradients.h"
 
 namespace sirtaki::device {
@@ -87,6 +88,13 @@ class Memory {
   std::size_t all_;
   void* data_;
 };
+
+// Divides float32 sums as average() does.
+inline void divide(std::vector<std::byte>& sums, std::int64_t divisor) {
+  const std::byte* const source[] = {sums.data()};
+  const auto n = static_cast<std::int64_t>(sums.size() / sizeof(float));
+  kernels::ref::average(DType::kF32, source, sums.data(), n, static_cast<double>(divisor));
+}
 
 // A gradient on host and device, optionally with a residual, and the residuals that kernel and reference write.
 class Gradient {

@@ -89,7 +89,9 @@ TEST(ScaledCastOnDevice, AddsAsTheReferenceDoes) {
     Memory out(n * sizeof(float), 4 * (random() % 4));
     std::vector<std::byte> expected(out.size());
     kernels::ref::scaled_sum(how, elements, host, expected.data());
-    ASSERT_TRUE(device::kernels().scaled_sum({how, elements, there, out.data()}, nullptr).ok());
+    const auto divisor = static_cast<std::int64_t>(1 + seed % 5);
+    divide(expected, divisor);
+    ASSERT_TRUE(device::kernels().scaled_sum({how, elements, there, out.data(), divisor}, nullptr).ok());
     EXPECT_EQ(Gradient::first_difference(expected, out.copy()), "");
   }
 }
@@ -104,6 +106,7 @@ TEST(ScaledCastOnDevice, RefusesBlocksThatDoNotExist) {
   EXPECT_FALSE(sum({ScaledCode::kInt8, 65537}));
   EXPECT_FALSE(sum({static_cast<ScaledCode>(3), 256}));
   const ScaledCast how{ScaledCode::kInt8, 256};
+  EXPECT_FALSE(device::kernels().scaled_sum({how, 4, {}, memory.data(), 0}, nullptr).ok());
   EXPECT_FALSE(device::kernels().scaled_sum({how, std::int64_t{1} << 48, {}, memory.data()}, nullptr).ok());
 }
 

@@ -284,7 +284,6 @@ Status DeviceGather::decode() {
   for (const Run& run : runs_) {
     SRT_TRY(slices_.carries(run.piece.slice) ? decode(run) : Status());
   }
-  SRT_TRY(divide());
   for (std::size_t s = 0; packed_ && s < sums_.size(); ++s) {
     SRT_TRY(transport_.copy(spec().slices[s].gradient.data(), sums_[s].data(), sums_[s].size()));
   }
@@ -302,25 +301,8 @@ Status DeviceGather::decode(const Run& run) {
     payloads.push_back(device_.get() + block_at(share, sender) + run.place);
   }
   const compression::DeviceCoding& coding = *slices_.codec_state(piece).coder().on_device();
-  return DeviceTransport::queued(coding.sum(transport_.queue(), piece.piece, payloads, piece.gradient));
-}
-
-Status DeviceGather::divide() {
-  if (divisor() == 1 || packed_) {
-    return divisor() == 1 ? Status() : average(all_sums());
-  }
-  for (std::size_t s = 0; s < sums_.size(); ++s) {
-    SRT_TRY(slices_.carries(s) ? average(sums_[s]) : Status());
-  }
-  return {};
-}
-
-Status DeviceGather::average(Bytes sums) {
-  const std::byte* const source[] = {sums.data()};
-  const auto numel = static_cast<std::int64_t>(sums.size() / sizeof(float));
-  const kernels::cuda::Reduce mean{ReduceOp::kAverage, DType::kF32, source, sums.data(), numel, divisor()};
-  const compression::DeviceQueue queue = transport_.queue();
-  return DeviceTransport::queued(queue.kernels.reduce(mean, queue.stream));
+  return DeviceTransport::queued(
+      coding.sum(transport_.queue(), piece.piece, {payloads, piece.gradient, divisor()}));
 }
 
 void DeviceGather::cancel(const Status& cause) {

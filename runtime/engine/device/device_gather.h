@@ -65,8 +65,6 @@ class DeviceGather final : public Reduction {
   Status finish();
   Status decode();
   Status decode(const Run& run);
-  Status divide();
-  Status average(Bytes sums);
   void cancel_exchanges(const Status& cause);
 
   std::size_t senders() const { return static_cast<std::size_t>(groups_ == nullptr ? size() : groups_->hosts.count()); }

@@ -35,6 +35,12 @@ void queue_sum(kernels::cuda::Stream stream, Sum args, void (*sum)(const Sum&, s
   FakeDevice::queue(stream, [args, payloads, sum] { sum(args, payloads); });
 }
 
+template <class Sum>
+void divide(const Sum& sum) {
+  const std::byte* const sums[] = {sum.out};
+  kernels::ref::average(DType::kF32, sums, sum.out, sum.n, static_cast<double>(sum.divisor));
+}
+
 void store_flag(std::uint32_t* not_finite, bool finite) {
   *not_finite = finite ? 0 : 1;
 }
@@ -49,6 +55,7 @@ kernels::cuda::Launch group_topk_encode(const kernels::cuda::GroupTopkEncode& ar
 kernels::cuda::Launch group_topk_sum(const kernels::cuda::GroupTopkSum& args, kernels::cuda::Stream stream) {
   queue_sum<kernels::cuda::GroupTopkSum>(stream, args, [](const auto& sum, auto payloads) {
     kernels::ref::group_topk_sum(sum.how, sum.n, payloads, sum.out);
+    divide(sum);
   });
   return {};
 }
@@ -63,6 +70,7 @@ kernels::cuda::Launch scaled_encode(const kernels::cuda::ScaledEncode& args, ker
 kernels::cuda::Launch scaled_sum(const kernels::cuda::ScaledSum& args, kernels::cuda::Stream stream) {
   queue_sum<kernels::cuda::ScaledSum>(stream, args, [](const auto& sum, auto payloads) {
     kernels::ref::scaled_sum(sum.how, sum.n, payloads, sum.out);
+    divide(sum);
   });
   return {};
 }
