@@ -1,6 +1,24 @@
 #include "runtime/device/cuda_device.h"
 
 namespace sirtaki::device {
+namespace {
+
+// Returns true if the plug-in has no code for the device, or PTX that its driver cannot compile.
+bool lacks_code(int error) {
+  switch (error) {
+    case 98:   // cudaErrorInvalidDeviceFunction
+    case 209:  // cudaErrorNoKernelImageForDevice
+    case 218:  // cudaErrorInvalidPtx
+    case 221:  // cudaErrorJitCompilerNotFound
+    case 222:  // cudaErrorUnsupportedPtxVersion
+    case 223:  // cudaErrorJitCompilationDisabled
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
 
 Result<std::unique_ptr<CudaDevice>> CudaDevice::open(const Plugin& plugin, int index) {
   std::unique_ptr<CudaDevice> device(new CudaDevice(plugin, index));
@@ -10,7 +28,16 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(const Plugin& plugin, int i
     return unavailable("there is no CUDA device " + std::to_string(index) + "; there are " + std::to_string(count));
   }
   SRT_TRY(device->enter_thread());
-  SRT_TRY(device->status(device->kernels_.load().code, "loading the kernels"));
+  const int loaded = device->kernels_.load().code;
+  device->kernels_ready_ = device->status(loaded, "loading the kernels");
+  if (lacks_code(loaded)) {
+    device->kernels_ready_ =
+        unavailable(std::string(device->kernels_ready_.text()) +
+                    ". This build has no kernels for this GPU: build the package with its architecture in "
+                    "SIRTAKI_CUDA_ARCHITECTURES");
+    return device;
+  }
+  SRT_TRY(device->kernels_ready_);
   return device;
 }
 

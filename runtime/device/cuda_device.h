@@ -14,13 +14,14 @@ namespace sirtaki::device {
 class CudaDevice final : public DeviceApi {
  public:
   // Opens device `index`, enters the calling thread, and loads all kernels, because lazy loading at their first use
-  // may synchronize with the device. kUnavailable if there is no such device.
+  // may synchronize with the device. kUnavailable if there is no such device. A device without kernels opens, too.
   static Result<std::unique_ptr<CudaDevice>> open(const Plugin& plugin, int index);
 
   Status enter_thread() override;
   Result<Before> visit() override;
   void leave(const Before& before) override;
   const kernels::cuda::Kernels& kernels() const override { return kernels_; }
+  Status kernels_ready() const override { return kernels_ready_; }
   Result<Stream> make_stream(Priority priority) override;
   Result<Event> make_event() override;
   Result<std::byte*> allocate(Place place, std::size_t bytes) override;
@@ -39,6 +40,7 @@ class CudaDevice final : public DeviceApi {
   const kernels::cuda::Kernels& kernels_;
   const cuda::DeviceCalls& calls_;
   const int index_;
+  Status kernels_ready_;
 };
 
 }  // namespace sirtaki::device

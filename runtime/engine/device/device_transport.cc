@@ -102,6 +102,7 @@ void DeviceTransport::answer(MoveFunction<void(Answer)> then) {
 // Does all that needs no other rank, and all that may synchronize with the device.
 Status DeviceTransport::prepare() {
   SRT_TRY(library_.status());
+  SRT_TRY(deps_.stage.device().kernels_ready());
   SRT_TRY(open_copies());
   ids_ = std::make_unique<Ids>(deps_.net, kFirstId);
   net::nccl::NcclOptions options = options_.nccl;

@@ -118,6 +118,19 @@ TEST_F(CudaDeviceTest, LoadsAllKernelsWhenItIsOpened) {
   EXPECT_EQ(script_.calls, (std::vector<std::string>{"enter 1", "load"}));
 }
 
+TEST_F(CudaDeviceTest, OpensWithoutKernelsIfThereAreNoneForTheGpu) {
+  kernels_.load = [] { return kernels::cuda::Launch{209}; };
+  const auto device = CudaDevice::open({&kernels_, &calls_}, 1);
+  ASSERT_TRUE(device) << device.status().to_string();
+  EXPECT_NE((*device)->kernels_ready().text().find("SIRTAKI_CUDA_ARCHITECTURES"), std::string_view::npos);
+  ASSERT_TRUE((*device)->make_event());
+  kernels_.load = [] { return kernels::cuda::Launch{700}; };
+  EXPECT_EQ(CudaDevice::open({&kernels_, &calls_}, 1).status().text(),
+            "CUDA device 1: loading the kernels: illegal address");
+  kernels_.load = [] { return kernels::cuda::Launch{}; };
+  EXPECT_TRUE((*CudaDevice::open({&kernels_, &calls_}, 1))->kernels_ready().ok());
+}
+
 TEST_F(CudaDeviceTest, VisitRestoresTheThread) {
   const auto device = open();
   {

@@ -39,6 +39,8 @@ class FakeDevice final : public DeviceApi {
   void refuse_next(Status status);
   // Makes done() return `status` from now on.
   void break_down(Status status);
+  // Makes this a device that no kernel can run on.
+  void refuse_kernels(Status why) { kernels_ready_ = std::move(why); }
   struct Seen {
     std::vector<std::string> breaches;  // calls on threads that have not entered the device
     int left = 0;                       // objects that were not destroyed before the device
@@ -54,6 +56,7 @@ class FakeDevice final : public DeviceApi {
   Result<Before> visit() override;
   void leave(const Before& before) override;
   const kernels::cuda::Kernels& kernels() const override;
+  Status kernels_ready() const override { return kernels_ready_; }
   Result<Stream> make_stream(Priority priority) override;
   Result<Event> make_event() override;
   Result<std::byte*> allocate(Place place, std::size_t bytes) override;
@@ -97,6 +100,7 @@ class FakeDevice final : public DeviceApi {
   bool sealed_ = false;
   int alive_ = 0;
   int visits_ = 0;
+  Status kernels_ready_;
   Status refusal_;
   Status broken_;
   std::multiset<std::thread::id> entered_;

@@ -162,6 +162,12 @@ TEST_F(DeviceTransportTest, DifferentVersionsUseHostMemory) {
   expect_all_on_the_host("rank 1 has NCCL 2.18.1 and rank 0 has 2.28.9");
 }
 
+TEST_F(DeviceTransportTest, AGpuWithoutKernelsMakesAllUseHostMemory) {
+  at(1).device->refuse_kernels(unavailable("no kernels"));
+  run_until_idle();
+  expect_all_on_the_host("rank 1: no kernels");
+}
+
 TEST_F(DeviceTransportTest, DifferentVersionsAreAnErrorIfNcclIsRequired) {
   make_transport(0, 22809, "nccl");
   make_transport(1, 21801, "nccl");
