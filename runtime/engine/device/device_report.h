@@ -1,6 +1,6 @@
 // DeviceReport: the message in which a rank reports its NCCL to the others. Its size is fixed, so receivers know it.
 //
-// docs/wire_format.md lists the bytes. Plain values; pure functions. Not for the evaluation of reports
+// docs/wire_format/data.md lists the bytes. Plain values; pure functions. Not for the evaluation of reports
 // (device_transport.h).
 #pragma once
 

@@ -1,7 +1,7 @@
 // LaunchMessages: the wire format in which ranks and rank 0 agree on the order of launches.
 //
-// All messages have one size, because a receiver must know it in advance. docs/wire_format.md lists the bytes. Pure
-// values; OrderedDevice writes and reads them. Not for the meaning of words (launch_order.h).
+// All messages have one size, because a receiver must know it in advance. docs/wire_format/data.md lists the bytes.
+// Pure values; OrderedDevice writes and reads them. Not for the meaning of words (launch_order.h).
 #pragma once
 
 #include <cstddef>

@@ -8,7 +8,7 @@
 //   kCredit    `length` bytes of the eager window are free again
 //   kReject    the receiver expected `length` bytes and `check` instead
 //   kBye       the last frame
-// Plain values; docs/wire_format.md specifies the protocol.
+// Plain values; docs/wire_format/data.md specifies the protocol.
 #pragma once
 
 #include <array>
