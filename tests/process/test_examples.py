@@ -33,7 +33,6 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
     "keras_fashion_mnist.py": (("--epochs", "1", "--images", "8000"), r"test accuracy [5-9]\d\.\d+% on 4 ranks"),
     "tensorflow_loop.py": (("--steps", "100"), r"step 100: loss 0\.\d+"),
     "pytorch_allreduce.py": ((), r"gradient through an allreduce +\[4\.0, 4\.0\]"),
-    "notebook_run.py": (("--points", "10000"), r"pi is about 3\.\d{4}"),
     "demo_overlap.py": (("--seconds", "0.5"), r'sync="forward": \d+ samples/s, [\d.]+ ms a step waited'),
     "demo_fashion_mnist.py": (("--global-batch", "4096", "--live", "600"), r"step +14/14"),
 }
@@ -56,6 +55,7 @@ ELSEWHERE = {
 def test_every_example_is_tried() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(PROGRAMS) | MODULES | ELSEWHERE
     assert [path.name for path in EXAMPLES.glob("*.c")] == ["c_allreduce.c"]
+    assert [path.name for path in EXAMPLES.glob("*.ipynb")] == ["notebook.ipynb"]  # test_notebook.py
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
