@@ -17,9 +17,9 @@ RANKS = 4
 LIMIT_SECONDS = 120
 #: Arguments for a short run, and a pattern that occurs once in the output.
 PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
-    "pytorch_local_updates.py": (
+    "pytorch_transformer.py": (
         ("--steps", "10", "--local-updates", "4"),
-        r"epoch 1: test accuracy [\d.]+%, mode (local|alone)",
+        r"10 steps: \d\.\d+ nats a byte of unseen text, mode (local|alone)",
     ),
     "pytorch_ddp_compressed.py": (
         ("--steps", "20", "--compression", "int8"),
