@@ -9,28 +9,66 @@ The numbered comments mark all differences from a script whose ranks must all su
 from __future__ import annotations
 
 import argparse
+import gzip
 import os
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from fashion_mnist import FashionNet, count_correct, load
-from torch.utils.data import DataLoader
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import sirtaki.torch as hvd
 
+#: Debian's package dataset-fashion-mnist puts the files here.
+FOLDER = Path(os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist"))
+
+
+def images_of(part: str) -> TensorDataset:
+    """Returns images and labels of "train" or "t10k"; noisy pictures of ten patterns if the files are missing."""
+    if not FOLDER.exists():
+        labels = torch.arange(10_000) % 10
+        patterns = torch.rand(10, 1, 28, 28, generator=torch.Generator().manual_seed(0)).round()
+        return TensorDataset((patterns[labels] + torch.rand(10_000, 1, 28, 28)) / 2, labels)
+    files = [FOLDER / f"{part}-{name}-ubyte.gz" for name in ("images-idx3", "labels-idx1")]
+    images, labels = (
+        torch.frombuffer(bytearray(gzip.decompress(file.read_bytes())), dtype=torch.uint8) for file in files
+    )
+    return TensorDataset(images[16:].view(-1, 1, 28, 28) / 255, labels[8:].long())
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 7 * 7, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
+
+
+@torch.no_grad()
+def count_correct(model: nn.Module, images: TensorDataset) -> int:
+    """Returns the number of images in this rank's part that the model classifies correctly."""
+    loader = DataLoader(images, 500, sampler=range(hvd.rank(), len(images), hvd.size()))
+    return sum(int((model(pixels).argmax(1) == labels).sum()) for pixels, labels in loader)
+
 
 @hvd.elastic.run  # 1. called again, from the last commit, when a rank is lost
-def train(state: hvd.elastic.TorchState, args: argparse.Namespace) -> None:
-    images = load(train=True)
+def train(state: hvd.elastic.TorchState, images: TensorDataset, args: argparse.Namespace) -> None:
     model, optimizer, sampler = state.model, state.optimizer, state.sampler
     print(f"rank {hvd.rank()} of {hvd.size()} is process {os.getpid()}; step {state.step}", flush=True)
     while state.epoch < args.epochs:  # 2. the state tells where to begin
-        for batch, indices in enumerate(DataLoader(range(len(images)), args.batch_size, sampler=sampler)):
-            pixels, labels = images.batch(indices)
+        for batch, (pixels, labels) in enumerate(DataLoader(images, args.batch_size, sampler=sampler)):
             optimizer.zero_grad()
             F.cross_entropy(model(pixels), labels).backward()
             optimizer.step()
-            sampler.record_batch(batch, len(indices))
+            sampler.record_batch(batch, len(labels))
             state.step += 1
             if state.step % args.commit_every == 0:
                 state.commit()  # 3. a loss costs the steps since then
@@ -51,10 +89,11 @@ def main() -> None:
 
     hvd.init()
     torch.manual_seed(42)
-    model = FashionNet()
+    images, test = images_of("train"), images_of("t10k")
+    model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0125 * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    sampler = hvd.elastic.ElasticSampler(load(train=True))
+    sampler = hvd.elastic.ElasticSampler(images)
     # 4. everything that all ranks share and a loss must not spoil
     state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0, step=0)
 
@@ -63,10 +102,8 @@ def main() -> None:
             group["lr"] = 0.0125 * hvd.size()
 
     state.register_reset_callbacks([keep_rate_per_rank])  # 5. what depends on the number of ranks
-    train(state, args)
-    test = load(train=False)
-    correct = torch.tensor(count_correct(model, test, hvd.rank(), hvd.size()))
-    correct = hvd.allreduce(correct, name="correct", op=hvd.Sum).item()
+    train(state, images, args)
+    correct = hvd.allreduce(torch.tensor(count_correct(model, test)), name="correct", op=hvd.Sum).item()
     if hvd.rank() == 0:
         print(f"{state.step} steps, test accuracy {correct / len(test):.2%}, {hvd.size()} ranks at the end")
     hvd.shutdown()

@@ -1,6 +1,7 @@
-"""Fashion-MNIST and a small CNN for it, shared by the examples. Run alone, it describes the data.
+"""Fashion-MNIST and a small CNN for it, shared by the demo, the trainers of other libraries and the benchmarks.
 
 The images come from Debian's package dataset-fashion-mnist; FASHION_MNIST names another folder with the four .gz files.
+Run alone, this file describes the data.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -52,10 +53,32 @@ ELSEWHERE = {
 }
 
 
+#: Scripts to copy: each works without the other files of the folder, and without the images.
+ALONE = ("elastic_mnist.py", "keras_fashion_mnist.py", "pytorch_mnist.py")
+
+
 def test_every_example_is_tried() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(PROGRAMS) | MODULES | ELSEWHERE
     assert [path.name for path in EXAMPLES.glob("*.c")] == ["c_allreduce.c"]
-    assert [path.name for path in EXAMPLES.glob("*.ipynb")] == ["notebook.ipynb"]  # test_notebook.py
+    assert [path.name for path in EXAMPLES.glob("*.ipynb")] == ["notebook.ipynb"]
+
+
+@pytest.mark.parametrize("name", [*ALONE, "pytorch_transformer.py", "tensorflow_loop.py"])
+def test_a_script_to_copy_imports_no_neighbour(name: str) -> None:
+    modules = re.findall(r"^\s*(?:from|import) (\w+)", (EXAMPLES / name).read_text(), re.MULTILINE)
+    assert "sirtaki" in modules
+    assert {f"{module}.py" for module in modules} & {path.name for path in EXAMPLES.iterdir()} == set()
+
+
+@pytest.mark.parametrize("name", [name for name in ALONE if name.startswith(("pytorch", "elastic"))])
+def test_images_are_those_of_the_files_or_made(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = runpy.run_path(str(EXAMPLES / name))["images_of"]
+    assert len(read("train")) == 60_000
+    assert read("t10k")[0][1].item() == 9
+    monkeypatch.setenv("FASHION_MNIST", str(tmp_path / "absent"))
+    made = runpy.run_path(str(EXAMPLES / name))["images_of"]("train")
+    assert made[13][0].shape == (1, 28, 28)
+    assert made[13][1].item() == 3
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -68,6 +91,14 @@ def test_example_in_python(name: str) -> None:
     assert done.code == 0, done.out + done.err
     assert len(re.findall(pattern, done.out)) == 1, done.out + done.err
     assert [line for line in done.err.splitlines() if not TENSORFLOW_SAYS.search(line)] == []
+
+
+def test_keras_trains_on_made_images(tmp_path: Path) -> None:
+    quiet = {"SIRTAKI_REPORT_END": "false", "FASHION_MNIST": str(tmp_path / "absent")}
+    command = ("-np", "1", PYTHON, str(EXAMPLES / "keras_fashion_mnist.py"), "--epochs", "1")
+    done = launch(*command, timeout=LIMIT_SECONDS, env=quiet)
+    assert done.code == 0, done.out + done.err
+    assert re.search(r"test accuracy (9\d|100)\.\d+% on 1 ranks", done.out), done.out
 
 
 def test_example_in_c() -> None:
