@@ -9,15 +9,58 @@ mesh["shard"] for fully_shard() and accelerate() are the only differences from a
 from __future__ import annotations
 
 import argparse
+import gzip
+import itertools
+import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from fashion_mnist import FashionNet, count_correct, load
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from sirtaki.torch.fsdp import accelerate
+
+#: Debian's package dataset-fashion-mnist puts the files here.
+FOLDER = Path(os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist"))
+
+
+def images_of(part: str) -> TensorDataset:
+    """Returns images and labels of "train" or "t10k"; noisy pictures of ten patterns if the files are missing."""
+    if not FOLDER.exists():
+        labels = torch.arange(10_000) % 10
+        patterns = torch.rand(10, 1, 28, 28, generator=torch.Generator().manual_seed(0)).round()
+        return TensorDataset((patterns[labels] + torch.rand(10_000, 1, 28, 28)) / 2, labels)
+    files = [FOLDER / f"{part}-{name}-ubyte.gz" for name in ("images-idx3", "labels-idx1")]
+    images, labels = (
+        torch.frombuffer(bytearray(gzip.decompress(file.read_bytes())), dtype=torch.uint8) for file in files
+    )
+    return TensorDataset(images[16:].view(-1, 1, 28, 28) / 255, labels[8:].long())
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 7 * 7, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
+
+
+@torch.no_grad()
+def count_correct(model: nn.Module, images: TensorDataset) -> int:
+    """Returns the number of images in this rank's part that the model classifies correctly."""
+    loader = DataLoader(images, 500, sampler=DistributedSampler(images, shuffle=False))
+    return sum(int((model(pixels).argmax(1) == labels).sum()) for pixels, labels in loader)
 
 
 def main() -> None:
@@ -29,24 +72,25 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     args = parser.parse_args()
     dist.init_process_group(args.backend)
-    rank, size = dist.get_rank(), dist.get_world_size()
+    size = dist.get_world_size()
     mesh = init_device_mesh("cpu", (size // args.shards, args.shards), mesh_dim_names=("replicate", "shard"))
     torch.manual_seed(42)
+    train, test = images_of("train"), images_of("t10k")
+    loader = DataLoader(train, 64, sampler=DistributedSampler(train))
 
-    model = fully_shard(FashionNet(), mesh=mesh["shard"])
+    model = fully_shard(network(), mesh=mesh["shard"])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     fsdp = accelerate(model, optimizer, mesh, compression=args.compression, local_updates=args.local_updates)
 
-    for _, (images, labels) in zip(range(args.steps), load(train=True).batches(64, 0, rank, size), strict=False):
+    for images, labels in itertools.islice(loader, args.steps):
         optimizer.zero_grad()
         F.cross_entropy(model(images), labels).backward()
         optimizer.step()
     fsdp.drain()
 
-    test = load(train=False)
-    correct = torch.tensor(count_correct(model, test, rank, size))
+    correct = torch.tensor(count_correct(model, test))  # every rank makes equally many forward passes
     dist.all_reduce(correct)
-    if rank == 0:
+    if dist.get_rank() == 0:
         print(f"test accuracy {correct.item() / len(test):.2%} of {size // args.shards} replicas")
     dist.destroy_process_group()
 

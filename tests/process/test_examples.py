@@ -22,9 +22,9 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
         ("--steps", "10", "--local-updates", "4"),
         r"10 steps: \d\.\d+ nats a byte of unseen text, mode (local|alone)",
     ),
-    "pytorch_ddp_compressed.py": (
-        ("--steps", "20", "--compression", "int8"),
-        r"test accuracy [\d.]+%, 2\d% of the bytes",
+    "pytorch_ddp.py": (
+        ("--steps", "20", "--backend", "gloo", "--compression", "int8"),
+        r"2\d% of the bytes of dense gradients",
     ),
     "pytorch_fsdp.py": (
         ("--steps", "10", "--backend", "sirtaki", "--compression", "int8"),
@@ -48,13 +48,12 @@ ELSEWHERE = {
     "horovod_style.py",
     "huggingface_fashion_mnist.py",
     "lightning_fashion_mnist.py",
-    "pytorch_ddp.py",
     "ray_fashion_mnist.py",
 }
 
 
 #: Scripts to copy: each works without the other files of the folder, and without the images.
-ALONE = ("elastic_mnist.py", "keras_fashion_mnist.py", "pytorch_mnist.py")
+ALONE = ("elastic_mnist.py", "keras_fashion_mnist.py", "pytorch_ddp.py", "pytorch_fsdp.py", "pytorch_mnist.py")
 
 
 def test_every_example_is_tried() -> None:
