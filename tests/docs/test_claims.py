@@ -1,0 +1,256 @@
+"""Measured figures on the pages are those of result files; a test shows each equality of bits that a page claims."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@cache
+def rows_of(name: str) -> list[dict[str, Any]]:
+    return json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())["rows"]
+
+
+def values_of(name: str, metric: str, baseline: str | None = None, **params: Any) -> list[float]:
+    """Returns the values of a metric whose parameters have the given values."""
+    return [
+        row["value"]
+        for row in rows_of(name)
+        if row["metric"] == metric
+        and params.items() <= row["params"].items()
+        and (baseline is None or row["baseline"]["name"] == baseline)
+    ]
+
+
+def value_of(name: str, metric: str, baseline: str | None = None, **params: Any) -> float:
+    (value,) = values_of(name, metric, baseline, **params)
+    return value
+
+
+def faster(task: str, baseline: str = "dense") -> str:
+    return f"{value_of('local_updates', 'times_faster', baseline, part='race', task=task, method='auto'):.1f}"
+
+
+def seconds(door: str, way: str) -> str:
+    return f"{value_of('doors', 'seconds', door=door, way=way):.1f} s"
+
+
+def span(values: list[float], digits: int) -> str:
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+
+def headline() -> Iterator[tuple[str, str]]:
+    cnn, transformer = faster("cnn"), faster("transformer")
+    yield "README.md", f"{cnn} times (a CNN) and {transformer} times (a byte transformer) as fast"
+    yield "docs/choose.md", f"{cnn} times as fast (the CNN) and {transformer} times (the transformer)"
+    lost = value_of("local_updates", "quality_cost", part="race", task="cnn", method="auto")
+    yield "docs/choose.md", f"the CNN ends {lost:.2f} points of accuracy below"
+    others = faster("cnn", "local_sgd"), faster("transformer", "local_sgd")
+    text = f'{cnn} times as fast with `"auto"`, {others[0]} times as fast as Local SGD with eight steps; a byte '
+    yield "docs/local_updates.md", f"{text}transformer {transformer} and {others[1]} times"
+
+
+def doors() -> Iterator[tuple[str, str]]:
+    for page, door in (("lightning", "lightning"), ("huggingface", "huggingface")):
+        yield f"docs/{page}.md", f"150 steps in {seconds(door, 'sirtaki')} instead of {seconds(door, 'plain')}"
+    ddp = f"150 steps take {seconds('ddp', 'sirtaki')} instead of {seconds('ddp', 'plain')}, from the first step on; "
+    yield "docs/pytorch_ddp.md", f"{ddp}{seconds('ddp', 'alone')} without any communication"
+    longer = 1 / value_of("doors", "step_speedup", door="ddp", compression="none") - 1
+    yield "docs/pytorch_ddp.md", f"steps are {longer:.0%} longer".replace("%", " %")
+    fsdp = (
+        f"150 steps take {seconds('fsdp', 'sirtaki')} instead of {seconds('fsdp', 'plain')} with HSDP over Gloo, and "
+    )
+    yield "docs/fsdp.md", f"{fsdp}{seconds('fsdp', 'alone')} if nothing"
+
+
+def others() -> Iterator[tuple[str, str]]:
+    one_host = span(values_of("one_host", "speedup_over_ddp"), 2)
+    yield "docs/compare.md", f"{one_host} times as long (three nets, dense"
+    yield "docs/performance.md", f"are {one_host} times as fast"
+    hidden = [
+        value
+        for ratio in (1.0, 2.0)
+        for value in values_of("overlap", "speedup_over_ddp_scaled", ratio=ratio, system="sirtaki_forward")
+    ]
+    yield "docs/compare.md", f'as long, dense; {span(hidden, 2)} times as long beside `sync="forward"`'
+    small = values_of("small_tensors", "speedup_over_horovod")
+    yield "docs/compare.md", f"small tensors are {span(small, 1)} times as fast"
+    raw = values_of("small_tensors", "raw_speedup_over_horovod", tensors=1000, order="random")
+    slower = [value for value in raw if value < 1]
+    assert (len(slower), len(raw)) == (3, 4)
+    yield "docs/compare.md", f"in three of four cases, at {span(slower, 2)} of Horovod's speed"
+
+
+def frontier() -> Iterator[tuple[str, str]]:
+    ways = ("ddp", "powersgd_4", "compression_auto", "local_auto", "both_auto")
+    gains = []
+    for task, net in (("convnet", "convolution net, SGD"), ("transformer", "byte transformer, AdamW")):
+        for rate in (20, 100):
+            steps = [1e3 * value_of("frontier", "step_seconds", task=task, rate_mbit=rate, method=way) for way in ways]
+            yield "README.md", f"| {net}, {rate} Mbit/s | " + " | ".join(f"{step:.0f}" for step in steps) + " |"
+            gains.append(steps[0] / steps[2])
+    yield "docs/compare.md", f'{min(gains):.1f} to {max(gains):.0f} times as long beside `compression="auto"`'
+
+
+def compression() -> Iterator[tuple[str, str]]:
+    twobit, topk = (
+        values_of("compressed_allreduce", "speedup_over_gloo", method=method, ranks=4)[0]
+        for method in ("twobit", "group_topk")
+    )
+    text = f"`twobit` is {twobit:.0f} times as fast as the dense all-reduce of Gloo, `group_topk` {topk:.0f} times"
+    yield "docs/compression/measurements.md", text
+    lost = values_of("methods", "accuracy_lost", kind="control")
+    without_feedback = [value for value in lost if value < max(lost)]
+    text = (
+        f"lose {span(without_feedback, 1)} points, and a model whose large tensors are never sent loses {max(lost):.1f}"
+    )
+    yield "docs/compression/measurements.md", text
+    cnn, transformer = (
+        [
+            value_of("ladder", "loss_cost", task=task, optimizer="sgd", level=f"sparse_2%{kind}")
+            for kind in ("_momentum", "")
+        ]
+        for task in ("cnn", "transformer")
+    )
+    text = f"a CNN lost {cnn[0]:.3f} nats with correction and {cnn[1]:.3f} without, a byte transformer "
+    yield "docs/compression/error_feedback.md", f"{text}{transformer[0]:.3f} and {transformer[1]:.3f}"
+    for system, name in (("whole", "`torch.compile` of the model"), ("regions", "`sirtaki.torch.compile`")):
+        ready = [
+            value_of("compiled", metric, backend="inductor", system=system)
+            for metric in ("ready_first", "ready_median")
+        ]
+        yield "docs/scheduling.md", f"| {name} | {ready[0] * 100:.0f} % | {ready[1] * 100:.0f} % |"
+
+
+@pytest.mark.parametrize("claims", [headline, doors, others, frontier, compression], ids=lambda claims: claims.__name__)
+def test_the_page_has_the_measured_figure(claims: Callable[[], Iterator[tuple[str, str]]]) -> None:
+    missing = []
+    for page, text in claims():
+        if text not in re.sub(r"\s+", " ", (ROOT / page).read_text()):
+            missing.append(f"{page}: {text}")
+    assert missing == [], "the result files say so, and these pages do not"
+
+
+BITS = re.compile(r"bit for bit|(?:same|equal) bits|never change a (?:bit|result)")
+#: Part of a sentence, and the file and the name of the test that shows it.
+SHOWN = (
+    (
+        "fusion and partitioning never change a result",
+        "tests/conformance/reduction/reduction_test.cc",
+        "MeansTheSameWhateverTheLayout",
+    ),
+    (
+        "plans never change a bit, and all ranks have equal bits",
+        "tests/scenarios/compressed_test.cc",
+        "AThousandStepsLeaveAllRanksWithTheSameBits",
+    ),
+    (
+        "none: the same bits",
+        "tests/python/ranks/torch/forward_cases.py",
+        "case_adam_and_adamw",
+    ),
+    (
+        "The results are the same, bit for bit",
+        "tests/python/ranks/torch/forward_cases.py",
+        "case_adam_and_adamw",
+    ),
+    (
+        "the same bits in all three modes",
+        "tests/python/ranks/torch/forward_cases.py",
+        "case_sgd_momentum_nesterov_weight_decay",
+    ),
+    (
+        "bit for bit those of `none`",
+        "tests/python/ranks/torch/compression_cases.py",
+        "case_auto_is_bit_equal_to_none_where_no_link_is_a_limit",
+    ),
+    (
+        "equal those of `none` bit for bit",
+        "tests/python/ranks/torch/compression_cases.py",
+        "case_auto_is_bit_equal_to_none_where_no_link_is_a_limit",
+    ),
+    (
+        "continues bit for bit as if it had not stopped",
+        "tests/python/ranks/torch/momentum_cases.py",
+        "case_training_goes_on_bit_for_bit_from_a_checkpoint",
+    ),
+    (
+        "equal the gradient plus the old residual, bit for bit",
+        "tests/conformance/reduction/reduction_test.cc",
+        "ResultsAndResidualsAddUpToTheInputs",
+    ),
+    (
+        "parameters stay equal bit for bit on all ranks",
+        "tests/python/test_many_steps.py",
+        "test_hundreds_of_compressed_steps_leave_the_same_bits_on_all_ranks",
+    ),
+    (
+        "therefore plain SGD, bit for bit",
+        "tests/python/ranks/torch/momentum_cases.py",
+        "case_momentum_correction_of_nothing_is_sgd_bit_for_bit",
+    ),
+    (
+        "resumed on the same mesh continues bit for bit",
+        "tests/python/ranks/torch_distributed/fsdp_local_cases.py",
+        "case_torch_distributed_checkpoint",
+    ),
+    (
+        "receive that of the root, for any optimizer, LBFGS too, bit for bit",
+        "tests/python/ranks/torch/state_cases.py",
+        "case_a_loaded_checkpoint_reaches_ranks_without_state",
+    ),
+    (
+        "with equal bits everywhere",
+        "tests/scenarios/local_thread_test.cc",
+        "AnchorsAreTheSameAtEveryVersion",
+    ),
+    (
+        "averaged in every step as usual, bit for bit",
+        "tests/python/ranks/torch/local_cases.py",
+        "case_one_step_is_the_synchronous_path",
+    ),
+    (
+        "resumed from it continues bit for bit",
+        "tests/python/ranks/torch/local_cases.py",
+        "case_resumed_training_is_the_same",
+    ),
+    (
+        "parameters are compared bit for bit",
+        "tests/python/ranks/torch/local_cases.py",
+        "case_models_that_differ_are_refused",
+    ),
+    (
+        "with the same codec, bit for bit",
+        "tests/python/ranks/torch_distributed/ddp_hook_cases.py",
+        "case_codecs_with_every_kind_of_bucket",
+    ),
+    (
+        "have the same bits whether ranks share a host",
+        "tests/python/test_shared_memory.py",
+        "test_data_takes_shared_memory_and_the_bits_are_those_of_tcp",
+    ),
+)
+
+
+def sentences_about_bits() -> Iterator[str]:
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if "decisions" not in path.parts]
+    for path in [ROOT / "README.md", *pages]:
+        for sentence in re.split(r"(?<=[.;|])\s", re.sub(r"\s+", " ", path.read_text())):
+            if BITS.search(sentence):
+                yield sentence
+
+
+def test_a_test_shows_each_equality_of_bits() -> None:
+    sentences = list(sentences_about_bits())
+    assert [text for text in sentences if not any(part in text for part, _, _ in SHOWN)] == [], "add the test to SHOWN"
+    assert [part for part, _, _ in SHOWN if not any(part in text for text in sentences)] == [], "no page says so"
+    for _, path, test in SHOWN:
+        assert re.search(rf"\b{test}\b", (ROOT / path).read_text()), f"{path} has no {test}"
