@@ -53,6 +53,14 @@ def test_every_parameter_is_explained(package: griffe.Module) -> None:
     assert docstrings.unexplained(package) == []
 
 
+def test_every_result_is_explained(package: griffe.Module) -> None:
+    assert docstrings.without_result(package) == []
+
+
+def test_every_error_that_a_function_raises_is_explained(package: griffe.Module) -> None:
+    assert docstrings.unexplained_errors(package) == []
+
+
 def test_a_parameter_without_explanation_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(python_api, "PUBLIC", ("sirtaki",))
     source = (
@@ -61,3 +69,15 @@ def test_a_parameter_without_explanation_is_named(tmp_path: Path, monkeypatch: p
         'def h(a, b):\n    """Starts it; see f()."""\n'
     )
     assert docstrings.unexplained(write_package(tmp_path, source)) == ["sirtaki.f: b"]
+
+
+def test_a_result_and_an_error_without_explanation_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_api, "PUBLIC", ("sirtaki",))
+    source = (
+        'def f() -> int:\n    """Adds."""\n    raise ValueError("no")\n'
+        'def g() -> int:\n    """Returns 1.\n\n    Raises:\n        KeyError: always.\n    """\n    raise KeyError(1)\n'
+        'def h() -> None:\n    """Starts it."""\n    def inner():\n        raise OSError\n'
+    )
+    package = write_package(tmp_path, source)
+    assert docstrings.without_result(package) == ["sirtaki.f"]
+    assert docstrings.unexplained_errors(package) == ["sirtaki.f: ValueError"]

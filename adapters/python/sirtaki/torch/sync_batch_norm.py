@@ -79,7 +79,10 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected an input of two dimensions or more, [N, C, ...], not {list(input.shape)}")
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalizes `input` of shape [N, C, ...]; in training over all ranks of the process set (collective)."""
+        """Returns `input`, of shape [N, C, ...], normalized; in training over the ranks of the set (collective).
+
+        Raises ValueError if `input` has another number of channels, or ranks have one value a channel together.
+        """
         self._check_input_dim(input)
         ops = torch_ops.within(self.process_set)
         if not self.training or ops.size() == 1:
