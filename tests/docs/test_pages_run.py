@@ -1,38 +1,71 @@
-"""The whole script of docs/getting_started.md trains as the page starts it."""
+"""The whole scripts of docs/getting_started.md train as the page starts them, on one host and on two."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from sirtaki.launch import launcher_path
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/process"))
+
+from launch_support import launch
+from ssh_hosts import Hosts, unavailable_reason
+
+PAGE = ROOT / "docs/getting_started.md"
+LIMIT_SECONDS = 120.0
+ENVIRONMENT = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+TWO_MACHINES = re.compile(r"### Two machines\n.*?```python\n(.*?)```\n.*?```\n(.*?)```", re.DOTALL)
 SCRIPT = re.compile(
     r"### A whole script\n.*?```python\n(.*?)```\n\n```\nsirtakirun (.*?) python train\.py\n```", re.DOTALL
 )
 
 
 def test_the_whole_script_trains(tmp_path: Path) -> None:
-    found = SCRIPT.search((ROOT / "docs/getting_started.md").read_text())
+    found = SCRIPT.search(PAGE.read_text())
     assert found is not None
     (tmp_path / "train.py").write_text(found[1])
-    command = [launcher_path(), *shlex.split(found[2]), "python", "train.py"]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PATH": path},
-    )
-    losses = [float(loss) for loss in re.findall(r"epoch \d: loss ([\d.]+)", done.stdout)]
-    assert len(losses) == 3, done.stdout + done.stderr
+    done = launch(*shlex.split(found[2]), "python", "train.py", cwd=tmp_path, timeout=LIMIT_SECONDS, env=ENVIRONMENT)
+    losses = [float(loss) for loss in re.findall(r"^\[0\] epoch \d: loss ([\d.]+)$", done.out, re.MULTILINE)]
+    assert len(losses) == 3, done.out + done.err
     assert losses[2] < losses[0] / 2
     assert (tmp_path / "model.pt").exists()
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    reason = unavailable_reason()
+    if reason is not None:
+        pytest.skip(reason)
+    made = Hosts(tmp_path)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def test_the_commands_for_two_machines_run(hosts: Hosts, tmp_path: Path) -> None:
+    found = TWO_MACHINES.search(PAGE.read_text())
+    assert found is not None
+    (tmp_path / "train_ddp.py").write_text(found[1])
+    names = f"{hosts.near_address},{hosts.far_address}"
+    outputs = []
+    for command in found[2].splitlines():
+        program, *arguments = shlex.split(command.replace("alpha,beta", names))
+        assert program == "sirtakirun"
+        prefix = hosts.inside(hosts.near)
+        command_line = (*hosts.arguments(), *arguments)
+        done = launch(*command_line, prefix=prefix, cwd=tmp_path, timeout=LIMIT_SECONDS, env=ENVIRONMENT)
+        assert done.code == 0, done.out + done.err
+        outputs.append(done.out)
+    assert "All is well." in outputs[0]
+    for output in outputs[1:]:
+        losses = [float(loss) for loss in re.findall(r"^\[0\] epoch \d: last loss ([\d.]+)$", output, re.MULTILINE)]
+        assert len(losses) == 3, output
+        assert losses[2] < losses[0]
