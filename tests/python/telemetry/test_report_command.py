@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -14,13 +13,16 @@ from typing import Any
 
 import pytest
 import run_examples
-from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
+
+import browser
 
 from sirtaki import __main__ as program
 from sirtaki._telemetry import page
 from sirtaki._telemetry.page_style import STYLE
 
-BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
+SIZE = (1200, 2400)
 
 
 @pytest.fixture(scope="module")
@@ -75,22 +77,12 @@ def color(name: str, dark: bool) -> tuple[int, ...]:
 
 def picture(text: str, folder: Path, dark: bool) -> tuple[Counter[tuple[int, ...]], str]:
     """Returns the pixels by color of the page as a browser draws it, and the messages of its console."""
-    browser = next((found for found in map(shutil.which, BROWSERS) if found), None)
-    if browser is None:
+    if browser.find() is None:
         pytest.skip("there is no browser; scripts/setup.sh installs chromium-headless-shell")
-    (folder / "page.html").write_text(text)
-    picture = folder / "page.png"
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1200,2400"]
-    options += [f"--user-data-dir={folder / 'profile'}", f"--screenshot={picture}", "--hide-scrollbars"]
-    # The setting has 0 for dark and 1 for light.
-    options += [f"--blink-settings=preferredColorScheme={int(not dark)}", (folder / "page.html").as_uri()]
-    done = subprocess.run([browser, *options], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    with Image.open(picture) as image:
-        counts = image.convert("RGB").getcolors(image.width * image.height)
+    image, console = browser.draw(text, folder, dark, SIZE)
     pixels: Counter[tuple[int, ...]] = Counter()
-    pixels.update({found: count for count, found in counts or []})
-    return pixels, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
+    pixels.update({found: count for count, found in image.getcolors(image.width * image.height) or []})
+    return pixels, console
 
 
 @pytest.mark.parametrize("dark", [False, True])
