@@ -135,7 +135,22 @@ void FakeDevice::be_slow() {
 
 void FakeDevice::catch_up() {
   const std::lock_guard lock(mutex_);
-  progress();
+  run_all();
+}
+
+void FakeDevice::keep_time(std::function<TimePoint()> now, Duration copy) {
+  const std::lock_guard lock(mutex_);
+  now_ = std::move(now);
+  copy_ = copy;
+  time_ = now_();
+  held_ = false;
+}
+
+void FakeDevice::occupy(Stream stream, Duration duration, std::function<void()> at_end) {
+  auto* const queue = static_cast<Queue*>(stream.native);
+  const std::lock_guard lock(queue->device->mutex_);
+  expect(static_cast<bool>(queue->device->now_), "only work of a device that keeps time takes some");
+  queue->device->add(*queue, {std::move(at_end), {}, duration});
 }
 
 void FakeDevice::refuse_next(Status status) {
@@ -168,11 +183,42 @@ bool FakeDevice::step_locked(Queue& queue) {
   }
   const Work work = std::move(queue.work.front());
   queue.work.pop_front();
+  queue.front_ends.reset();
   work.run();
   return true;
 }
 
 void FakeDevice::progress() {
+  if (now_) {
+    run_until_now();
+  } else if (!held_) {
+    run_all();
+  }
+}
+
+FakeDevice::Queue* FakeDevice::next_until(TimePoint now) {
+  Queue* next = nullptr;
+  for (const auto& queue : queues_) {
+    if (!queue->front_ends && !queue->work.empty() && (!queue->work.front().can || queue->work.front().can())) {
+      queue->front_ends = time_ + queue->work.front().lasts;
+    }
+    if (queue->front_ends && *queue->front_ends <= now && (next == nullptr || *queue->front_ends < *next->front_ends)) {
+      next = queue.get();
+    }
+  }
+  return next;
+}
+
+void FakeDevice::run_until_now() {
+  const TimePoint now = now_();
+  while (Queue* const next = next_until(now)) {
+    time_ = std::max(time_, *next->front_ends);
+    step_locked(*next);
+  }
+  time_ = now;
+}
+
+void FakeDevice::run_all() {
   bool some = true;
   while (some) {
     some = false;
@@ -185,16 +231,15 @@ void FakeDevice::progress() {
 }
 
 void FakeDevice::add(Queue& queue, Work work) {
+  progress();
   queue.work.push_back(std::move(work));
-  if (!held_) {
-    progress();
-  }
+  progress();
 }
 
 void FakeDevice::queue(void* stream, std::function<void()> work, std::function<bool()> can) {
   auto* const queue = static_cast<Queue*>(stream);
   const std::lock_guard lock(queue->device->mutex_);
-  queue->device->add(*queue, {std::move(work), std::move(can)});
+  queue->device->add(*queue, {std::move(work), std::move(can), {}});
 }
 
 std::shared_ptr<const FakeDevice::Seen> FakeDevice::watch() {
@@ -285,7 +330,8 @@ Status FakeDevice::record(Event event, Stream stream) {
   const std::lock_guard lock(mutex_);
   auto* const mark = static_cast<Mark*>(event.native);
   const std::uint64_t number = ++mark->recorded;
-  add(*static_cast<Queue*>(stream.native), {[mark, number] { mark->reached = std::max(mark->reached, number); }, {}});
+  add(*static_cast<Queue*>(stream.native),
+      {[mark, number] { mark->reached = std::max(mark->reached, number); }, {}, {}});
   return {};
 }
 
@@ -295,7 +341,7 @@ Status FakeDevice::wait(Stream stream, Event event) {
   const std::lock_guard lock(mutex_);
   const auto* const mark = static_cast<Mark*>(event.native);
   add(*static_cast<Queue*>(stream.native),
-      {[] {}, [mark, number = mark->recorded] { return mark->reached >= number; }});
+      {[] {}, [mark, number = mark->recorded] { return mark->reached >= number; }, {}});
   return {};
 }
 
@@ -303,7 +349,9 @@ Result<bool> FakeDevice::done(Event event) {
   called("done");
   const std::lock_guard lock(mutex_);
   SRT_TRY(broken_);
-  if (slow_) {
+  if (now_) {
+    progress();
+  } else if (slow_) {
     for (const auto& queue : queues_) {
       step_locked(*queue);
     }
@@ -316,7 +364,8 @@ Status FakeDevice::copy(Stream stream, std::byte* to, const std::byte* from, std
   called("copy");
   SRT_TRY(refused());
   if (bytes > 0) {
-    queue(stream.native, [=] { std::memmove(to, from, bytes); });
+    const std::lock_guard lock(mutex_);
+    add(*static_cast<Queue*>(stream.native), {[=] { std::memmove(to, from, bytes); }, {}, copy_});
   }
   return {};
 }

@@ -1,7 +1,7 @@
 // FakeDevice: a DeviceApi on host memory whose work completes when a test says so.
 //
-// Streams are queues of copies, kernels and events that run in order: at once, or one by one while the device is held.
-// Thread-safe; work runs under one lock.
+// Streams are queues of copies, kernels and events that run in order: at once, one by one while the device is held, or
+// at their time on the clock of a test. Thread-safe; work runs under one lock.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "runtime/base/types.h"
 #include "runtime/device/device_api.h"
 
 namespace sirtaki::device::testing {
@@ -33,6 +35,12 @@ class FakeDevice final : public DeviceApi {
   void catch_up();
   // Runs the next piece of work of `stream`; false if there is none or it waits for an event.
   bool step(Stream stream);
+  // Makes work end at its time on this clock: it begins when its stream has come to it. Copies take `copy`, kernels
+  // what occupy() says, all else takes no time. hold(), be_slow() and step() must not be called.
+  void keep_time(std::function<TimePoint()> now, Duration copy = Duration(0));
+  // Queues a kernel that takes this time. Requires keep_time().
+  static void occupy(
+      Stream stream, Duration duration, std::function<void()> at_end = [] {});
   // Forbids calls that may synchronize with a device: creating and releasing.
   void seal() { sealed_ = true; }
   // Makes the next call that queues work return `status`.
@@ -75,10 +83,12 @@ class FakeDevice final : public DeviceApi {
   struct Work {
     std::function<void()> run;
     std::function<bool()> can;
+    Duration lasts = Duration(0);
   };
   struct Queue {
     FakeDevice* device;
     std::deque<Work> work;
+    std::optional<TimePoint> front_ends = {};  // with keep_time(): the first piece of work has begun
   };
   struct Mark {
     std::uint64_t recorded = 0;
@@ -88,13 +98,21 @@ class FakeDevice final : public DeviceApi {
   Status refused();
   void called(const char* what);
   void add(Queue& queue, Work work);
+  // Runs the work that is due.
   void progress();
+  void run_all();
+  void run_until_now();
+  // Returns the queue whose work ends first; null if none ends until `now`.
+  Queue* next_until(TimePoint now);
   static bool step_locked(Queue& queue);
 
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Queue>> queues_;
   std::vector<std::unique_ptr<Mark>> marks_;
   std::set<std::byte*> memory_;
+  std::function<TimePoint()> now_;  // empty: work does not depend on time
+  TimePoint time_;                  // up to which work has been run
+  Duration copy_ = Duration(0);
   bool held_ = false;
   bool slow_ = false;
   bool sealed_ = false;

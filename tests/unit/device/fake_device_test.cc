@@ -1,0 +1,94 @@
+// Each model of FakeDevice fails a program with the fault that it is for.
+#include "tests/unit/device/fake_device.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace sirtaki::device {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::FakeDevice;
+
+TEST(FakeDevice, KeepsTheOrderOfStreamsAndEvents) {
+  FakeDevice device;
+  const Stream one = *device.make_stream(Priority::kHigh);
+  const Stream two = *device.make_stream(Priority::kNormal);
+  const Event event = *device.make_event();
+  EXPECT_TRUE(*device.done(event)) << "never recorded";
+  device.hold();
+  std::byte from{7};
+  std::byte middle{0};
+  std::byte to{0};
+  ASSERT_TRUE(device.copy(one, &middle, &from, 1).ok());
+  ASSERT_TRUE(device.record(event, one).ok());
+  ASSERT_TRUE(device.wait(two, event).ok());
+  ASSERT_TRUE(device.copy(two, &to, &middle, 1).ok());
+  EXPECT_FALSE(device.step(two));
+  EXPECT_TRUE(device.step(one));
+  EXPECT_FALSE(*device.done(event));
+  EXPECT_FALSE(device.step(two));
+  device.run();
+  EXPECT_TRUE(*device.done(event));
+  EXPECT_EQ(to, from);
+}
+
+TEST(FakeDevice, AWaitIsBoundToItsRecord) {
+  FakeDevice device;
+  const Stream one = *device.make_stream(Priority::kNormal);
+  const Stream two = *device.make_stream(Priority::kNormal);
+  const Event event = *device.make_event();
+  device.hold();
+  ASSERT_TRUE(device.wait(two, event).ok());
+  EXPECT_TRUE(device.step(two)) << "there was no record to wait for";
+  ASSERT_TRUE(device.record(event, one).ok());
+  ASSERT_TRUE(device.wait(two, event).ok());
+  FakeDevice::queue(one.native, [] {});
+  ASSERT_TRUE(device.record(event, one).ok());
+  EXPECT_FALSE(device.step(two));
+  EXPECT_TRUE(device.step(one));
+  EXPECT_TRUE(device.step(two)) << "the record of the wait has passed";
+  EXPECT_FALSE(*device.done(event)) << "but not the last one";
+  device.run();
+  EXPECT_TRUE(*device.done(event));
+}
+
+TEST(FakeDevice, WorkTakesItsTime) {
+  FakeDevice device;
+  TimePoint now;
+  const Stream one = *device.make_stream(Priority::kNormal);
+  const Stream two = *device.make_stream(Priority::kNormal);
+  const Event event = *device.make_event();
+  device.keep_time([&] { return now; }, milliseconds(5));
+  std::vector<int> ended;
+  FakeDevice::occupy(one, milliseconds(10), [&] { ended.push_back(1); });
+  ASSERT_TRUE(device.record(event, one).ok());
+  ASSERT_TRUE(device.wait(two, event).ok());
+  std::byte from{7};
+  std::byte to{0};
+  ASSERT_TRUE(device.copy(two, &to, &from, 1).ok());
+  FakeDevice::occupy(two, milliseconds(1), [&] { ended.push_back(2); });
+  now += milliseconds(9);
+  EXPECT_FALSE(*device.done(event));
+  now += milliseconds(1);
+  EXPECT_TRUE(*device.done(event));
+  EXPECT_EQ(ended, std::vector{1});
+  EXPECT_EQ(to, std::byte{0}) << "the copy has begun";
+  now += milliseconds(5);
+  EXPECT_TRUE(*device.done(event));
+  EXPECT_EQ(to, from);
+  EXPECT_EQ(ended, std::vector{1});
+  now += milliseconds(20);
+  FakeDevice::occupy(two, milliseconds(3), [&] { ended.push_back(3); });
+  EXPECT_EQ(ended, (std::vector{1, 2}));
+  now += milliseconds(2);
+  EXPECT_TRUE(*device.done(event));
+  EXPECT_EQ(ended, (std::vector{1, 2})) << "it began when it was queued";
+  now += milliseconds(1);
+  EXPECT_TRUE(*device.done(event));
+  EXPECT_EQ(ended, (std::vector{1, 2, 3}));
+}
+
+}  // namespace
+}  // namespace sirtaki::device
