@@ -22,7 +22,7 @@ Result<Mark> MarkPool::record(Stream stream) {
 
 Result<Mark> MarkPool::record_here(Stream stream) {
   SRT_ASSIGN(const Event event, take());
-  Mark mark(this, event);
+  Mark mark(this, event, stream);
   SRT_TRY(device_.record(event, stream));
   return mark;
 }

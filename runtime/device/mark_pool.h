@@ -20,20 +20,26 @@ class MarkPool;
 class Mark {
  public:
   Mark() = default;
-  Mark(MarkPool* pool, Event event) : pool_(pool), event_(event) {}
-  Mark(Mark&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)), event_(std::exchange(other.event_, {})) {}
+  Mark(MarkPool* pool, Event event, Stream stream) : pool_(pool), event_(event), stream_(stream) {}
+  Mark(Mark&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), event_(std::exchange(other.event_, {})), stream_(other.stream_) {}
   Mark& operator=(Mark&& other) noexcept {
     std::swap(pool_, other.pool_);
     std::swap(event_, other.event_);
+    std::swap(stream_, other.stream_);
     return *this;
   }
   ~Mark();
 
+  // No event: the mark was never recorded.
   Event event() const { return event_; }
+  // Returns the marked stream. Its marks pass in the order of their recording.
+  Stream stream() const { return stream_; }
 
  private:
   MarkPool* pool_ = nullptr;
   Event event_;
+  Stream stream_;
 };
 
 class MarkPool {

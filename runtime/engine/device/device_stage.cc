@@ -2,16 +2,11 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/check.h"
 
 namespace sirtaki::engine {
-namespace {
-
-// An event covers all copies before it, so more copies than events can be pending.
-constexpr std::size_t kEvents = 64;
-
-}  // namespace
 
 Result<std::unique_ptr<DeviceStage>> DeviceStage::create(std::unique_ptr<device::DeviceApi> device,
                                                          DeviceStageDeps deps, const DeviceStageOptions& options) {
@@ -33,8 +28,6 @@ DeviceStage::DeviceStage(std::unique_ptr<device::DeviceApi> device, DeviceStageD
       pause_(options.first_poll) {}
 
 Status DeviceStage::prepare() {
-  SRT_ASSIGN(events_, device::EventPool::create(*device_, kEvents));
-  SRT_ASSIGN(after_return_, device_->make_event());
   // High priority for returns, because the program waits for results, but not for fetches.
   SRT_ASSIGN(in_, device_->make_stream(device::Priority::kNormal));
   SRT_ASSIGN(out_, device_->make_stream(device::Priority::kHigh));
@@ -47,12 +40,9 @@ DeviceStage::~DeviceStage() {
     deps_.loop.cancel(timer);
   }
   // Releasing memory in use would synchronize with the device, which may hang.
-  const Status polled = poll_copies(returning_, out_, [](Return& /*over*/) {});
+  const Status polled = poll_returns();
   if (cut_off_ || !polled.ok() || !returning_.empty() || !fetching_.empty()) {
     memory_.abandon();
-  }
-  if (after_return_) {
-    device_->destroy(after_return_);
   }
   for (const device::Stream stream : {in_, out_}) {
     if (stream != device::Stream()) {
@@ -76,14 +66,9 @@ Result<device::PinnedBlock> DeviceStage::take(std::size_t bytes) {
 
 void DeviceStage::fetch(Bytes to, const std::byte* from, Result<device::Mark> after, Done then) {
   SRT_IN_LOOP(deps_.loop);
-  fetching_.push_back({std::move(then), deps_.loop.now() + options_.deadline, {}});
-  Status status = ended_;
-  if (status.ok()) {
-    status = start_fetch(to, from, after);
-  }
-  if (status.ok()) {
-    status = mark_end(fetching_.back(), in_);
-  }
+  Result<device::Mark> end = ended_.ok() ? start_fetch(to, from, std::move(after)) : ended_;
+  const Status status = end.status();
+  fetching_.push_back({end ? std::move(*end) : device::Mark(), std::move(then), deps_.loop.now() + options_.deadline});
   if (!status.ok()) {
     static_cast<void>(fail(status));
     return;
@@ -93,12 +78,15 @@ void DeviceStage::fetch(Bytes to, const std::byte* from, Result<device::Mark> af
   poll_later();
 }
 
-Status DeviceStage::start_fetch(Bytes to, const std::byte* from, const Result<device::Mark>& after) {
-  SRT_TRY(after.status());
+Result<device::Mark> DeviceStage::start_fetch(Bytes to, const std::byte* from, Result<device::Mark> after) {
+  if (!after || to.empty()) {
+    return after;
+  }
   if (after->event()) {
     SRT_TRY(device_->wait(in_, after->event()));
   }
-  return to.empty() ? Status() : device_->copy(in_, to.data(), from, to.size());
+  SRT_TRY(device_->copy(in_, to.data(), from, to.size()));
+  return marks_.record_here(in_);
 }
 
 Status DeviceStage::put_back(device::PinnedBlock block, std::byte* to, device::Stream before) {
@@ -107,33 +95,24 @@ Status DeviceStage::put_back(device::PinnedBlock block, std::byte* to, device::S
   if (block.bytes().empty()) {
     return {};
   }
-  Status status = start_return(block, to, before);
+  Result<device::Mark> end = start_return(block, to, before);
+  const Status status = end.status();
   returned_bytes_.add(block.bytes().size());
-  returning_.push_back({std::move(block), {}});
-  if (status.ok()) {
-    status = mark_end(returning_.back(), out_);
-  }
+  returning_.push_back({end ? std::move(*end) : device::Mark(), std::move(block)});
   if (!status.ok()) {
+    // The device may still read the block.
+    cut_off_ = true;
     return fail(status);
   }
   poll_later();
   return {};
 }
 
-Status DeviceStage::start_return(const device::PinnedBlock& block, std::byte* to, device::Stream before) {
+Result<device::Mark> DeviceStage::start_return(const device::PinnedBlock& block, std::byte* to, device::Stream before) {
   SRT_TRY(device_->copy(out_, to, block.bytes().data(), block.bytes().size()));
-  SRT_TRY(device_->record(after_return_, out_));
-  return device_->wait(before, after_return_);
-}
-
-// Without a free event, the event of a later copy covers this one.
-template <class Flight>
-Status DeviceStage::mark_end(Flight& flight, device::Stream stream) {
-  if (events_->left() == 0) {
-    return {};
-  }
-  SRT_ASSIGN(flight.end, events_->take());
-  return device_->record(flight.end.get(), stream);
+  SRT_ASSIGN(device::Mark end, marks_.record_here(out_));
+  SRT_TRY(device_->wait(before, end.event()));
+  return end;
 }
 
 void DeviceStage::poll_later() {
@@ -158,11 +137,15 @@ void DeviceStage::poll() {
 }
 
 Status DeviceStage::poll_all() {
-  SRT_TRY(poll_copies(returning_, out_, [](Return& /*over*/) {}));
-  SRT_TRY(poll_copies(fetching_, in_, [this](Fetch& fetch) {
+  SRT_TRY(poll_returns());
+  // Moved out first, because a callback may add fetches or end all that are left.
+  std::deque<Fetch> arrived;
+  const Status polled = take_arrived(fetching_, arrived);
+  for (Fetch& fetch : arrived) {
     pause_ = options_.first_poll;
     fetch.then({});
-  }));
+  }
+  SRT_TRY(polled);
   if (!fetching_.empty() && deps_.loop.now() >= fetching_.front().deadline) {
     return {Code::kTimeout,
             "the GPU has not finished in time the work queued before a tensor of an operation. Likely cause: a kernel "
@@ -171,28 +154,37 @@ Status DeviceStage::poll_all() {
   return {};
 }
 
-template <class Flights, class Over>
-Status DeviceStage::poll_copies(Flights& flights, device::Stream stream, Over over) {
-  while (!flights.empty()) {
-    const auto marked = std::ranges::find_if(flights, [](const auto& flight) { return static_cast<bool>(flight.end); });
-    if (marked == flights.end()) {
-      return mark_end(flights.back(), stream);
+Status DeviceStage::poll_returns() {
+  std::deque<Return> arrived;
+  return take_arrived(returning_, arrived);
+}
+
+template <class Flights>
+Status DeviceStage::take_arrived(Flights& flights, Flights& arrived) const {
+  Status status;
+  std::vector<device::Stream> behind;  // streams with a mark that has not passed, so none of the later ones has
+  const auto passed = [&](const device::Mark& mark) {
+    if (!mark.event()) {
+      return true;
     }
-    SRT_ASSIGN(const bool done, device_->done(marked->end.get()));
-    if (!done) {
-      return {};
+    if (std::ranges::find(behind, mark.stream()) != behind.end()) {
+      return false;
     }
-    // Moved out first, because `over` may add copies or end all that are left.
-    Flights arrived;
-    for (auto count = marked - flights.begin() + 1; count > 0; --count) {
-      arrived.push_back(std::move(flights.front()));
-      flights.pop_front();
+    const Result<bool> done = device_->done(mark.event());
+    status = done.status();
+    if (!done || !*done) {
+      behind.push_back(mark.stream());
     }
-    for (auto& flight : arrived) {
-      over(flight);
+    return done && *done;
+  };
+  std::erase_if(flights, [&](auto& flight) {
+    const bool over = status.ok() && passed(flight.end);
+    if (over) {
+      arrived.push_back(std::move(flight));
     }
-  }
-  return {};
+    return over;
+  });
+  return status;
 }
 
 void DeviceStage::end(const Status& cause) {
@@ -212,7 +204,7 @@ void DeviceStage::end(const Status& cause) {
 
 void DeviceStage::when_returned(Task then) {
   SRT_IN_LOOP(deps_.loop);
-  const Status polled = poll_copies(returning_, out_, [](Return& /*over*/) {});
+  const Status polled = poll_returns();
   if (!polled.ok() || cut_off_ || returning_.empty()) {
     then();
     return;

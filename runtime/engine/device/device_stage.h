@@ -1,8 +1,9 @@
 // DeviceStage: copies tensors of a GPU to host memory and back, for a data plane that handles host memory only.
 //
 // A fetch runs behind the work that the program had queued on its stream; a returned tensor is visible to all work that
-// the program queues afterwards. The host blocks on neither: a timer polls events while copies are pending. Copies of
-// each direction run in order on a stream of their own. No work of the stage waits on the device for another rank, so
+// the program queues afterwards. The host blocks on neither: a timer polls events while copies are pending. Each fetch
+// and return has an event of its own, however many are pending. Copies of each direction run in order on a stream of
+// their own. No work of the stage waits on the device for another rank, so
 // memory may be allocated on demand. An error of the device ends the stage: pending and later operations end with it.
 // Owner: Session. Thread: loop, except mark(); destruction is allowed on any thread. Not for the choice of a GPU, nor
 // for collectives on the GPU (net/device/device_collectives.h).
@@ -17,7 +18,6 @@
 #include "runtime/base/loop.h"
 #include "runtime/base/task.h"
 #include "runtime/base/telemetry/stats.h"
-#include "runtime/device/event_pool.h"
 #include "runtime/device/mark_pool.h"
 #include "runtime/device/pinned_pool.h"
 
@@ -28,7 +28,7 @@ struct DeviceStageOptions {
   Duration deadline = std::chrono::minutes(30);
   // Polls begin at first_poll; each pause doubles up to last_poll.
   Duration first_poll = std::chrono::microseconds(20);
-  Duration last_poll = std::chrono::milliseconds(1);
+  Duration last_poll = std::chrono::microseconds(100);
 };
 
 struct DeviceStageDeps {
@@ -61,7 +61,7 @@ class DeviceStage {
   Result<device::Mark> mark_in_loop(device::Stream own) { return marks_.record_here(own); }
   // Copies `to.size()` bytes from `from` once `after` has completed, and calls `then` exactly once, later. Keep `to`
   // until then. A mark that was never recorded counts as complete; without bytes, `then` only reports completion of
-  // `after`. An error in `after` means that the device failed.
+  // `after`, for which no copy is waited. An error in `after` means that the device failed.
   void fetch(Bytes to, const std::byte* from, Result<device::Mark> after, Done then);
   // Copies the block to `to`; work queued on `before` from now on sees the result. Requires that no fetch from `to` is
   // pending.
@@ -83,26 +83,26 @@ class DeviceStage {
 
  private:
   struct Fetch {
+    device::Mark end;
     Done then;
     TimePoint deadline;
-    device::PooledEvent end;  // covers earlier copies, too; may be empty
   };
   struct Return {
+    device::Mark end;
     device::PinnedBlock block;
-    device::PooledEvent end;
   };
 
   DeviceStage(std::unique_ptr<device::DeviceApi> device, DeviceStageDeps deps, const DeviceStageOptions& options);
   Status prepare();
-  Status start_fetch(Bytes to, const std::byte* from, const Result<device::Mark>& after);
-  Status start_return(const device::PinnedBlock& block, std::byte* to, device::Stream before);
+  Result<device::Mark> start_fetch(Bytes to, const std::byte* from, Result<device::Mark> after);
+  Result<device::Mark> start_return(const device::PinnedBlock& block, std::byte* to, device::Stream before);
   void poll_later();
   void poll();
   Status poll_all();
-  template <class Flights, class Over>
-  Status poll_copies(Flights& flights, device::Stream stream, Over over);
-  template <class Flight>
-  Status mark_end(Flight& flight, device::Stream stream);
+  Status poll_returns();
+  // Removes the flights whose mark has passed, and appends them to `arrived`.
+  template <class Flights>
+  Status take_arrived(Flights& flights, Flights& arrived) const;
 
   const std::unique_ptr<device::DeviceApi> device_;
   std::optional<device::Visit> last_visit_;  // enters the device while the members below are destroyed
@@ -113,9 +113,6 @@ class DeviceStage {
   Gauge& pinned_bytes_;
   device::PinnedPool memory_;
   device::MarkPool marks_;
-  std::unique_ptr<device::EventPool> events_;
-  // One event is enough: a stream waits for the recording that was current when the wait was queued.
-  device::Event after_return_;
   device::Stream in_;
   device::Stream out_;
   Status ended_;
