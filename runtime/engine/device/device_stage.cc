@@ -89,13 +89,13 @@ Result<device::Mark> DeviceStage::start_fetch(Bytes to, const std::byte* from, R
   return marks_.record_here(in_);
 }
 
-Status DeviceStage::put_back(device::PinnedBlock block, std::byte* to, device::Stream before) {
+Status DeviceStage::put_back(device::PinnedBlock block, std::byte* to) {
   SRT_IN_LOOP(deps_.loop);
   SRT_TRY(ended_);
   if (block.bytes().empty()) {
     return {};
   }
-  Result<device::Mark> end = start_return(block, to, before);
+  Result<device::Mark> end = start_return(block, to);
   const Status status = end.status();
   returned_bytes_.add(block.bytes().size());
   returning_.push_back({end ? std::move(*end) : device::Mark(), std::move(block)});
@@ -108,11 +108,20 @@ Status DeviceStage::put_back(device::PinnedBlock block, std::byte* to, device::S
   return {};
 }
 
-Result<device::Mark> DeviceStage::start_return(const device::PinnedBlock& block, std::byte* to, device::Stream before) {
+Result<device::Mark> DeviceStage::start_return(const device::PinnedBlock& block, std::byte* to) {
   SRT_TRY(device_->copy(out_, to, block.bytes().data(), block.bytes().size()));
-  SRT_ASSIGN(device::Mark end, marks_.record_here(out_));
-  SRT_TRY(device_->wait(before, end.event()));
-  return end;
+  return marks_.record_here(out_);
+}
+
+// The last mark covers all copies before it.
+Status DeviceStage::order_before(device::Stream program) {
+  SRT_IN_LOOP(deps_.loop);
+  SRT_TRY(ended_);
+  if (returning_.empty()) {
+    return {};
+  }
+  const Status ordered = device_->wait(program, returning_.back().end.event());
+  return ordered.ok() ? ordered : fail(ordered);
 }
 
 void DeviceStage::poll_later() {

@@ -1,7 +1,7 @@
 // DeviceStage: copies tensors of a GPU to host memory and back, for a data plane that handles host memory only.
 //
-// A fetch runs behind the work that the program had queued on its stream; a returned tensor is visible to all work that
-// the program queues afterwards. The host blocks on neither: a timer polls events while copies are pending. Each fetch
+// A fetch runs behind the work that the program had queued on its stream; work that order_before() puts behind the
+// returned tensors sees them. The host blocks on neither: a timer polls events while copies are pending. Each fetch
 // and return has an event of its own, however many are pending. Copies of each direction run in order on a stream of
 // their own. No work of the stage waits on the device for another rank, so
 // memory may be allocated on demand. An error of the device ends the stage: pending and later operations end with it.
@@ -63,9 +63,10 @@ class DeviceStage {
   // until then. A mark that was never recorded counts as complete; without bytes, `then` only reports completion of
   // `after`, for which no copy is waited. An error in `after` means that the device failed.
   void fetch(Bytes to, const std::byte* from, Result<device::Mark> after, Done then);
-  // Copies the block to `to`; work queued on `before` from now on sees the result. Requires that no fetch from `to` is
-  // pending.
-  Status put_back(device::PinnedBlock block, std::byte* to, device::Stream before);
+  // Copies the block to `to`. Requires that no fetch from `to` is pending.
+  Status put_back(device::PinnedBlock block, std::byte* to);
+  // Makes work queued on `program` from now on see the tensors returned so far.
+  Status order_before(device::Stream program);
 
   bool fetching() const { return !fetching_.empty(); }
   // The device, for other users, which the stage must outlive.
@@ -95,7 +96,7 @@ class DeviceStage {
   DeviceStage(std::unique_ptr<device::DeviceApi> device, DeviceStageDeps deps, const DeviceStageOptions& options);
   Status prepare();
   Result<device::Mark> start_fetch(Bytes to, const std::byte* from, Result<device::Mark> after);
-  Result<device::Mark> start_return(const device::PinnedBlock& block, std::byte* to, device::Stream before);
+  Result<device::Mark> start_return(const device::PinnedBlock& block, std::byte* to);
   void poll_later();
   void poll();
   Status poll_all();

@@ -18,7 +18,7 @@ struct EventPollerOptions {
   Duration deadline = std::chrono::minutes(30);
   // Polls begin at first_poll; each pause doubles up to last_poll.
   Duration first_poll = std::chrono::microseconds(20);
-  Duration last_poll = std::chrono::milliseconds(1);
+  Duration last_poll = std::chrono::microseconds(100);
 };
 
 class EventPoller {

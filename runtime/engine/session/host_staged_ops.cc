@@ -159,7 +159,8 @@ Status HostStagedOps::put_back(Op& op) {
     return {};
   }
   const bool own = !op.output.bytes().empty();
-  return stage_->put_back(std::move(own ? op.output : op.input), op.target.data, op.program);
+  SRT_TRY(stage_->put_back(std::move(own ? op.output : op.input), op.target.data));
+  return stage_->order_before(op.program);
 }
 
 void HostStagedOps::after_submitted(Task then) {

@@ -20,12 +20,20 @@ class Running {
 
 }  // namespace
 
-void HostStagedStream::let_pass(const std::vector<device::Stream>& programs) {
+void HostStagedStream::handed_over(device::Stream program) {
+  if (std::ranges::find(programs_, program) == programs_.end()) {
+    programs_.push_back(program);
+  }
+}
+
+Status HostStagedStream::let_pass(const std::vector<device::Stream>& programs) {
   for (const device::Stream program : programs) {
-    if (const Status passed = plane_->order_before(program); !passed.ok()) {
-      static_cast<void>(stage_.fail(passed));
+    SRT_TRY(stage_.order_before(program));
+    if (const Status passed = plane_ == nullptr ? Status() : plane_->order_before(program); !passed.ok()) {
+      return stage_.fail(passed);
     }
   }
+  return {};
 }
 
 void HostStagedStream::ready(int index, Source source, Ready hand_over) {
@@ -41,8 +49,8 @@ void HostStagedStream::ready(int index, Source source, Ready hand_over) {
 void HostStagedStream::wait_in_place(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over) {
   call->due = false;
   call->turn = [this, tensor = source.tensor, program = source.program, hand_over](const Status& given_up) {
-    if (given_up.ok() && hand_over(tensor) && std::ranges::find(programs_, program) == programs_.end()) {
-      programs_.push_back(program);
+    if (given_up.ok() && hand_over(tensor)) {
+      handed_over(program);
     }
   };
   Result<device::Mark> written = std::move(source.written);
@@ -76,7 +84,8 @@ void HostStagedStream::fetch(const std::shared_ptr<Call>& call, int index, Sourc
   call->turn = [this, index, target = source.tensor.data, program = source.program, block, host,
                 hand_over = std::move(hand_over)](const Status& given_up) {
     if (given_up.ok() && hand_over(host)) {
-      step_.push_back({index, target, program, std::move(*block)});
+      fetched_[index] = {target, std::move(*block)};
+      handed_over(program);
     }
   };
   stage_.fetch(to, source.tensor.data, std::move(source.written),
@@ -130,42 +139,35 @@ Task HostStagedStream::give_up(const Status& cause, Task released) {
       turn(cause);
     }
   }
-  return [self = shared_from_this(), end, held = std::exchange(step_, {}),
+  returned_ = {};
+  return [self = shared_from_this(), end, held = std::exchange(fetched_, {}),
           programs = std::exchange(programs_, {})]() mutable {
-    self->let_pass(programs);
+    static_cast<void>(self->let_pass(programs));
     held.clear();
     end.reset();
   };
 }
 
-Status HostStagedStream::put_back(const std::function<bool(int)>& wanted) {
-  Status status;
-  for (Tensor& tensor : step_) {
-    if (wanted(tensor.index)) {
-      status.update(stage_.put_back(std::move(tensor.memory), tensor.target, tensor.program));
-    }
+void HostStagedStream::result(int index) {
+  if (const auto place = fetched_.find(index); place != fetched_.end()) {
+    returned_.update(stage_.put_back(std::move(place->second.memory), place->second.target));
+    fetched_.erase(place);
   }
-  std::erase_if(step_, [&](const Tensor& tensor) { return wanted(tensor.index); });
-  return status;
 }
 
 Done HostStagedStream::at_end(Done done) {
   return [self = shared_from_this(), done = std::move(done)](Status status) mutable {
-    if (status.ok()) {
-      status = self->put_back([](int /*index*/) { return true; });
-    }
-    self->let_pass(std::exchange(self->programs_, {}));
-    self->step_.clear();
+    status.update(std::exchange(self->returned_, {}));
+    status.update(self->let_pass(std::exchange(self->programs_, {})));
+    self->fetched_.clear();
     done(std::move(status));
   };
 }
 
-Done HostStagedStream::at_end_of(std::vector<int> tensors, Done done) {
-  return [self = shared_from_this(), tensors = std::move(tensors), done = std::move(done)](Status status) mutable {
-    if (status.ok()) {
-      status = self->put_back([&](int index) { return std::ranges::find(tensors, index) != tensors.end(); });
-      self->let_pass(self->programs_);
-    }
+Done HostStagedStream::at_end_of_tensors(Done done) {
+  return [self = shared_from_this(), done = std::move(done)](Status status) mutable {
+    status.update(self->returned_);
+    status.update(self->let_pass(self->programs_));
     done(std::move(status));
   };
 }

@@ -2,14 +2,15 @@
 // pinned host memory where necessary.
 //
 // A ready tensor is fetched first, and later calls wait for the fetch; only give_up() overtakes them. A result is
-// copied back when the program waits for it, alone or with its step. In a step in which the stream uses GPU memory
-// directly, no tensor is fetched: calls wait until the GPU has written the tensors.
-// Threads: the loop. Shared by StreamTable and the calls in flight.
+// copied back as soon as it is there; when the program waits for it, alone or with its step, work that it queues later
+// is ordered behind the copies. In a step in which the stream uses GPU memory directly, no tensor is fetched: calls
+// wait until the GPU has written the tensors. Threads: the loop. Shared by StreamTable and the calls in flight.
 #pragma once
 
 #include <deque>
 #include <functional>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/base/tensor.h"
@@ -30,7 +31,7 @@ class HostStagedStream : public std::enable_shared_from_this<HostStagedStream> {
   using Turn = MoveFunction<void(const Status& given_up)>;
 
   // Both must outlive this object. A null `plane` means that the stream never uses GPU memory directly. Otherwise, work
-  // that the program queues after such a step is ordered behind the copies of the transport.
+  // that the program queues after such a step is ordered behind the copies of the transport, too.
   HostStagedStream(DeviceStage& stage, DeviceTransport* plane, InPlace in_place)
       : stage_(stage), plane_(plane), in_place_(std::move(in_place)) {}
 
@@ -48,17 +49,17 @@ class HostStagedStream : public std::enable_shared_from_this<HostStagedStream> {
   // longer uses the memory of the step. `released` runs after that call and after the last fetch of the step has ended.
   Task give_up(const Status& cause, Task released);
 
-  // Wraps the completion of a step: copies the results back if the step succeeded, then calls `done`. Call this and
-  // at_end_of() in a turn.
+  // Copies the result of tensor `index` back, if it was fetched and its result has not been copied yet.
+  void result(int index);
+  // Wraps the completion of a step: orders the program behind the results, then calls `done`. Call this and
+  // at_end_of_tensors() in a turn.
   Done at_end(Done done);
-  // Wraps the completion of the given tensors, before the end of their step.
-  Done at_end_of(std::vector<int> tensors, Done done);
+  // Wraps the completion of some tensors before the end of their step.
+  Done at_end_of_tensors(Done done);
 
  private:
   struct Tensor {
-    int index = 0;
     std::byte* target = nullptr;
-    device::Stream program;
     device::PinnedBlock memory;
   };
   struct Call {
@@ -72,18 +73,19 @@ class HostStagedStream : public std::enable_shared_from_this<HostStagedStream> {
   void wait_in_place(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over);
   void fetch(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over);
   void fetched(const std::shared_ptr<Call>& call, const Status& status);
-  // Orders work that `programs` queue from now on behind the copies of the transport.
-  void let_pass(const std::vector<device::Stream>& programs);
-  // Copies the results of the wanted tensors to the GPU.
-  Status put_back(const std::function<bool(int)>& wanted);
+  void handed_over(device::Stream program);
+  // Orders work that `programs` queue from now on behind the results that the device has or is given.
+  Status let_pass(const std::vector<device::Stream>& programs);
 
   DeviceStage& stage_;
   DeviceTransport* const plane_;
   const InPlace in_place_;
   std::deque<std::shared_ptr<Call>> calls_;  // calls that wait for a fetch
   bool running_ = false;
-  std::vector<Tensor> step_;              // staged tensors of the current step
-  std::vector<device::Stream> programs_;  // CUDA streams that wrote tensors used directly on the GPU
+  // The current step:
+  std::unordered_map<int, Tensor> fetched_;  // tensors whose result has not been copied back
+  std::vector<device::Stream> programs_;     // CUDA streams that wrote tensors
+  Status returned_;                          // first error of a copy back
 };
 
 }  // namespace sirtaki::engine

@@ -233,7 +233,7 @@ std::optional<Status> StreamHandle::sleep_until_reduced(std::span<const int> ten
       }
       Done done = [slot](Status status) { slot->complete(std::move(status)); };
       if (HostStagedStream* const calls = table_->staged(id_)) {
-        done = calls->at_end_of(tensors, std::move(done));
+        done = calls->at_end_of_tensors(std::move(done));
       }
       s->wait_tensors(std::move(tensors), std::move(done));
     });

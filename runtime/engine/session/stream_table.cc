@@ -152,10 +152,14 @@ void StreamTable::select_path(StreamId stream, bool all_on_device, Done opened) 
 
 void StreamTable::finish_open(StreamId stream, const Status& status, bool on_device) {
   if (status.ok()) {
-    staged_[stream] = std::make_shared<HostStagedStream>(*stage_, on_device ? transport_ : nullptr, [this, stream] {
+    const auto calls = std::make_shared<HostStagedStream>(*stage_, on_device ? transport_ : nullptr, [this, stream] {
       const GradientStream* const s = engine_.stream(stream);
       return s != nullptr && s->uses_device_memory();
     });
+    staged_[stream] = calls;
+    if (GradientStream* const s = engine_.stream(stream)) {
+      s->on_result([calls](int index) { calls->result(index); });
+    }
   } else if (engine_.stream(stream) != nullptr) {
     engine_.close_stream(stream, [](const Status& /*closed*/) {});
   }

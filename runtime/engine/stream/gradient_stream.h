@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -110,6 +111,10 @@ class GradientStream {
   // Returns whether tensors that become ready now must stay in the memory of the GPU, for the path of set_path(). May
   // change after a step, and when a step is given up.
   bool uses_device_memory() const;
+
+  // Sets a function that is called with each tensor that holds its result, at least once in a step that succeeds,
+  // before anyone is told. Call before the first step.
+  void on_result(std::function<void(int index)> then) { waiters_.result = std::move(then); }
 
   // Submits the gradient of a tensor, or with `absent` a tensor without one. `at`: time of the call of the program.
   void ready(int index, TensorView tensor, bool absent, TimePoint at);
@@ -260,6 +265,7 @@ class GradientStream {
     bool cancelled = false;                     // some cancelled tags were not forgotten yet
   };
   struct Waiters {
+    std::function<void(int index)> result;  // see on_result(); may be empty
     Done step;
     std::optional<TensorWaiter> tensors;
     std::vector<Task> released;  // run when in_flight_count_ == 0

@@ -80,6 +80,9 @@ void GradientStream::publish() {
 }
 
 void GradientStream::publish(int index) {
+  if (waiters_.result) {
+    waiters_.result(index);
+  }
   const auto i = static_cast<std::size_t>(index);
   const scheduler::Decision& decision = plan_->tensors()[i].decision;
   board_->publish(index, state_.mark, {state_.used[i] != 0, corrected_momentum(decision.codec, decision.params) != 0});

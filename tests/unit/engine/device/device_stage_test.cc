@@ -111,7 +111,9 @@ TEST_F(DeviceStageTest, LaterWorkSeesAReturnedTensor) {
     ASSERT_TRUE(block);
     const float result[] = {5, 6};
     std::memcpy(block->bytes().data(), result, 8);
-    EXPECT_TRUE(stage_->put_back(std::move(*block), reinterpret_cast<std::byte*>(tensor.data()), program_).ok());
+    EXPECT_TRUE(stage_->order_before(program_).ok()) << "there is nothing to wait for";
+    EXPECT_TRUE(stage_->put_back(std::move(*block), reinterpret_cast<std::byte*>(tensor.data())).ok());
+    EXPECT_TRUE(stage_->order_before(program_).ok());
   });
   FakeDevice::queue(program_.native, [&] { seen = tensor[1]; });
   EXPECT_FALSE(device_->step(program_)) << "it waits for the copy";
@@ -216,7 +218,8 @@ TEST_F(DeviceStageTest, ADeviceThatFailsEndsEverythingOnce) {
   EXPECT_EQ((*second)->text(), "rank 3 has lost its GPU, cuda:1: an illegal address");
   run([&] {
     EXPECT_FALSE(stage_->take(4));
-    EXPECT_FALSE(stage_->put_back({}, nullptr, program_).ok());
+    EXPECT_FALSE(stage_->put_back({}, nullptr).ok());
+    EXPECT_FALSE(stage_->order_before(program_).ok());
   });
   ASSERT_EQ(lost_.size(), 1U);
   EXPECT_EQ(lost_[0].text(), "rank 3 has lost its GPU, cuda:1: an illegal address");
@@ -282,7 +285,7 @@ TEST_F(DeviceStageTest, AFailureAtTheEndKeepsReturningBlocks) {
   run([&] {
     auto block = stage_->take(4);
     ASSERT_TRUE(block);
-    EXPECT_TRUE(stage_->put_back(std::move(*block), reinterpret_cast<std::byte*>(tensor.data()), program_).ok());
+    EXPECT_TRUE(stage_->put_back(std::move(*block), reinterpret_cast<std::byte*>(tensor.data())).ok());
     stage_->end(Status(Code::kShutdown, "closed"));
     stage_->when_returned([&] { returned = true; });
     EXPECT_EQ(stage_->fail(unavailable("late")).text(), "closed");

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <future>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/base/check.h"
@@ -227,6 +228,25 @@ TEST_F(DeviceSession, AStepIsReadyWhenTheGpuIs) {
             "tensor 'weight' of stream 'training' is on cpu on "
             "rank 0 but was registered on cuda:0; create "
             "the optimizer after the model has moved");
+}
+
+TEST_F(DeviceSession, AResultReturnsBeforeTheStepIsWaitedFor) {
+  std::vector<float> tensor = {1, 2, 3};
+  gpu_->run();
+  const auto stream = open_stream();
+  ASSERT_TRUE(stream);
+  ASSERT_TRUE(session_->stream(*stream).ready(0, view(tensor), false, program_).ok());
+  ASSERT_TRUE(session_->stream(*stream).finish().ok());
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  const auto returned = [&] {
+    return session_->stats_json().find("\"device.returned_bytes\":12") != std::string::npos;
+  };
+  while (!returned() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(returned());
+  const auto status = session_->stream(*stream).wait(kPatience);
+  EXPECT_TRUE(status && status->ok());
 }
 
 TEST_F(DeviceSession, ATensorOfAnotherSizeIsRefusedUnread) {

@@ -126,11 +126,42 @@ TEST_F(HostStagedStreamTest, FetchesWhatWasLeftForAStepThatWasGivenUpMeanwhile) 
   EXPECT_EQ(seen_before_the_call, 2U) << "calls keep their order";
   const float result = 7;
   std::memcpy(seen_[1].data, &result, sizeof result);
+  calls_->result(1);
   Status ended = unavailable("not yet");
   calls_->at_end([&](const Status& status) { ended = status; })({});
   EXPECT_TRUE(ended.ok()) << ended.to_string();
   device_->run();
   EXPECT_EQ(two[0], 7) << "results are put back";
+}
+
+TEST_F(HostStagedStreamTest, AResultReturnsAtOnce) {
+  calls_ = std::make_shared<HostStagedStream>(*stage_, nullptr, [] { return false; });
+  std::vector<float> one = {1, 2};
+  std::vector<float> two = {3, 4};
+  ready(0, one);
+  ready(1, two);
+  device_->run();
+  settle();
+  ASSERT_EQ(seen_.size(), 2U);
+  device_->hold();
+  const float results[] = {7, 8};
+  std::memcpy(seen_[1].data, &results[1], sizeof(float));
+  calls_->result(1);
+  calls_->result(1);
+  FakeDevice::queue(program_.native, [] {});
+  EXPECT_TRUE(device_->step(program_)) << "the backward pass does not wait for the copy";
+  device_->catch_up();
+  EXPECT_EQ(two[0], 8) << "although the other result is missing";
+  EXPECT_EQ(one[0], 1);
+  std::memcpy(seen_[0].data, results, sizeof(float));
+  calls_->result(0);
+  calls_->at_end([](const Status& status) { EXPECT_TRUE(status.ok()); })({});
+  float seen_by_the_program = 0;
+  FakeDevice::queue(program_.native, [&] { seen_by_the_program = one[0]; });
+  EXPECT_FALSE(device_->step(program_)) << "the optimizer waits for it";
+  device_->catch_up();
+  EXPECT_EQ(seen_by_the_program, 7);
+  EXPECT_EQ(stats_.counter("device.returned_bytes").value(), 16U);
 }
 
 TEST_F(HostStagedStreamTest, IsNotReleasedWhileItFetches) {
