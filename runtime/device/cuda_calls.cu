@@ -83,14 +83,24 @@ int destroy_event(void* event) {
   return cudaEventDestroy(event_of(event));
 }
 
+static_assert(kOutOfMemory == cudaErrorMemoryAllocation);
+
+// The caller can do without the memory, so the program must not find the error in this thread.
+int forget_shortage(cudaError_t error) {
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+  }
+  return error;
+}
+
 int allocate_device(void** data, std::size_t bytes) {
-  return cudaMalloc(data, bytes);
+  return forget_shortage(cudaMalloc(data, bytes));
 }
 int release_device(void* data) {
   return cudaFree(data);
 }
 int allocate_pinned(void** data, std::size_t bytes) {
-  return cudaHostAlloc(data, bytes, cudaHostAllocDefault);
+  return forget_shortage(cudaHostAlloc(data, bytes, cudaHostAllocDefault));
 }
 int release_pinned(void* data) {
   return cudaFreeHost(data);

@@ -12,6 +12,9 @@ namespace sirtaki::device::cuda {
 // The loader rejects a plug-in with another version.
 inline constexpr std::uint32_t kCallsVersion = 2;
 
+// The result of allocate_device() and allocate_pinned() when there is too little memory: cudaErrorMemoryAllocation.
+inline constexpr int kOutOfMemory = 2;
+
 struct DeviceCalls {
   std::uint32_t version;
   const char* (*error_text)(int code);

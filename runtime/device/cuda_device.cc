@@ -79,7 +79,11 @@ Result<std::byte*> CudaDevice::allocate(Place place, std::size_t bytes) {
   void* data = nullptr;
   const bool pinned = place == Place::kPinned;
   const int code = pinned ? calls_.allocate_pinned(&data, bytes) : calls_.allocate_device(&data, bytes);
-  SRT_TRY(status(code, pinned ? "allocating pinned memory" : "allocating memory"));
+  const Status allocated = status(code, pinned ? "allocating pinned memory" : "allocating memory");
+  if (code == cuda::kOutOfMemory) {
+    return Status(Code::kExhausted, std::string(allocated.text()));
+  }
+  SRT_TRY(allocated);
   return static_cast<std::byte*>(data);
 }
 

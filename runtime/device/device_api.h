@@ -60,7 +60,9 @@ class DeviceApi {
 
   virtual Result<Stream> make_stream(Priority priority) = 0;
   virtual Result<Event> make_event() = 0;
+  // kExhausted if there is too little memory; everything else goes on.
   virtual Result<std::byte*> allocate(Place place, std::size_t bytes) = 0;
+
   // ---- destruction, when nothing uses the objects any more ----
 
   virtual void destroy(Stream stream) = 0;

@@ -98,6 +98,20 @@ TEST_F(CudaCallsTest, AnEventThatHasNotHappenedIsNoError) {
   EXPECT_EQ(cuda().calls.back(), "EventQuery") << "a real error stays visible to others";
 }
 
+TEST_F(CudaCallsTest, AShortageOfMemoryIsNoErrorOfTheThread) {
+  void* data = nullptr;
+  cuda().errors["Malloc"] = kOutOfMemory;
+  EXPECT_EQ(calls_.allocate_device(&data, 1), kOutOfMemory);
+  EXPECT_EQ(cuda().calls.back(), "GetLastError");
+  cuda().errors["HostAlloc"] = kOutOfMemory;
+  cuda().calls.clear();
+  EXPECT_EQ(calls_.allocate_pinned(&data, 1), kOutOfMemory);
+  EXPECT_EQ(cuda().calls.back(), "GetLastError");
+  cuda().errors["Malloc"] = 700;
+  EXPECT_EQ(calls_.allocate_device(&data, 1), 700);
+  EXPECT_EQ(cuda().calls.back(), "Malloc") << "a real error stays visible to others";
+}
+
 TEST_F(CudaCallsTest, OtherFunctionsPassResultsOn) {
   int count = 0;
   EXPECT_EQ(calls_.count_devices(&count), 0);

@@ -181,6 +181,14 @@ TEST_F(CudaDeviceTest, CallsTheMatchingFunctions) {
                                       "destroy event", "destroy stream"}));
 }
 
+TEST_F(CudaDeviceTest, TellsAShortageOfMemoryFromALostDevice) {
+  const auto device = open();
+  script_.code = cuda::kOutOfMemory;
+  EXPECT_EQ(device->allocate(Place::kDevice, 8).status().code(), Code::kExhausted);
+  EXPECT_EQ(device->allocate(Place::kPinned, 8).status().code(), Code::kExhausted);
+  EXPECT_EQ(device->make_event().status().code(), Code::kUnavailable);
+}
+
 TEST_F(CudaDeviceTest, PassesErrorsOn) {
   const auto device = open();
   script_.code = 700;

@@ -106,8 +106,8 @@ FakeDevice::~FakeDevice() {
   if (seen_) {
     seen_->left = alive_;
   }
-  for (std::byte* const memory : memory_) {
-    std::free(memory);
+  for (const auto& [data, memory] : memory_) {
+    std::free(data);
   }
 }
 
@@ -296,12 +296,38 @@ Result<Event> FakeDevice::make_event() {
   return Event{marks_.back().get()};
 }
 
-Result<std::byte*> FakeDevice::allocate(Place /*place*/, std::size_t bytes) {
+void FakeDevice::limit_memory(std::size_t bytes, std::size_t held) {
+  const std::lock_guard lock(mutex_);
+  free_ = bytes - held;
+}
+
+int FakeDevice::memory_calls() const {
+  const std::lock_guard lock(mutex_);
+  return memory_calls_;
+}
+
+void FakeDevice::synchronize() {
+  ++memory_calls_;
+  if (now_) {
+    run_all();
+  }
+}
+
+Result<std::byte*> FakeDevice::allocate(Place place, std::size_t bytes) {
   called("allocate");
   expect(!sealed_, "memory is allocated after the start");
   const std::lock_guard lock(mutex_);
+  synchronize();
+  if (place == Place::kDevice && free_) {
+    if (bytes > *free_) {
+      return Status(Code::kExhausted, "out of memory");
+    }
+    *free_ -= bytes;
+  }
   ++alive_;
-  return *memory_.insert(static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256))).first;
+  auto* const data = static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+  memory_[data] = {place, bytes};
+  return data;
 }
 
 void FakeDevice::destroy(Stream /*stream*/) {
@@ -316,11 +342,16 @@ void FakeDevice::destroy(Event /*event*/) {
   --alive_;
 }
 
-void FakeDevice::release(Place /*place*/, std::byte* data) {
+void FakeDevice::release(Place place, std::byte* data) {
   called("release");
   const std::lock_guard lock(mutex_);
+  synchronize();
   --alive_;
-  memory_.erase(data);
+  const Memory memory = memory_.extract(data).mapped();
+  expect(memory.place == place, "memory is released as another kind");
+  if (place == Place::kDevice && free_) {
+    *free_ += memory.bytes;
+  }
   std::free(data);
 }
 

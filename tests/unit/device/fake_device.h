@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -36,11 +37,16 @@ class FakeDevice final : public DeviceApi {
   // Runs the next piece of work of `stream`; false if there is none or it waits for an event.
   bool step(Stream stream);
   // Makes work end at its time on this clock: it begins when its stream has come to it. Copies take `copy`, kernels
-  // what occupy() says, all else takes no time. hold(), be_slow() and step() must not be called.
+  // what occupy() says, all else takes no time; allocate() and release() run the device idle. hold(), be_slow() and
+  // step() must not be called.
   void keep_time(std::function<TimePoint()> now, Duration copy = Duration(0));
   // Queues a kernel that takes this time. Requires keep_time().
   static void occupy(
       Stream stream, Duration duration, std::function<void()> at_end = [] {});
+  // Limits the memory of the device to `bytes`, of which a framework holds `held`.
+  void limit_memory(std::size_t bytes, std::size_t held);
+  // Returns the number of calls of allocate() and release(), each of which waits for all work of the device.
+  int memory_calls() const;
   // Forbids calls that may synchronize with a device: creating and releasing.
   void seal() { sealed_ = true; }
   // Makes the next call that queues work return `status`.
@@ -96,6 +102,8 @@ class FakeDevice final : public DeviceApi {
   };
 
   Status refused();
+  // Counts a call that waits for the device.
+  void synchronize();
   void called(const char* what);
   void add(Queue& queue, Work work);
   // Runs the work that is due.
@@ -109,7 +117,13 @@ class FakeDevice final : public DeviceApi {
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Queue>> queues_;
   std::vector<std::unique_ptr<Mark>> marks_;
-  std::set<std::byte*> memory_;
+  struct Memory {
+    Place place;
+    std::size_t bytes;
+  };
+  std::map<std::byte*, Memory> memory_;
+  std::optional<std::size_t> free_;  // bytes of device memory; empty: no limit
+  int memory_calls_ = 0;
   std::function<TimePoint()> now_;  // empty: work does not depend on time
   TimePoint time_;                  // up to which work has been run
   Duration copy_ = Duration(0);

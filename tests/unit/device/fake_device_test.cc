@@ -90,5 +90,37 @@ TEST(FakeDevice, WorkTakesItsTime) {
   EXPECT_EQ(ended, (std::vector{1, 2, 3}));
 }
 
+TEST(FakeDevice, AllocatingAndReleasingRunTheDeviceIdle) {
+  FakeDevice device;
+  TimePoint now;
+  const Stream stream = *device.make_stream(Priority::kNormal);
+  device.keep_time([&] { return now; });
+  bool ended = false;
+  const auto occupy = [&] {
+    ended = false;
+    FakeDevice::occupy(stream, milliseconds(10), [&] { ended = true; });
+  };
+  occupy();
+  std::byte* const memory = *device.allocate(Place::kPinned, 10);
+  EXPECT_TRUE(ended);
+  occupy();
+  EXPECT_FALSE(ended);
+  device.release(Place::kPinned, memory);
+  EXPECT_TRUE(ended);
+  EXPECT_EQ(device.memory_calls(), 2);
+}
+
+TEST(FakeDevice, AFrameworkHoldsMostOfTheMemory) {
+  FakeDevice device;
+  device.limit_memory(1000, 950);
+  EXPECT_EQ(device.allocate(Place::kDevice, 51).status().code(), Code::kExhausted);
+  const auto memory = device.allocate(Place::kDevice, 50);
+  ASSERT_TRUE(memory);
+  EXPECT_EQ(device.allocate(Place::kDevice, 1).status().code(), Code::kExhausted);
+  EXPECT_TRUE(device.allocate(Place::kPinned, 100)) << "memory of the host";
+  device.release(Place::kDevice, *memory);
+  EXPECT_TRUE(device.allocate(Place::kDevice, 50));
+}
+
 }  // namespace
 }  // namespace sirtaki::device

@@ -12,6 +12,7 @@
 // NOLINTBEGIN(readability-identifier-naming)
 using cudaError_t = int;
 inline constexpr int cudaSuccess = 0;
+inline constexpr int cudaErrorMemoryAllocation = 2;
 inline constexpr int cudaErrorNotReady = 600;
 
 struct CUstream_st;
