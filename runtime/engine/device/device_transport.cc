@@ -279,7 +279,6 @@ Result<std::shared_ptr<std::byte>> DeviceTransport::take(std::size_t bytes) {
     data = fitting->second;
     spare_.erase(fitting);
   } else {
-    release_spare();
     SRT_ASSIGN(data, deps_.stage.device().allocate(device::Place::kDevice, bytes));
     made_.push_back(data);
   }
@@ -297,7 +296,6 @@ void DeviceTransport::take_back(std::size_t bytes, std::byte* memory) {
   }
 }
 
-// Releasing memory synchronizes with the device, which must not wait for another rank then.
 void DeviceTransport::release_spare() {
   if ((ordered_ && !ordered_->idle()) || !over(spare_since_)) {
     return;

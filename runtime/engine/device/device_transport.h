@@ -87,8 +87,11 @@ class DeviceTransport {
   // Makes later work on `before` wait for the work queued so far.
   Status order_before(device::Stream before);
   // Returns device memory. Drop it when all copies that use it have been queued, before the transport ends or after
-  // close(). Returned blocks are reused; if none fits, all of them are released before a new one is allocated.
+  // close(). Returned blocks are reused and kept, since releasing one waits for all work of the device. kExhausted if
+  // the device has no memory left; everything else goes on.
   Result<std::shared_ptr<std::byte>> take(std::size_t bytes);
+  // Releases the returned blocks, unless work on the device could wait for another rank, or still uses them.
+  void release_spare();
   DeviceStage& stage() { return deps_.stage; }
   Loop& loop() { return deps_.loop; }
   Counter& nccl_bytes() { return nccl_bytes_; }
@@ -117,7 +120,6 @@ class DeviceTransport {
   bool drained() const;
   bool over(const std::optional<device::Mark>& mark) const;
   void take_back(std::size_t bytes, std::byte* memory);
-  void release_spare();
 
   const DeviceTransportDeps deps_;
   const DeviceTransportOptions options_;

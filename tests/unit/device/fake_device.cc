@@ -306,8 +306,14 @@ int FakeDevice::memory_calls() const {
   return memory_calls_;
 }
 
-void FakeDevice::synchronize() {
+int FakeDevice::device_memory_calls() const {
+  const std::lock_guard lock(mutex_);
+  return device_memory_calls_;
+}
+
+void FakeDevice::synchronize(Place place) {
   ++memory_calls_;
+  device_memory_calls_ += place == Place::kDevice ? 1 : 0;
   if (now_) {
     run_all();
   }
@@ -317,7 +323,7 @@ Result<std::byte*> FakeDevice::allocate(Place place, std::size_t bytes) {
   called("allocate");
   expect(!sealed_, "memory is allocated after the start");
   const std::lock_guard lock(mutex_);
-  synchronize();
+  synchronize(place);
   if (place == Place::kDevice && free_) {
     if (bytes > *free_) {
       return Status(Code::kExhausted, "out of memory");
@@ -345,7 +351,7 @@ void FakeDevice::destroy(Event /*event*/) {
 void FakeDevice::release(Place place, std::byte* data) {
   called("release");
   const std::lock_guard lock(mutex_);
-  synchronize();
+  synchronize(place);
   --alive_;
   const Memory memory = memory_.extract(data).mapped();
   expect(memory.place == place, "memory is released as another kind");

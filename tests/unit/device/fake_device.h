@@ -47,6 +47,8 @@ class FakeDevice final : public DeviceApi {
   void limit_memory(std::size_t bytes, std::size_t held);
   // Returns the number of calls of allocate() and release(), each of which waits for all work of the device.
   int memory_calls() const;
+  // Returns those for memory of the device.
+  int device_memory_calls() const;
   // Forbids calls that may synchronize with a device: creating and releasing.
   void seal() { sealed_ = true; }
   // Makes the next call that queues work return `status`.
@@ -103,7 +105,7 @@ class FakeDevice final : public DeviceApi {
 
   Status refused();
   // Counts a call that waits for the device.
-  void synchronize();
+  void synchronize(Place place);
   void called(const char* what);
   void add(Queue& queue, Work work);
   // Runs the work that is due.
@@ -124,6 +126,7 @@ class FakeDevice final : public DeviceApi {
   std::map<std::byte*, Memory> memory_;
   std::optional<std::size_t> free_;  // bytes of device memory; empty: no limit
   int memory_calls_ = 0;
+  int device_memory_calls_ = 0;
   std::function<TimePoint()> now_;  // empty: work does not depend on time
   TimePoint time_;                  // up to which work has been run
   Duration copy_ = Duration(0);

@@ -203,6 +203,30 @@ TEST_F(DeviceStageTest, ATensorInPlaceWaitsForNoOtherStream) {
   EXPECT_TRUE(copied->has_value());
 }
 
+TEST_F(DeviceStageTest, LaterStepsAllocateNothing) {
+  device_->keep_time([this] { return clock_.now(); }, std::chrono::microseconds(50));
+  constexpr std::size_t kTensors = 20;
+  std::vector<std::vector<float>> tensors(kTensors, {1});
+  int after_the_first_step = 0;
+  for (int step = 0; step < 3; ++step) {
+    std::vector<device::PinnedBlock> blocks(kTensors);
+    for (std::size_t i = 0; i < kTensors; ++i) {
+      FakeDevice::occupy(program_, std::chrono::microseconds(20));
+      run([&, i] {
+        blocks[i] = std::move(*stage_->take(4));
+        stage_->fetch(
+            blocks[i].bytes(), reinterpret_cast<const std::byte*>(tensors[i].data()), stage_->mark(program_),
+            [&, i](const Status& /*status*/) {
+              EXPECT_TRUE(stage_->put_back(std::move(blocks[i]), reinterpret_cast<std::byte*>(tensors[i].data())).ok());
+            });
+      });
+    }
+    pass(std::chrono::milliseconds(50));
+    after_the_first_step = step == 0 ? device_->memory_calls() : after_the_first_step;
+  }
+  EXPECT_EQ(device_->memory_calls(), after_the_first_step);
+}
+
 TEST_F(DeviceStageTest, ADeviceThatFailsEndsEverythingOnce) {
   std::vector<float> tensor = {1};
   device::PinnedBlock one;

@@ -1,4 +1,4 @@
-// The decision for or against NCCL, which is fake, and the reuse of device memory.
+// The decision for or against NCCL, which is fake and the reuse of device memory.
 #include "runtime/engine/device/device_transport.h"
 
 #include <gtest/gtest.h>
@@ -189,15 +189,16 @@ TEST_F(DeviceTransportTest, TwoRanksOnOneGpuUseHostMemory) {
   EXPECT_EQ(at(0).device->alive(), before + 1) << "everything made for NCCL is released, except the stream for copies";
 }
 
-TEST_F(DeviceTransportTest, BlocksThatAreTooSmallAreReleased) {
+TEST_F(DeviceTransportTest, BlocksAreReusedAndKept) {
   run_until_idle();
-  const int before = at(0).device->alive();
+  const FakeDevice& device = *at(0).device;
+  const int before = device.device_memory_calls();
   for (const std::size_t bytes : {1000U, 2000U, 4000U, 3000U}) {
-    auto memory = at(0).transport->take(bytes);
-    ASSERT_TRUE(memory);
-    // Two events are created, too, and kept.
-    EXPECT_LE(at(0).device->alive(), before + 3);
+    ASSERT_TRUE(at(0).transport->take(bytes));
   }
+  EXPECT_EQ(device.device_memory_calls(), before + 3) << "the last one fits into the one before";
+  at(0).transport->release_spare();
+  EXPECT_EQ(device.device_memory_calls(), before + 6);
 }
 
 TEST_F(DeviceTransportTest, MemoryIsKeptWhileCopiesUseIt) {
@@ -209,14 +210,19 @@ TEST_F(DeviceTransportTest, MemoryIsKeptWhileCopiesUseIt) {
   device.hold();
   ASSERT_TRUE(at(0).transport->copy(here.data(), memory->get(), here.size()).ok());
   memory->reset();
-  const int before = device.alive();
-  auto larger = at(0).transport->take(2000);
-  ASSERT_TRUE(larger);
-  EXPECT_EQ(device.alive(), before + 1);
+  const int before = device.device_memory_calls();
+  at(0).transport->release_spare();
+  EXPECT_EQ(device.device_memory_calls(), before);
   device.run();
-  auto largest = at(0).transport->take(3000);
-  ASSERT_TRUE(largest);
-  EXPECT_EQ(device.alive(), before + 1) << "the first is released";
+  at(0).transport->release_spare();
+  EXPECT_EQ(device.device_memory_calls(), before + 1);
+}
+
+TEST_F(DeviceTransportTest, AShortageIsNoLossOfTheGpu) {
+  run_until_idle();
+  at(0).device->limit_memory(1000, 950);
+  EXPECT_EQ(at(0).transport->take(51).status().code(), Code::kExhausted);
+  EXPECT_TRUE(at(0).transport->take(50));
 }
 
 TEST_F(DeviceTransportTest, CopiesAreMarkedWithoutAVisit) {
