@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string>
+#include <functional>
 #include <utility>
 
 #include "compression/codecs/catalog.h"
@@ -11,25 +11,53 @@
 
 namespace sirtaki::engine {
 
-Result<std::unique_ptr<DeviceCompressor>> DeviceCompressor::create(
-    DeviceTransport& transport, net::DeviceCollectives* nccl, const std::vector<scheduler::PlannedTensor>& tensors) {
+Result<std::unique_ptr<DeviceCompressor>> DeviceCompressor::create(DeviceTransport& transport,
+                                                                   net::DeviceCollectives* nccl,
+                                                                   const scheduler::Plan& plan,
+                                                                   const Traffic& traffic) {
   std::unique_ptr<DeviceCompressor> compressor(new DeviceCompressor(transport, nccl));
+  SRT_TRY(compressor->reserve_residuals(plan.tensors()));
+  SRT_TRY(compressor->reserve_buffers(plan, traffic));
+  return compressor;
+}
+
+Status DeviceCompressor::reserve_residuals(const std::vector<scheduler::PlannedTensor>& tensors) {
   for (const scheduler::PlannedTensor& tensor : tensors) {
-    Residual& residual = compressor->residuals_.emplace_back();
+    Residual& residual = residuals_.emplace_back();
     residual.bytes = static_cast<std::size_t>(tensor.numel) * sizeof(float);
     const bool has_residual = tensor.decision.format().compressed() && tensor.decision.params[params::kFeedback] != 0;
-    if (!has_residual || residual.bytes == 0) {
-      continue;
+    if (has_residual && residual.bytes > 0) {
+      SRT_ASSIGN(residual.memory, transport_.take(residual.bytes));
     }
-    auto memory = transport.take(residual.bytes);
-    if (!memory) {
-      return memory.status().with_context("GPU memory for the residual of '" + tensor.name + "', " +
-                                          std::to_string(residual.bytes) +
-                                          " bytes; device.codecs=host keeps it in host memory");
-    }
-    residual.memory = std::move(*memory);
   }
-  return compressor;
+  return {};
+}
+
+// Holds as much as the reductions that are in flight together, the largest of which count, and returns it for them.
+Status DeviceCompressor::reserve_buffers(const scheduler::Plan& plan, const Traffic& traffic) {
+  struct Buffers {
+    std::vector<std::size_t> bytes;
+    std::int64_t wire_bytes;
+  };
+  std::vector<Buffers> all;
+  for (const scheduler::Partition& partition : plan.partitions()) {
+    if (partition.format.compressed()) {
+      all.push_back({DeviceGather::buffers(partition, plan.tensors(), traffic.net), partition.wire_bytes});
+    }
+  }
+  std::ranges::stable_sort(all, std::greater(), [](const Buffers& buffers) { return buffers.bytes.front(); });
+  std::vector<std::shared_ptr<std::byte>> held;
+  std::int64_t in_flight = 0;
+  for (const Buffers& buffers : all) {
+    for (const std::size_t bytes : buffers.bytes) {
+      SRT_ASSIGN(held.emplace_back(), transport_.take(bytes));
+    }
+    in_flight += buffers.wire_bytes;
+    if (in_flight > traffic.credit_bytes) {
+      break;
+    }
+  }
+  return {};
 }
 
 bool DeviceCompressor::supports(const scheduler::PlannedTensor& tensor, int ranks) {

@@ -21,10 +21,15 @@ namespace sirtaki::engine {
 
 class DeviceCompressor {
  public:
-  // Allocates memory for the residuals of the `tensors` of a stream that use error feedback. `nccl` is required if the
-  // ranks of a host sum first, else it may be null. `transport` and `nccl` must outlive the compressor.
+  struct Traffic {
+    const net::Collectives& net;
+    std::int64_t credit_bytes;  // bytes on the wire that are in flight at most
+  };
+  // Allocates the memory of a stream with this plan: residuals of tensors that use error feedback, and buffers of its
+  // reductions. kExhausted if there is too little. `nccl` is required if the ranks of a host sum first, else it may be
+  // null. `transport` and `nccl` must outlive the compressor.
   static Result<std::unique_ptr<DeviceCompressor>> create(DeviceTransport& transport, net::DeviceCollectives* nccl,
-                                                          const std::vector<scheduler::PlannedTensor>& tensors);
+                                                          const scheduler::Plan& plan, const Traffic& traffic);
 
   // Returns true if a device can encode this tensor among `ranks` ranks.
   static bool supports(const scheduler::PlannedTensor& tensor, int ranks);
@@ -58,6 +63,8 @@ class DeviceCompressor {
   struct Reading;
 
   DeviceCompressor(DeviceTransport& transport, net::DeviceCollectives* nccl) : transport_(transport), nccl_(nccl) {}
+  Status reserve_residuals(const std::vector<scheduler::PlannedTensor>& tensors);
+  Status reserve_buffers(const scheduler::Plan& plan, const Traffic& traffic);
   Result<std::byte*> residual(int tensor);
   Result<std::vector<std::byte*>> residuals_of(const scheduler::Partition& partition);
   static void read_next(std::shared_ptr<Reading> reading);

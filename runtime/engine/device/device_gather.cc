@@ -1,11 +1,14 @@
 #include "runtime/engine/device/device_gather.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <utility>
 
+#include "compression/codecs/catalog.h"
 #include "compression/device_coding.h"
 #include "runtime/base/check.h"
 #include "runtime/engine/reduction/by_host.h"
@@ -48,6 +51,36 @@ DeviceGather::DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote not
       slices_(this->spec().slices, deps.net),
       residuals_(std::move(residuals)) {
   SRT_CHECK(groups_ == nullptr || nccl_ != nullptr);
+}
+
+// Counts like pack() and lay_out(), with a run for each stripe.
+std::vector<std::size_t> DeviceGather::buffers(const scheduler::Partition& partition,
+                                               const std::vector<scheduler::PlannedTensor>& tensors,
+                                               const net::Collectives& net) {
+  const net::HostGroups* const groups = net.host_groups();
+  std::size_t runs = 0;
+  std::size_t payloads = 0;
+  for (const scheduler::Slice& slice : partition.slices) {
+    const scheduler::PlannedTensor& tensor = tensors[static_cast<std::size_t>(slice.tensor)];
+    const auto coder =
+        compression::find_payload_codec(tensor.decision.codec)->open(tensor.decision.params, {tensor.numel, 1});
+    coder->at_step(0);  // a warm-up sends most in its first step
+    const std::int64_t run = groups == nullptr ? slice.numel : std::min(tensor.stripe, slice.numel);
+    for (std::int64_t at = 0; at < slice.numel; at += run) {
+      payloads += rounded_up(coder->payload_bytes(std::min(run, slice.numel - at)), kPayloadAlign);
+      ++runs;
+    }
+  }
+  const auto shares = static_cast<std::size_t>(groups == nullptr ? 1 : groups->hosts.shares());
+  const auto senders = static_cast<std::size_t>(groups == nullptr ? net.size() : groups->hosts.count());
+  const std::size_t headers = shares * (rounded_up(partition.slices.size(), kBlockAlign) + kBlockAlign);
+  std::vector<std::size_t> bytes{rounded_up(runs * sizeof(std::uint32_t), kBlockAlign) +
+                                 senders * (payloads + headers)};
+  if (groups != nullptr && partition.slices.size() > 1) {
+    bytes.push_back(partition.size_bytes());
+  }
+  std::ranges::sort(bytes, std::greater());
+  return bytes;
 }
 
 void DeviceGather::begin() {

@@ -20,6 +20,7 @@
 #include "runtime/engine/device/device_transport.h"
 #include "runtime/engine/reduction/slices.h"
 #include "runtime/net/link/hosts.h"
+#include "scheduler/plan/plan.h"
 
 namespace sirtaki::engine {
 
@@ -33,6 +34,12 @@ class DeviceGather final : public Reduction {
                net::DeviceCollectives* nccl, Result<std::vector<std::byte*>> residuals);
 
   void cancel(const Status& cause) override;
+
+  // Returns the sizes of the blocks of device memory that reduce such a partition, the largest first; rather more than
+  // needed if `net` has host groups.
+  static std::vector<std::size_t> buffers(const scheduler::Partition& partition,
+                                          const std::vector<scheduler::PlannedTensor>& tensors,
+                                          const net::Collectives& net);
 
  private:
   // Neighbouring stripes of a slice that belong to the same share, encoded as one piece.

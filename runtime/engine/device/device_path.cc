@@ -11,6 +11,10 @@ namespace {
 
 constexpr std::size_t kAlign = device::Arena::kAlignment;
 
+constexpr std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
 std::size_t packed_bytes(const scheduler::Partition& partition) {
   return static_cast<std::size_t>(partition.numel) * dtype_size(wire_dtype(partition));
 }
@@ -35,13 +39,32 @@ Status add_on_device(DeviceTransport& transport, ConstBytes from, Bytes gradient
 
 }  // namespace
 
+// Each element is packed at most once in a step. The first plan may use less memory than a later one.
+Status DevicePath::reserve(const scheduler::Plan& plan, std::int64_t fusion_bytes) {
+  std::size_t bytes = 0;
+  for (const scheduler::PlannedTensor& tensor : plan.tensors()) {
+    const scheduler::WireFormat format = tensor.decision.format();
+    if (format.compressed()) {
+      continue;
+    }
+    const DType wire = wire_dtype(format, tensor.dtype);
+    const auto size = static_cast<std::size_t>(tensor.numel) * dtype_size(wire);
+    bytes += wire != tensor.dtype || static_cast<std::int64_t>(size) <= fusion_bytes ? aligned(size) : 0;
+  }
+  if (bytes > 0) {
+    SRT_ASSIGN(memory_, transport_.take(bytes));
+    held_ = bytes;
+  }
+  return {};
+}
+
 void DevicePath::adopt(const scheduler::Plan& plan) {
   places_.assign(plan.partitions().size(), 0);
   needed_ = 0;
   for (const scheduler::Partition& partition : plan.partitions()) {
     if (!partition.format.compressed() && !in_place(partition)) {
       places_[static_cast<std::size_t>(partition.position)] = needed_;
-      needed_ += (packed_bytes(partition) + kAlign - 1) / kAlign * kAlign;
+      needed_ += aligned(packed_bytes(partition));
     }
   }
   discard_step();

@@ -35,6 +35,9 @@ class DevicePath final : public DensePath {
   // `transport` and `net` must outlive the path.
   DevicePath(DeviceTransport& transport, net::DeviceCollectives& net) : transport_(transport), net_(net) {}
 
+  // Allocates the memory in which any plan for these tensors packs them; tensors above `fusion_bytes` are packed only
+  // if they are cast. kExhausted if there is too little.
+  Status reserve(const scheduler::Plan& plan, std::int64_t fusion_bytes);
   void adopt(const scheduler::Plan& plan) override;
   void discard_step() override;
   Result<Packed> gather(const scheduler::Partition& partition, std::span<const TensorView> views) override;

@@ -279,7 +279,12 @@ Result<std::shared_ptr<std::byte>> DeviceTransport::take(std::size_t bytes) {
     data = fitting->second;
     spare_.erase(fitting);
   } else {
-    SRT_ASSIGN(data, deps_.stage.device().allocate(device::Place::kDevice, bytes));
+    const auto made = deps_.stage.device().allocate(device::Place::kDevice, bytes);
+    if (!made) {
+      refused_bytes_ = bytes;
+      return made.status();
+    }
+    data = *made;
     made_.push_back(data);
   }
   return std::shared_ptr<std::byte>(data, [weak = std::weak_ptr(self_), bytes](std::byte* memory) {

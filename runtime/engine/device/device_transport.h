@@ -92,8 +92,11 @@ class DeviceTransport {
   Result<std::shared_ptr<std::byte>> take(std::size_t bytes);
   // Releases the returned blocks, unless work on the device could wait for another rank, or still uses them.
   void release_spare();
+  // Returns the size of the last block that take() could not allocate.
+  std::size_t refused_bytes() const { return refused_bytes_; }
   DeviceStage& stage() { return deps_.stage; }
   Loop& loop() { return deps_.loop; }
+  Logger& log() { return deps_.log; }
   Counter& nccl_bytes() { return nccl_bytes_; }
   Counter& encoded_bytes() { return encoded_bytes_; }
 
@@ -140,6 +143,7 @@ class DeviceTransport {
   std::vector<std::byte*> made_;                  // all blocks
   std::multimap<std::size_t, std::byte*> spare_;  // returned blocks by size; see take()
   std::optional<device::Mark> spare_since_;       // copies queued before the last block was returned
+  std::size_t refused_bytes_ = 0;
   bool closed_ = false;
   TimerId timer_;
   std::shared_ptr<DeviceTransport*> self_ = std::make_shared<DeviceTransport*>(this);

@@ -1,8 +1,10 @@
 #include "runtime/engine/device/path_selector.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
+#include "runtime/engine/common/tags.h"
 #include "runtime/engine/device/device_path.h"
 #include "runtime/engine/device/device_stage.h"
 #include "runtime/engine/device/host_staged_path.h"
@@ -21,28 +23,70 @@ bool PathSelector::needs_decision(const DeviceSupport& support, const scheduler:
                              [](const scheduler::Partition& part) { return !part.format.compressed(); });
 }
 
-Result<SelectedPath> PathSelector::select(const DeviceSupport& support, const scheduler::Plan& plan,
-                                          net::DeviceCollectives* nccl) {
+void PathSelector::select(const PathQuery& query, net::DeviceCollectives* nccl,
+                          MoveFunction<void(Result<SelectedPath>)> then) {
+  if (nccl == nullptr && (!compresses(query.support) || query.support.by_host)) {
+    then(SelectedPath());
+    return;
+  }
+  Result<SelectedPath> mine = make_path(query, nccl);
+  if (!mine && mine.status().code() != Code::kExhausted) {
+    then(stage_.fail(mine.status()));
+    return;
+  }
+  agree(query, std::move(mine), std::move(then));
+}
+
+Result<SelectedPath> PathSelector::make_path(const PathQuery& query, net::DeviceCollectives* nccl) {
+  SRT_TRY(transport_.open_copies());
   SelectedPath path;
-  if (nccl == nullptr && (!compresses(support) || support.by_host)) {
-    return path;
-  }
-  if (const Status open = transport_.open_copies(); !open.ok()) {
-    return stage_.fail(open);
-  }
-  if (compresses(support)) {
-    auto compressor = DeviceCompressor::create(transport_, nccl, plan.tensors());
-    if (!compressor) {
-      return stage_.fail(compressor.status());
-    }
-    path.compressor = std::move(*compressor);
+  if (compresses(query.support)) {
+    SRT_ASSIGN(path.compressor, DeviceCompressor::create(transport_, nccl, query.plan, {host_, options_.credit_bytes}));
   }
   if (nccl != nullptr) {
-    path.dense = std::make_unique<DevicePath>(transport_, *nccl);
+    auto dense = std::make_unique<DevicePath>(transport_, *nccl);
+    SRT_TRY(dense->reserve(query.plan, options_.fusion_bytes));
+    path.dense = std::move(dense);
   } else {
     path.dense = std::make_unique<HostStagedPath>(transport_, host_);
   }
   return path;
+}
+
+// The maximum over ranks names one that lacks memory, with the size of the block that it could not allocate; -1: none.
+void PathSelector::agree(const PathQuery& query, Result<SelectedPath> mine,
+                         MoveFunction<void(Result<SelectedPath>)> then) {
+  const int size = host_.size();
+  const auto lacks = std::make_shared<std::int64_t>(-1);
+  if (!mine) {
+    *lacks = static_cast<std::int64_t>(transport_.refused_bytes()) * size + host_.rank();
+  }
+  net::CollectiveArgs args;
+  args.kind = OpKind::kAllreduce;
+  // The last attempt number, so that giving up the first steps cannot touch this tag.
+  args.tag = stream_tag(query.stream, kStreamAttempts - 1, kFlagsPosition, 0);
+  args.dtype = DType::kI64;
+  args.op = ReduceOp::kMax;
+  args.out = std::as_writable_bytes(std::span(lacks.get(), 1));
+  args.in = args.out;
+  host_.start(std::move(args), [this, size, lacks, name = query.name, mine = std::move(mine),
+                                then = std::move(then)](const Status& status) mutable {
+    if (status.ok() && *lacks >= 0) {
+      mine = SelectedPath();
+      transport_.release_spare();
+      report(name, static_cast<Rank>(*lacks % size), *lacks / size);
+    }
+    then(status.ok() ? std::move(mine) : Result<SelectedPath>(status));
+  });
+}
+
+void PathSelector::report(const std::string& stream, Rank rank, std::int64_t bytes) {
+  transport_.log().write(
+      host_.rank() == 0 ? LogLevel::kWarn : LogLevel::kInfo,
+      "stream '" + stream + "': gradients travel through host memory, because rank " + std::to_string(rank) +
+          " cannot allocate " + std::to_string(bytes) +
+          " bytes of GPU memory for residuals and buffers. Likely cause: the framework or another process holds the "
+          "memory of the GPU; give this one less work, or choose device.codecs=host or device.data=host for all");
 }
 
 }  // namespace sirtaki::engine

@@ -1,11 +1,14 @@
 // PathSelector: selects the path of a stream whose tensors are on a GPU: host memory, NCCL, or compression on the GPU
 // with or without NCCL.
 //
-// All ranks select the same path, since the options, the plan and the decision about NCCL are the same on all of them.
-// Thread: loop.
+// All ranks select the same path: the options, the plan and the decision about NCCL are the same on all of them, and if
+// one of them lacks GPU memory, all use host memory. The memory of a path is allocated when it is selected, and only
+// then, as far as it can be foreseen. Thread: loop.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include "runtime/engine/device/device_compressor.h"
 #include "runtime/engine/device/device_transport.h"
@@ -26,25 +29,46 @@ struct SelectedPath {
   std::unique_ptr<DeviceCompressor> compressor;  // null: no gradient is encoded on the GPU
 };
 
+// A stream whose path is to be selected.
+struct PathQuery {
+  StreamId stream;
+  std::string name;
+  DeviceSupport support;
+  const scheduler::Plan& plan;  // the first one
+};
+
+struct PathOptions {
+  bool compresses = true;         // allows compression on the GPU
+  std::int64_t fusion_bytes = 0;  // larger tensors are not packed with others
+  std::int64_t credit_bytes = 0;  // bytes on the wire that are in flight at most
+};
+
 class PathSelector {
  public:
-  // All must outlive the selector and the paths. `compresses`: the options allow compression on the GPU.
-  PathSelector(DeviceStage& stage, DeviceTransport& transport, net::Collectives& host, bool compresses)
-      : stage_(stage), transport_(transport), host_(host), compresses_(compresses) {}
+  // All must outlive the selector and the paths.
+  PathSelector(DeviceStage& stage, DeviceTransport& transport, net::Collectives& host, const PathOptions& options)
+      : stage_(stage), transport_(transport), host_(host), options_(options) {}
 
   // Returns true if the path depends on the decision about NCCL. The stream must then block its steps until
   // DeviceTransport::when_decided() has given the answer.
   bool needs_decision(const DeviceSupport& support, const scheduler::Plan& plan) const;
-  // `nccl` is null if NCCL is not used or not needed. An error means that the device failed; the stage has recorded it.
-  Result<SelectedPath> select(const DeviceSupport& support, const scheduler::Plan& plan, net::DeviceCollectives* nccl);
+  // Calls `then` exactly once: inline if the path is host memory for all or the device has failed, else later, when the
+  // ranks have agreed.
+  // `nccl` is null if NCCL is not used or not needed. An error means that the device failed, which the stage has
+  // recorded, or that the job is over.
+  void select(const PathQuery& query, net::DeviceCollectives* nccl, MoveFunction<void(Result<SelectedPath>)> then);
 
  private:
-  bool compresses(const DeviceSupport& support) const { return support.compressed && compresses_; }
+  bool compresses(const DeviceSupport& support) const { return support.compressed && options_.compresses; }
+  // kExhausted if there is too little memory.
+  Result<SelectedPath> make_path(const PathQuery& query, net::DeviceCollectives* nccl);
+  void agree(const PathQuery& query, Result<SelectedPath> mine, MoveFunction<void(Result<SelectedPath>)> then);
+  void report(const std::string& stream, Rank rank, std::int64_t bytes);
 
   DeviceStage& stage_;
   DeviceTransport& transport_;
   net::Collectives& host_;
-  const bool compresses_;
+  const PathOptions options_;
 };
 
 }  // namespace sirtaki::engine

@@ -123,8 +123,12 @@ Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& ten
   return planned;
 }
 
+DType wire_dtype(const scheduler::WireFormat& format, DType dtype) {
+  return compression::codec(format.codec).wire_dtype(dtype);
+}
+
 DType wire_dtype(const scheduler::Partition& partition) {
-  return compression::codec(partition.format.codec).wire_dtype(partition.dtype);
+  return wire_dtype(partition.format, partition.dtype);
 }
 
 }  // namespace sirtaki::engine

@@ -22,7 +22,8 @@ compression::Shape shape_of(const StreamTensor& tensor);
 Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& tensor, scheduler::Decision decision,
                                                 int ranks, int exchanging = 0);
 
-// Returns the element type of the allreduce of a partition that is not compressed.
+// Returns the element type of the allreduce of tensors or of a partition that are not compressed.
+DType wire_dtype(const scheduler::WireFormat& format, DType dtype);
 DType wire_dtype(const scheduler::Partition& partition);
 
 }  // namespace sirtaki::engine

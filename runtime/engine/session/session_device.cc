@@ -71,7 +71,10 @@ Status Session::stage_device(int index, const Result<net::nccl::Library>& nccl) 
       DeviceTransportDeps{loop_, data_->collectives(), data_->link(), *stage_, *log_, stats_, broken}, plane, nccl);
   ops_->use(*stage_, *plane_);
   streams_->use(*stage_, *plane_,
-                PathSelector(*stage_, *plane_, data_->collectives(), config_->device.codecs == "auto"));
+                PathSelector(*stage_, *plane_, data_->collectives(),
+                             {.compresses = config_->device.codecs == "auto",
+                              .fusion_bytes = config_->schedule.fusion_bytes,
+                              .credit_bytes = config_->schedule.credit_bytes}));
   return {};
 }
 

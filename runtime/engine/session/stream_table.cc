@@ -118,36 +118,38 @@ void StreamTable::select_path(StreamId stream, bool all_on_device, Done opened) 
   SRT_CHECK(selector_.has_value());
   GradientStream& fresh = *engine_.stream(stream);
   const DeviceSupport support = all_on_device ? support_of(fresh) : DeviceSupport();
+  fresh.block_start();
   if (!selector_->needs_decision(support, fresh.plan())) {
-    Result<SelectedPath> path = selector_->select(support, fresh.plan(), nullptr);
-    if (path && path->dense) {
-      fresh.set_path(std::move(path->dense), std::move(path->compressor));
-      finish_open(stream, {}, true);
-    } else {
-      finish_open(stream, path.status(), false);
-    }
-    opened(path.status());
+    take_path(stream, support, nullptr, std::move(opened));
     return;
   }
-  fresh.block_start();
   transport_->when_decided(
       [this, stream, support, opened = std::move(opened)](const DeviceTransport::Answer& answer) mutable {
-        Result<SelectedPath> path = SelectedPath();
-        bool on_device = false;
-        // The stream may have been closed while the ranks decided.
-        if (GradientStream* const s = engine_.stream(stream)) {
-          if (answer) {
-            path = selector_->select(support, s->plan(), *answer);
-          }
-          on_device = path && path->dense;
-          if (path) {
-            s->set_path(std::move(path->dense), std::move(path->compressor));
-          }
+        if (answer) {
+          take_path(stream, support, *answer, std::move(opened));
+          return;
         }
-        Status status = answer ? path.status() : answer.status();
-        finish_open(stream, status, on_device);
-        opened(std::move(status));
+        finish_open(stream, answer.status(), false);
+        opened(answer.status());
       });
+}
+
+// The stream may be closed while the ranks decide and agree.
+void StreamTable::take_path(StreamId stream, const DeviceSupport& support, net::DeviceCollectives* nccl, Done opened) {
+  auto set = [this, stream, opened = std::move(opened)](Result<SelectedPath> path) mutable {
+    const bool on_device = path && path->dense;
+    GradientStream* const s = engine_.stream(stream);
+    if (s != nullptr && path) {
+      s->set_path(std::move(path->dense), std::move(path->compressor));
+    }
+    finish_open(stream, path.status(), on_device);
+    opened(path.status());
+  };
+  if (const GradientStream* const s = engine_.stream(stream)) {
+    selector_->select({stream, s->spec().name, support, s->plan()}, nccl, std::move(set));
+  } else {
+    set(SelectedPath());
+  }
 }
 
 void StreamTable::finish_open(StreamId stream, const Status& status, bool on_device) {

@@ -71,6 +71,7 @@ class StreamTable {
   Opening begin_open(StreamSpec spec, std::shared_ptr<Entry> entry, bool all_on_device);
   // On the loop, for a stream with tensors of a GPU: calls `opened` once the path of its gradients is set.
   void select_path(StreamId stream, bool all_on_device, Done opened);
+  void take_path(StreamId stream, const DeviceSupport& support, net::DeviceCollectives* nccl, Done opened);
   // On the loop: routes the calls of the stream by way of the GPU, or closes it after an error.
   void finish_open(StreamId stream, const Status& status, bool on_device);
   // On the loop: returns null if all tensors of the stream are in host memory.

@@ -1,4 +1,4 @@
-// The decision for or against NCCL, which is fake and the reuse of device memory.
+// The decision for or against NCCL, which is fake, the reuse of device memory, and its shortage.
 #include "runtime/engine/device/device_transport.h"
 
 #include <gtest/gtest.h>
@@ -12,11 +12,13 @@
 #include <vector>
 
 #include "runtime/base/check.h"
+#include "runtime/engine/device/path_selector.h"
 #include "runtime/net/device/nccl/communicator.h"
 #include "tests/conformance/collectives_worlds.h"
 #include "tests/conformance/fake_nccl.h"
 #include "tests/unit/device/fake_device.h"
 #include "tests/unit/net/device/nccl/ids.h"
+#include "tests/unit/scheduler/plan/plans.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -63,6 +65,7 @@ class DeviceTransportTest : public ::testing::Test {
     std::unique_ptr<DeviceTransport> transport;
     std::vector<Status> broken;
     std::optional<Status> answer;
+    std::unique_ptr<PathSelector> selector;
 
     bool logged(const std::string& text) const {
       return std::ranges::any_of(lines, [&](const std::string& line) { return line.find(text) != std::string::npos; });
@@ -222,7 +225,46 @@ TEST_F(DeviceTransportTest, AShortageIsNoLossOfTheGpu) {
   run_until_idle();
   at(0).device->limit_memory(1000, 950);
   EXPECT_EQ(at(0).transport->take(51).status().code(), Code::kExhausted);
+  EXPECT_EQ(at(0).transport->refused_bytes(), 51U);
   EXPECT_TRUE(at(0).transport->take(50));
+}
+
+TEST_F(DeviceTransportTest, IfARankLacksMemoryAllUseThatOfTheHost) {
+  run_until_idle();
+  const auto plan = scheduler::make_plan({{"one", 100, DType::kF32}, {"two", 900, DType::kF32}});
+  const auto select = [&](const std::string& name) {
+    std::array<std::optional<Result<SelectedPath>>, kRanks> paths;
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      Member& member = at(rank);
+      member.transport->when_decided([&](const DeviceTransport::Answer& answer) {
+        PathOptions options;
+        options.fusion_bytes = 1 << 20;
+        member.selector = std::make_unique<PathSelector>(*member.stage, *member.transport, *member.net, options);
+        member.selector->select(
+            {StreamId(7), name, {.dense = true}, *plan}, *answer,
+            [&paths, rank](Result<SelectedPath> path) { paths[static_cast<std::size_t>(rank)] = std::move(path); });
+      });
+    }
+    static_cast<void>(world_->wait([] { return false; }));
+    return paths;
+  };
+  at(1).device->limit_memory(80000, 76000);
+  const int before = at(0).device->device_memory_calls();
+  for (const auto& path : select("training")) {
+    ASSERT_TRUE(path && *path) << "no rank fails";
+    EXPECT_FALSE((*path)->dense);
+  }
+  EXPECT_EQ(at(0).device->device_memory_calls(), before + 2) << "its memory is released";
+  const std::string line =
+      "stream 'training': gradients travel through host memory, because rank 1 cannot allocate 4352 "
+      "bytes of GPU memory for residuals and buffers";
+  EXPECT_TRUE(at(0).logged(line)) << ::testing::PrintToString(at(0).lines);
+  EXPECT_FALSE(at(1).logged(line)) << "logged once, by rank 0";
+  at(1).device->limit_memory(80000, 70000);
+  for (const auto& path : select("another")) {
+    ASSERT_TRUE(path && *path);
+    EXPECT_TRUE((*path)->dense);
+  }
 }
 
 TEST_F(DeviceTransportTest, CopiesAreMarkedWithoutAVisit) {
