@@ -93,6 +93,17 @@ def test_gradients_say_their_stream_and_results_are_waited_for_on_another(gpu: G
     assert stream.used() is inner.used()
 
 
+def test_torch_gives_unused_memory_back_before_a_stream_opens() -> None:
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    calls = mock.Mock()
+    with mock.patch.object(torch.cuda, "empty_cache", calls.empty_cache):
+        assert _cuda.open_stream(calls.open, [cpu, cpu]) is calls.open.return_value
+        assert calls.mock_calls == [mock.call.open()]
+        calls.reset_mock()
+        assert isinstance(_cuda.open_stream(calls.open, [cpu, gpu]), _cuda.CudaStream)
+        assert calls.mock_calls == [mock.call.empty_cache(), mock.call.open()]
+
+
 class PlayedAdapter(_adapter.TorchAdapter):
     """An adapter that treats tensors of the CPU as tensors of a GPU."""
 

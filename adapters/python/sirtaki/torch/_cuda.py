@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,6 +12,16 @@ import torch
 def device_id(device: torch.device) -> tuple[int, int]:
     """Returns the sirtaki_device_type and the index of a device."""
     return (1, device.index) if device.type == "cuda" else (0, 0)
+
+
+def open_stream(opening: Callable[[], Any], devices: Sequence[torch.device]) -> Any:
+    """Returns the stream that `opening` opens for tensors on these devices; a CudaStream if one of them is a GPU."""
+    gpu = next((device for device in devices if device.type == "cuda"), None)
+    if gpu is None:
+        return opening()
+    # The runtime now allocates its memory on the GPU, most of which the allocator of torch may keep unused.
+    torch.cuda.empty_cache()
+    return CudaStream(opening(), gpu)
 
 
 class CudaQueue:

@@ -11,7 +11,7 @@ from torch import Tensor
 from sirtaki import _core, basics, errors
 from sirtaki.ops import ReduceOp
 from sirtaki.torch._adapter import check_kind, describe_memory, is_lazy, wire_type_of
-from sirtaki.torch._cuda import CudaStream
+from sirtaki.torch._cuda import open_stream
 from sirtaki.torch._optimizer.options import ReducerOptions
 
 _DENSE, _SPARSE = 1, 2  # 0: no gradient yet
@@ -116,10 +116,11 @@ class StreamOpening:
         how = (int(options.op), options.prescale, options.postscale, options.codec, first_step)
         ranks = options.process_set.wire()
         planned_order = [slots[i] for i in order]
-        stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, planned_order, how, ranks)
-        on_gpu = [devices[i] for i in dense if devices[i].type == "cuda"]
-        if on_gpu:
-            stream = CudaStream(stream, on_gpu[0])
+        names_of_dense = [names[i] for i in dense]
+        stream = open_stream(
+            lambda: _core.Stream(options.stream_name, names_of_dense, tensors, planned_order, how, ranks),
+            [devices[i] for i in dense],
+        )
         return Layout(slots, sparse, densified, strides, dtypes, shapes, devices, sizes, stream, flag_sum > 0, unequal)
 
 
