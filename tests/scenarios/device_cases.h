@@ -54,6 +54,7 @@ inline std::vector<std::uint64_t> encoded_bytes(world::ThreadOptions chosen, con
   std::mutex mutex;
   std::vector<std::uint64_t> bytes;
   chosen.expect_no_leaks = true;
+  chosen.expect_steady_memory = true;
   chosen.stats = [&](Rank /*rank*/, const std::string& json) {
     constexpr std::string_view kKey = "\"device.encoded_bytes\":";
     const std::size_t at = json.find(kKey);

@@ -36,6 +36,7 @@ void expect_bits_of_the_cpu(int ranks, const char* codec) {
     std::mutex mutex;
     world::ThreadOptions chosen = on_hosts(ranks, 5);
     chosen.on_device = on_device;
+    chosen.expect_steady_memory = true;
     chosen.stats = [&](Rank rank, const std::string& json) {
       for (const char* zero : {"\"device.encoded_bytes\":0", "\"device.nccl_bytes\":0"}) {
         EXPECT_EQ(json.find(zero) == std::string::npos && on_device, on_device) << codec << " on rank " << rank;
@@ -83,6 +84,12 @@ TEST(DeviceHosts, WithoutNcclTheCpuEncodes) {
   world::ThreadOptions without = on_hosts(kRanks, 1, "log.level = \"error\"\n");
   without.rank_without_nccl = 1;
   EXPECT_EQ(encoded_bytes(without, kTopk), none);
+}
+
+TEST(DeviceHosts, WithoutMemoryOnOneGpuTheCpuEncodes) {
+  world::ThreadOptions without = on_hosts(kRanks, 1, "log.level = \"error\"\n");
+  without.short_rank = 1;
+  EXPECT_EQ(encoded_bytes(without, kTopk), std::vector<std::uint64_t>(std::size_t{kRanks}, 0));
 }
 
 TEST(DeviceHosts, ALostGpuEndsTheJobOnAllRanks) {

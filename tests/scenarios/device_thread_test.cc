@@ -126,6 +126,13 @@ TEST_P(DeviceThreads, APolicyThatStaysDenseIsOverNccl) {
   }
 }
 
+TEST_P(DeviceThreads, WithoutMemoryOnOneGpuAllRanksUseTheHost) {
+  world::ThreadOptions chosen = options(1, "log.level = \"error\"\n");
+  chosen.short_rank = ranks() - 1;
+  EXPECT_EQ(encoded_bytes(chosen, kTopk), std::vector(static_cast<std::size_t>(ranks()), std::uint64_t{0}));
+  EXPECT_EQ(world::run_threads(chosen, stream_steps(3, 8)), "");
+}
+
 TEST_P(DeviceThreads, StatisticsCountBytesEncodedOnTheGpu) {
   const auto every = [](std::uint64_t bytes) { return std::vector(static_cast<std::size_t>(ranks()), bytes); };
   EXPECT_EQ(encoded_bytes(options(1), kTopk), every(1200));

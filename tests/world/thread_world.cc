@@ -24,6 +24,7 @@ struct Gpu {
   device::testing::FakeDevice* device = nullptr;  // null: tensors are in host memory
   device::Stream stream;
   std::shared_ptr<const device::testing::FakeDevice::Seen> seen;
+  std::shared_ptr<int> calls_at_opening = {};  // of the memory of the device, until the last stream had opened
 
   Device where() const { return {device == nullptr ? DeviceType::kCpu : DeviceType::kCuda, 0}; }
   // Waits until the memory of the GPU can be read.
@@ -84,7 +85,13 @@ class ThreadRank final : public RankApi {
     for (engine::StreamTensor& tensor : spec.tensors) {
       tensor.device = gpu_.where();
     }
-    return Await<Result<StreamId>>([this, spec] { return session_.open_stream(spec, kOpenTimeout); });
+    return Await<Result<StreamId>>([this, spec] {
+      Result<StreamId> stream = session_.open_stream(spec, kOpenTimeout);
+      if (gpu_.device != nullptr) {
+        *gpu_.calls_at_opening = gpu_.device->device_memory_calls();
+      }
+      return stream;
+    });
   }
   void ready(StreamId stream, int index, TensorView tensor, bool absent) override {
     tensor.device = gpu_.where();
@@ -172,7 +179,8 @@ using Body = std::function<void(std::unique_ptr<engine::Session>&, const Gpu&)>;
 Gpu make_fake_gpu(engine::JobSpec& spec, const net::testing::FakeNccl* nccl) {
   using Owner = std::unique_ptr<device::DeviceApi>;
   auto device = std::make_unique<device::testing::FakeDevice>();
-  const Gpu gpu{device.get(), *device->make_stream(device::Priority::kNormal), device->watch()};
+  const Gpu gpu{device.get(), *device->make_stream(device::Priority::kNormal), device->watch(),
+                std::make_shared<int>(0)};
   device->be_slow();
   const auto owner = std::make_shared<Owner>(std::move(device));
   spec.open_device = [owner](int /*index*/) -> Result<Owner> {
@@ -189,6 +197,15 @@ Gpu make_fake_gpu(engine::JobSpec& spec, const net::testing::FakeNccl* nccl) {
     return net::nccl::Library{nccl->api(), 22809, "a test"};
   };
   return gpu;
+}
+
+std::string unsteady_memory(const ThreadOptions& options, Rank rank, const Gpu& gpu) {
+  if (!options.expect_steady_memory || gpu.device == nullptr) {
+    return {};
+  }
+  const int calls = gpu.device->device_memory_calls() - *gpu.calls_at_opening;
+  return calls == 0 ? ""
+                    : "rank " + std::to_string(rank) + ": calls for memory after the opening: " + std::to_string(calls);
 }
 
 // Returns a description of misuse of the device; empty: none.
@@ -212,6 +229,9 @@ std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, st
   if (rank == options.broken_rank) {
     gpu.device->break_down(unavailable("an illegal address"));
   }
+  if (rank == options.short_rank) {
+    gpu.device->limit_memory(1000, 950);
+  }
   auto session = engine::Session::open(job.configs[static_cast<std::size_t>(rank)], spec, {});
   joined.count_down();
   if (options.broken_rank >= 0) {
@@ -230,9 +250,10 @@ std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, st
   if (options.stats) {
     options.stats(rank, (*session)->stats_json());
   }
+  const std::string unsteady = unsteady_memory(options, rank, gpu);
   (*session)->close();
   session->reset();
-  return misuse_of_device(options, rank, gpu);
+  return unsteady.empty() ? misuse_of_device(options, rank, gpu) : unsteady;
 }
 
 std::string run_ranks(const ThreadOptions& options, const Body& body) {

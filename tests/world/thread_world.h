@@ -21,11 +21,13 @@ struct ThreadOptions {
   bool on_device = false;              // tensors are on a fake GPU, a slow one, one per rank
   Rank cpu_rank = -1;                  // rank whose tensors are on the host nevertheless
   Rank broken_rank = -1;               // rank whose GPU fails at the first work
+  Rank short_rank = -1;                // rank whose GPU has no memory left
   bool nccl = false;                   // ranks have a fake NCCL
   Rank rank_without_nccl = -1;         // rank that has no NCCL nevertheless
   Rank nccl_error_rank = -1;           // rank to which NCCL reports an error
   std::uint64_t nccl_error_after = 3;  // calls until then
   bool expect_no_leaks = false;        // the GPU must have all of its objects back in the end
+  bool expect_steady_memory = false;   // no memory of the GPU may be allocated or released after a stream has opened
   // Receives the statistics of the session of each rank before it closes; on the threads of the ranks.
   std::function<void(Rank rank, const std::string& json)> stats = {};
 };
