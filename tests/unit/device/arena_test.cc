@@ -49,7 +49,7 @@ TEST(Arena, JoinsHoles) {
 
 TEST(Arena, NeverHandsOutAPlaceTwice) {
   FakeDevice device;
-  auto arena = Arena::create(device, Place::kDevice, 100 * 256);
+  auto arena = Arena::create(device, Place::kPinned, 100 * 256);
   ASSERT_TRUE(arena);
   std::mt19937_64 random(5);
   std::vector<std::pair<Block, std::byte>> held;

@@ -107,7 +107,9 @@ FakeDevice::~FakeDevice() {
     seen_->left = alive_;
   }
   for (const auto& [data, memory] : memory_) {
-    std::free(data);
+    if (memory.place == Place::kPinned) {
+      std::free(data);
+    }
   }
 }
 
@@ -184,6 +186,7 @@ bool FakeDevice::step_locked(Queue& queue) {
   const Work work = std::move(queue.work.front());
   queue.work.pop_front();
   queue.front_ends.reset();
+  const GuardedMemory::Open open(queue.device->guarded_);
   work.run();
   return true;
 }
@@ -331,7 +334,9 @@ Result<std::byte*> FakeDevice::allocate(Place place, std::size_t bytes) {
     *free_ -= bytes;
   }
   ++alive_;
-  auto* const data = static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+  auto* const data = place == Place::kDevice
+                         ? guarded_.take(bytes)
+                         : static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
   memory_[data] = {place, bytes};
   return data;
 }
@@ -355,10 +360,14 @@ void FakeDevice::release(Place place, std::byte* data) {
   --alive_;
   const Memory memory = memory_.extract(data).mapped();
   expect(memory.place == place, "memory is released as another kind");
-  if (place == Place::kDevice && free_) {
+  if (place == Place::kPinned) {
+    std::free(data);
+    return;
+  }
+  guarded_.give_back(data, memory.bytes);
+  if (free_) {
     *free_ += memory.bytes;
   }
-  std::free(data);
 }
 
 Status FakeDevice::record(Event event, Stream stream) {

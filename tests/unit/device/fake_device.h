@@ -1,7 +1,8 @@
 // FakeDevice: a DeviceApi on host memory whose work completes when a test says so.
 //
 // Streams are queues of copies, kernels and events that run in order: at once, one by one while the device is held, or
-// at their time on the clock of a test. Thread-safe; work runs under one lock.
+// at their time on the clock of a test. Only this work can access memory that allocate() has returned as memory of the
+// device (guarded_memory.h); memory of tests may stand for it. Thread-safe; work runs under one lock.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,7 @@
 
 #include "runtime/base/types.h"
 #include "runtime/device/device_api.h"
+#include "tests/unit/device/guarded_memory.h"
 
 namespace sirtaki::device::testing {
 
@@ -124,6 +126,7 @@ class FakeDevice final : public DeviceApi {
     std::size_t bytes;
   };
   std::map<std::byte*, Memory> memory_;
+  GuardedMemory guarded_;            // the memory of the device
   std::optional<std::size_t> free_;  // bytes of device memory; empty: no limit
   int memory_calls_ = 0;
   int device_memory_calls_ = 0;

@@ -2,11 +2,24 @@
 #include "tests/unit/device/fake_device.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
+#include <cmath>
 #include <vector>
 
 namespace sirtaki::device {
 namespace {
+
+// Returns whether the kernel of the system can read this byte now.
+bool readable(const std::byte* data) {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(pipe(ends.data()), 0);
+  const bool read = write(ends[1], data, 1) == 1;
+  close(ends[0]);
+  close(ends[1]);
+  return read;
+}
 
 using std::chrono::milliseconds;
 using testing::FakeDevice;
@@ -120,6 +133,39 @@ TEST(FakeDevice, AFrameworkHoldsMostOfTheMemory) {
   EXPECT_TRUE(device.allocate(Place::kPinned, 100)) << "memory of the host";
   device.release(Place::kDevice, *memory);
   EXPECT_TRUE(device.allocate(Place::kDevice, 50));
+}
+
+TEST(FakeDevice, OnlyItsWorkReachesItsMemory) {
+  FakeDevice device;
+  const Stream stream = *device.make_stream(Priority::kNormal);
+  std::byte* const there = *device.allocate(Place::kDevice, 10);
+  std::byte* const pinned = *device.allocate(Place::kPinned, 10);
+  EXPECT_TRUE(readable(pinned));
+  EXPECT_FALSE(readable(there));
+  bool in_work = false;
+  FakeDevice::queue(stream.native, [&] { in_work = readable(there); });
+  EXPECT_TRUE(in_work);
+  EXPECT_FALSE(readable(there));
+  device.release(Place::kDevice, there);
+  device.release(Place::kPinned, pinned);
+}
+
+TEST(FakeDevice, MemoryThatIsNotWrittenOrGivenBackHoldsNaN) {
+  FakeDevice device;
+  const Stream stream = *device.make_stream(Priority::kNormal);
+  std::byte* const there = *device.allocate(Place::kDevice, sizeof(float));
+  float here = 1;
+  auto* const to = reinterpret_cast<std::byte*>(&here);
+  ASSERT_TRUE(device.copy(stream, to, there, sizeof here).ok());
+  EXPECT_TRUE(std::isnan(here)) << "read before it is written";
+  here = 2;
+  ASSERT_TRUE(device.copy(stream, there, to, sizeof here).ok());
+  here = 0;
+  device.hold();
+  ASSERT_TRUE(device.copy(stream, to, there, sizeof here).ok());
+  device.release(Place::kDevice, there);
+  device.run();
+  EXPECT_TRUE(std::isnan(here)) << "released before it is read";
 }
 
 }  // namespace
