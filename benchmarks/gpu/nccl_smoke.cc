@@ -148,7 +148,6 @@ class Cases {
 
   void add(const std::string& name, std::int64_t n, CollectiveArgs args, Numbers given, Numbers expected) {
     args.tag = OpTag(cases_.size() + 1);
-    args.priority = static_cast<std::int32_t>(cases_.size() % 2);  // urgent and normal communicator in turn
     cases_.push_back({name + " of " + std::to_string(n), std::move(args), std::move(given), std::move(expected)});
   }
   void reduced(const std::string& name, std::int64_t n, ReduceOp op) {

@@ -28,7 +28,7 @@ LoggerOptions silent() {
   return options;
 }
 
-// A world of one loop and one device, without other connections.
+// A world of one loop, without other connections.
 template <class Member>
 class DeviceWorld : public World {
  public:
@@ -39,15 +39,27 @@ class DeviceWorld : public World {
   bool wait(const std::function<bool()>& done) override { return loop_.run(done); }
 
  protected:
+  // Each is slow, so that the ranks arrive one after the other.
+  device::testing::FakeDevice& make_device() {
+    devices_.push_back(std::make_unique<device::testing::FakeDevice>());
+    devices_.back()->be_slow();
+    return *devices_.back();
+  }
+  void seal() {
+    for (const auto& device : devices_) {
+      device->seal();
+    }
+  }
+
   ManualLoop loop_;
-  device::testing::FakeDevice device_;
+  std::vector<std::unique_ptr<device::testing::FakeDevice>> devices_;
   std::vector<std::unique_ptr<Member>> ranks_;
 };
 
 class LoopbackWorld final : public DeviceWorld<LoopbackCollectives> {
  public:
-  explicit LoopbackWorld(int size) : group_(must(LoopbackGroup::create(device_, size))) {
-    device_.seal();
+  explicit LoopbackWorld(int size) : group_(must(LoopbackGroup::create(make_device(), size))) {
+    seal();
     for (Rank rank = 0; rank < size; ++rank) {
       ranks_.push_back(group_->member(rank, loop_));
     }
@@ -61,6 +73,7 @@ nccl::NcclOptions nccl_options(int size) {
   nccl::NcclOptions options;
   options.size = size;
   options.credit_bytes = 20000;
+  options.timeout = std::chrono::seconds(60);
   return options;
 }
 
@@ -70,10 +83,10 @@ class NcclWorld final : public DeviceWorld<nccl::NcclCollectives> {
     nccl::NcclOptions options = nccl_options(size);
     int connected = 0;
     for (options.rank = 0; options.rank < size; ++options.rank) {
-      ranks_.push_back(must(nccl::NcclCollectives::create({loop_, nccl_.api(), device_, ids_, log_}, options)));
+      ranks_.push_back(must(nccl::NcclCollectives::create({loop_, nccl_.api(), make_device(), ids_, log_}, options)));
       ranks_.back()->connect(1, [&](Status status) { connected += status.ok() ? 1 : 0; });
     }
-    device_.seal();
+    seal();
     if (!loop_.run([&] { return connected == size; })) {
       throw std::runtime_error("the ranks did not connect");
     }
@@ -94,10 +107,10 @@ class OrderedWorld final : public DeviceWorld<OrderedDevice> {
     std::vector<std::unique_ptr<nccl::NcclCollectives>> inner;
     int connected = 0;
     for (options.rank = 0; options.rank < size; ++options.rank) {
-      inner.push_back(must(nccl::NcclCollectives::create({loop_, nccl_.api(), device_, ids_, log_}, options)));
+      inner.push_back(must(nccl::NcclCollectives::create({loop_, nccl_.api(), make_device(), ids_, log_}, options)));
       inner.back()->connect(1, [&](Status status) { connected += status.ok() ? 1 : 0; });
     }
-    device_.seal();
+    seal();
     if (!loop_.run([&] { return connected == size; })) {
       throw std::runtime_error("the ranks did not connect");
     }

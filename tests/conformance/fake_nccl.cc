@@ -1,8 +1,12 @@
 #include "tests/conformance/fake_nccl.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -25,6 +29,7 @@ FakeNccl* the_fake = nullptr;
 // Guards the shared state of communicators. Never held while work is given to a device, because the work locks it.
 std::mutex the_mutex;
 using Lock = std::lock_guard<std::mutex>;
+std::condition_variable kernel_ended;
 
 DType dtype_of(Element element) {
   switch (element) {
@@ -68,6 +73,21 @@ ReduceOp op_of(Reduction op) {
   throw std::logic_error("unknown reduction");
 }
 
+// Multiplies by the inverse of the number of ranks before it adds, as NCCL does.
+template <class Number>
+void add_parts(std::span<const std::byte* const> sources, void* out, std::size_t count) {
+  const auto factor = static_cast<Number>(1.0 / static_cast<double>(sources.size()));
+  for (std::size_t i = 0; i < count; ++i) {
+    Number sum = 0;
+    for (const std::byte* const source : sources) {
+      Number value = 0;
+      std::memcpy(&value, source + i * sizeof value, sizeof value);
+      sum += value * factor;
+    }
+    std::memcpy(static_cast<std::byte*>(out) + i * sizeof sum, &sum, sizeof sum);
+  }
+}
+
 // Adds elements [first, first + count) of all inputs into `out`.
 template <class Inputs>
 void add_up(const Inputs& inputs, std::size_t first, std::size_t count, Element element, Reduction op, void* out) {
@@ -76,12 +96,21 @@ void add_up(const Inputs& inputs, std::size_t first, std::size_t count, Element 
     sources.push_back(memory.data() + size_of(first, element));
   }
   const auto n = static_cast<std::int64_t>(count);
-  if (op == Reduction::kAverage) {
+  if (op != Reduction::kAverage) {
+    kernels::ref::reduce(op_of(op), dtype_of(element), sources, static_cast<std::byte*>(out), n);
+  } else if (element == Element::kF32) {
+    add_parts<float>(sources, out, count);
+  } else if (element == Element::kF64) {
+    add_parts<double>(sources, out, count);
+  } else {
     kernels::ref::average(dtype_of(element), sources, static_cast<std::byte*>(out), n,
                           static_cast<double>(sources.size()));
-  } else {
-    kernels::ref::reduce(op_of(op), dtype_of(element), sources, static_cast<std::byte*>(out), n);
   }
+}
+
+std::string text_of(const char* name, std::size_t count, Element element, int more) {
+  return std::string(name) + " " + std::to_string(count) + " " + std::to_string(static_cast<int>(element)) + " " +
+         std::to_string(more) + "; ";
 }
 
 }  // namespace
@@ -123,11 +152,120 @@ FakeNccl::Comm& FakeNccl::comm(CommHandle handle) {
   return *reinterpret_cast<Comm*>(handle);
 }
 
-Outcome FakeNccl::leave(CommHandle handle, bool abort) {
-  const std::unique_ptr<Comm> gone(&comm(handle));
+void FakeNccl::launch_at_poll(int poll) {
   const Lock lock(the_mutex);
-  *gone->aborted = abort;
+  launch_poll_ = poll;
+}
+
+int FakeNccl::groups() const {
+  const Lock lock(the_mutex);
+  return groups_;
+}
+
+int FakeNccl::aborts() const {
+  const Lock lock(the_mutex);
+  return aborts_;
+}
+
+int FakeNccl::waiting_aborts() const {
+  const Lock lock(the_mutex);
+  return waiting_aborts_;
+}
+
+void FakeNccl::give_up() {
+  const Lock lock(the_mutex);
+  gave_up_ = true;
+}
+
+Outcome FakeNccl::abort(CommHandle handle) {
+  const std::unique_ptr<Comm> gone(&comm(handle));
+  const std::shared_ptr<Fate> fate = gone->fate;
+  std::unique_lock lock(the_mutex);
+  ++aborts_;
+  fate->aborted = true;
+  if (gone->place != nullptr) {
+    std::atomic_ref(*gone->place).store(handle, std::memory_order_release);
+  }
+  ++waiting_aborts_;
+  while (fate->on_stream > 0 && !gave_up_) {
+    lock.unlock();
+    FakeDevice::of(fate->stream).pass_time();
+    lock.lock();
+    kernel_ended.wait_for(lock, std::chrono::milliseconds(1), [&] { return fate->on_stream == 0; });
+  }
+  --waiting_aborts_;
   return Outcome::kSuccess;
+}
+
+Outcome FakeNccl::poll(Comm& comm, Outcome* error) {
+  std::unique_lock lock(the_mutex);
+  const World& world = *comm.world;
+  if (world.unequal || (comm.rank == broken_rank_ && comm.calls >= broken_after_)) {
+    *error = Outcome::kSystemError;
+    return Outcome::kSuccess;
+  }
+  if (world.joined < world.size || (!comm.launching.empty() && --comm.polls_left > 0)) {
+    *error = Outcome::kInProgress;
+    return Outcome::kSuccess;
+  }
+  if (CommHandle* const place = std::exchange(comm.place, nullptr)) {
+    std::atomic_ref(*place).store(reinterpret_cast<CommHandle>(&comm), std::memory_order_release);
+  }
+  *error = on_one_gpu_ ? Outcome::kInvalidUsage : Outcome::kSuccess;
+  std::vector<Step> steps = std::exchange(comm.launching, {});
+  lock.unlock();
+  if (!steps.empty()) {
+    launch(comm, std::move(steps));
+  }
+  return Outcome::kSuccess;
+}
+
+// Calls of a group run side by side: none waits for the end of another.
+void FakeNccl::launch(Comm& comm, std::vector<Step> steps) {
+  const std::shared_ptr<Fate> fate = comm.fate;
+  void* const stream = steps.front().stream;
+  FakeDevice* const device = &FakeDevice::of(stream);
+  const auto kernel = std::make_shared<const std::vector<Step>>(std::move(steps));
+  {
+    const Lock lock(the_mutex);
+    ++fate->on_stream;
+    fate->stream = stream;
+  }
+  const auto enter = [fate, device, kernel, residents = residents_] {
+    const Lock lock(the_mutex);
+    if (fate->aborted) {
+      return;
+    }
+    (*residents)[device] = kernel.get();
+    for (const Step& step : *kernel) {
+      if (step.hand_in) {
+        step.hand_in();
+      }
+    }
+  };
+  const auto may_enter = [fate, device, residents = residents_] {
+    const Lock lock(the_mutex);
+    return fate->aborted || (*residents)[device] == nullptr;
+  };
+  const auto end = [fate, device, kernel, residents = residents_] {
+    const Lock lock(the_mutex);
+    for (const Step& step : *kernel) {
+      if (step.take && !fate->aborted) {
+        step.take();
+      }
+    }
+    if ((*residents)[device] == kernel.get()) {
+      (*residents)[device] = nullptr;
+    }
+    --fate->on_stream;
+    kernel_ended.notify_all();
+  };
+  const auto may_end = [fate, kernel] {
+    const Lock lock(the_mutex);
+    return fate->aborted || std::ranges::all_of(*kernel, [](const Step& step) { return !step.can || step.can(); });
+  };
+  FakeDevice::queue(stream, enter, may_enter);
+  FakeDevice::queue(stream, end, may_end);
 }
 
 void FakeNccl::fill_life() {
@@ -150,23 +288,17 @@ void FakeNccl::fill_life() {
     auto made = std::make_unique<Comm>();
     made->world = world;
     made->rank = rank;
+    made->place = handle;
     *handle = reinterpret_cast<CommHandle>(made.release());
     return Outcome::kInProgress;
   };
-  api_.comm_get_async_error = [](CommHandle handle, Outcome* error) {
-    const Lock lock(the_mutex);
-    const World& world = *comm(handle).world;
-    if (comm(handle).rank == current().broken_rank_ && comm(handle).calls >= current().broken_after_) {
-      *error = Outcome::kSystemError;
-      return Outcome::kSuccess;
-    }
-    const Outcome joined = current().on_one_gpu_ ? Outcome::kInvalidUsage : Outcome::kSuccess;
-    *error = world.joined == world.size ? joined : Outcome::kInProgress;
+  api_.comm_get_async_error = [](CommHandle handle, Outcome* error) { return current().poll(comm(handle), error); };
+  api_.comm_finalize = [](CommHandle) { return Outcome::kSuccess; };
+  api_.comm_destroy = [](CommHandle handle) {
+    delete &comm(handle);
     return Outcome::kSuccess;
   };
-  api_.comm_finalize = [](CommHandle) { return Outcome::kSuccess; };
-  api_.comm_destroy = [](CommHandle handle) { return leave(handle, false); };
-  api_.comm_abort = [](CommHandle handle) { return leave(handle, true); };
+  api_.comm_abort = [](CommHandle handle) { return current().abort(handle); };
   api_.get_error_string = [](Outcome outcome) {
     return outcome == Outcome::kInvalidUsage ? "invalid usage" : "an error";
   };
@@ -178,72 +310,73 @@ void FakeNccl::fill_life() {
   api_.group_end = [] { return current().end_group(); };
 }
 
-Outcome FakeNccl::collective(CommHandle handle, void* stream, const void* in, std::size_t bytes, Take take) {
+Outcome FakeNccl::collective(CommHandle handle, void* stream, const std::string& text, const void* in,
+                             std::size_t bytes, Take take) {
   Comm& self = comm(handle);
   const Lock lock(the_mutex);
   auto* const round = &self.world->rounds[self.calls++];
   const auto* const from = static_cast<const std::byte*>(in);
   Step step;
+  step.comm = &self;
   step.stream = stream;
+  step.text = text;
   step.hand_in = [round, world = self.world, rank = self.rank, from, bytes] {
-    const Lock handing_in(the_mutex);
     round->inputs[rank] = from == nullptr ? Memory() : Memory(from, from + bytes);
   };
-  step.can = [round, world = self.world, aborted = self.aborted] {
-    const Lock looking(the_mutex);
-    return *aborted || round->inputs.size() == static_cast<std::size_t>(world->size);
-  };
-  step.take = [round, world = self.world, take = std::move(take), aborted = self.aborted] {
-    const Lock taking(the_mutex);
-    if (!*aborted) {
-      take(round->inputs);
-    }
-  };
+  step.can = [round, world = self.world] { return round->inputs.size() == static_cast<std::size_t>(world->size); };
+  step.take = [round, world = self.world, take = std::move(take)] { take(round->inputs); };
   group().push_back(std::move(step));
   return Outcome::kInProgress;
 }
 
-// Calls of a group run side by side: none waits for the end of another.
 Outcome FakeNccl::end_group() {
-  const std::vector<Step> steps = std::exchange(group(), {});
-  for (const Step& step : steps) {
-    if (step.hand_in) {
-      FakeDevice::queue(step.stream, step.hand_in);
-    }
+  std::vector<Step> steps = std::exchange(group(), {});
+  if (steps.empty()) {
+    return Outcome::kSuccess;
   }
-  for (const Step& step : steps) {
-    if (step.take) {
-      FakeDevice::queue(step.stream, step.take, step.can);
-    }
+  const Lock lock(the_mutex);
+  ++groups_;
+  std::map<Comm*, std::string> texts;
+  for (Step& step : steps) {
+    texts[step.comm] += step.text;
+    step.comm->polls_left = launch_poll_;
+    step.comm->launching.push_back(std::move(step));
   }
-  return Outcome::kSuccess;
+  for (const auto& [comm, text] : texts) {
+    World& world = *comm->world;
+    const auto [place, first] = world.groups.emplace(comm->groups++, text);
+    world.unequal = world.unequal || (!first && place->second != text);
+  }
+  return Outcome::kInProgress;
 }
 
 void FakeNccl::fill_calls() {
   api_.all_reduce = [](const void* in, void* out, std::size_t count, Element element, Reduction op, CommHandle handle,
                        NativeStream stream) {
-    return collective(handle, stream, in, size_of(count, element),
-                      [=](const auto& inputs) { add_up(inputs, 0, count, element, op, out); });
+    return collective(handle, stream, text_of("all_reduce", count, element, static_cast<int>(op)), in,
+                      size_of(count, element), [=](const auto& inputs) { add_up(inputs, 0, count, element, op, out); });
   };
   api_.reduce = [](const void* in, void* out, std::size_t count, Element element, Reduction op, int root,
                    CommHandle handle, NativeStream stream) {
     const bool here = comm(handle).rank == root;
-    return collective(handle, stream, in, size_of(count, element), [=](const auto& inputs) {
-      if (here) {
-        add_up(inputs, 0, count, element, op, out);
-      }
-    });
+    return collective(handle, stream, text_of("reduce", count, element, root), in, size_of(count, element),
+                      [=](const auto& inputs) {
+                        if (here) {
+                          add_up(inputs, 0, count, element, op, out);
+                        }
+                      });
   };
   api_.broadcast = [](const void* in, void* out, std::size_t count, Element element, int root, CommHandle handle,
                       NativeStream stream) {
     const bool here = comm(handle).rank == root;
-    return collective(handle, stream, here ? in : nullptr, size_of(count, element),
+    return collective(handle, stream, text_of("broadcast", count, element, root), here ? in : nullptr,
+                      size_of(count, element),
                       [=](const auto& inputs) { std::memcpy(out, inputs.at(root).data(), size_of(count, element)); });
   };
   api_.all_gather = [](const void* in, void* out, std::size_t count, Element element, CommHandle handle,
                        NativeStream stream) {
     const std::size_t bytes = size_of(count, element);
-    return collective(handle, stream, in, bytes, [=](const auto& inputs) {
+    return collective(handle, stream, text_of("all_gather", count, element, 0), in, bytes, [=](const auto& inputs) {
       for (const auto& [rank, memory] : inputs) {
         std::memcpy(static_cast<std::byte*>(out) + static_cast<std::size_t>(rank) * bytes, memory.data(), bytes);
       }
@@ -253,38 +386,33 @@ void FakeNccl::fill_calls() {
                            CommHandle handle, NativeStream stream) {
     const auto rank = static_cast<std::size_t>(comm(handle).rank);
     const auto ranks = static_cast<std::size_t>(comm(handle).world->size);
-    return collective(handle, stream, in, size_of(count * ranks, element),
+    return collective(handle, stream, text_of("reduce_scatter", count, element, static_cast<int>(op)), in,
+                      size_of(count * ranks, element),
                       [=](const auto& inputs) { add_up(inputs, count * rank, count, element, op, out); });
   };
   api_.send = [](const void* data, std::size_t count, Element element, int peer, CommHandle handle,
                  NativeStream stream) {
     const auto* const from = static_cast<const std::byte*>(data);
     Step step;
+    step.comm = &comm(handle);
     step.stream = stream;
     step.hand_in = [world = comm(handle).world, route = std::pair(comm(handle).rank, peer), from,
-                    bytes = size_of(count, element)] {
-      const Lock handing_in(the_mutex);
-      world->mail[route].emplace_back(from, from + bytes);
-    };
+                    bytes = size_of(count, element)] { world->mail[route].emplace_back(from, from + bytes); };
     group().push_back(std::move(step));
     return Outcome::kInProgress;
   };
   api_.recv = [](void* data, std::size_t count, Element element, int peer, CommHandle handle, NativeStream stream) {
     Step step;
+    step.comm = &comm(handle);
     step.stream = stream;
-    step.can = [world = comm(handle).world, route = std::pair(peer, comm(handle).rank),
-                aborted = comm(handle).aborted] {
-      const Lock looking(the_mutex);
-      return *aborted || !world->mail[route].empty();
+    step.can = [world = comm(handle).world, route = std::pair(peer, comm(handle).rank)] {
+      return !world->mail[route].empty();
     };
     step.take = [world = comm(handle).world, route = std::pair(peer, comm(handle).rank), data,
-                 bytes = size_of(count, element), aborted = comm(handle).aborted] {
-      const Lock taking(the_mutex);
-      if (!*aborted) {
-        const Memory mail = std::move(world->mail[route].front());
-        world->mail[route].pop_front();
-        std::memcpy(data, mail.data(), std::min(bytes, mail.size()));
-      }
+                 bytes = size_of(count, element)] {
+      const Memory mail = std::move(world->mail[route].front());
+      world->mail[route].pop_front();
+      std::memcpy(data, mail.data(), std::min(bytes, mail.size()));
     };
     group().push_back(std::move(step));
     return Outcome::kInProgress;

@@ -2,6 +2,7 @@
 #include <future>
 #include <utility>
 
+#include "runtime/base/config/config.h"
 #include "runtime/base/telemetry/log.h"
 #include "runtime/engine/device/device_transport.h"
 #include "runtime/engine/engine.h"
@@ -17,6 +18,15 @@ namespace {
 
 // Copies take milliseconds, and so does leaving NCCL if other ranks leave; a GPU that hangs must not block close().
 constexpr Duration kDeviceGrace = std::chrono::seconds(1);
+
+net::nccl::NcclOptions nccl_options(const Config::DeviceOptions& device) {
+  net::nccl::NcclOptions options;
+  options.timeout = device.nccl_timeout;
+  options.end_timeout = device.nccl_end_timeout;
+  options.communicator.connect_timeout = device.nccl_connect_timeout;
+  options.communicator.call_timeout = device.nccl_launch_timeout;
+  return options;
+}
 
 }  // namespace
 
@@ -60,8 +70,8 @@ Status Session::stage_device(int index, const Result<net::nccl::Library>& nccl) 
   plane.data = config_->device.data;
   plane.sums_on_hosts = config_->device.codecs == "auto";
   plane.poller.deadline = config_->control.stall_fail;
+  plane.nccl = nccl_options(config_->device);
   plane.nccl.credit_bytes = static_cast<std::size_t>(config_->schedule.credit_bytes);
-  plane.nccl.communicator.connect_timeout = config_->control.connect_timeout;
   const auto broken = [this](const Status& why) {
     on_device_lost({why.code(),
                     "NCCL has failed on rank " + std::to_string(job_.rank) + ": " + std::string(why.text()),

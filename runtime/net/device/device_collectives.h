@@ -24,6 +24,9 @@ struct DeviceWork {
   // Sums in place among the ranks of each host, although all ranks of the job start the operation. kUnsupported if the
   // ranks of a host do not form a group.
   bool on_host = false;
+  // The next operation belongs to the same group as this one, so that a backend may launch them together: it has the
+  // same on_host, and neither needs a result of the other. Equal on all ranks.
+  bool more = false;
 };
 
 class DeviceCollectives : public Collectives {

@@ -245,6 +245,25 @@ void FakeDevice::queue(void* stream, std::function<void()> work, std::function<b
   queue->device->add(*queue, {std::move(work), std::move(can), {}});
 }
 
+FakeDevice& FakeDevice::of(void* stream) {
+  return *static_cast<Queue*>(stream)->device;
+}
+
+void FakeDevice::step_all() {
+  for (const auto& queue : queues_) {
+    step_locked(*queue);
+  }
+}
+
+void FakeDevice::pass_time() {
+  const std::lock_guard lock(mutex_);
+  if (slow_) {
+    step_all();
+  } else if (!held_) {
+    progress();
+  }
+}
+
 std::shared_ptr<const FakeDevice::Seen> FakeDevice::watch() {
   const std::lock_guard lock(mutex_);
   seen_ = std::make_shared<Seen>();
@@ -398,9 +417,7 @@ Result<bool> FakeDevice::done(Event event) {
   if (now_) {
     progress();
   } else if (slow_) {
-    for (const auto& queue : queues_) {
-      step_locked(*queue);
-    }
+    step_all();
   }
   const auto* const mark = static_cast<Mark*>(event.native);
   return mark->reached >= mark->recorded;

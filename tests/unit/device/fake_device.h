@@ -88,6 +88,11 @@ class FakeDevice final : public DeviceApi {
 
   // Queues `work` of a fake kernel or library; it runs in its turn, and not before `can`, if set, returns true.
   static void queue(void* stream, std::function<void()> work, std::function<bool()> can = {});
+  // Returns the device of a stream.
+  static FakeDevice& of(void* stream);
+  // Lets the device work as if time had passed: not at all while it is held, by one piece of each stream while it is
+  // slow.
+  void pass_time();
 
  private:
   struct Work {
@@ -116,6 +121,7 @@ class FakeDevice final : public DeviceApi {
   void run_until_now();
   // Returns the queue whose work ends first; null if none ends until `now`.
   Queue* next_until(TimePoint now);
+  void step_all();
   static bool step_locked(Queue& queue);
 
   mutable std::mutex mutex_;

@@ -1,6 +1,7 @@
 #include "runtime/net/device/nccl/communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -30,8 +31,9 @@ Code code_of(Outcome outcome) {
 
 }  // namespace
 
-Communicator::Communicator(Loop& loop, const Api& api, IdExchange& ids, Logger& log, CommunicatorOptions options)
-    : loop_(loop), api_(api), ids_(ids), log_(log), options_(std::move(options)) {}
+Communicator::Communicator(Loop& loop, const Api& api, IdExchange& ids, Teardown& teardown, Logger& log,
+                           CommunicatorOptions options)
+    : loop_(loop), api_(api), ids_(ids), teardown_(teardown), log_(log), options_(std::move(options)) {}
 
 Communicator::~Communicator() {
   drop();
@@ -93,7 +95,9 @@ void Communicator::got_id(Result<UniqueId> id) {
   }
   state_ = State::kConnecting;
   step_text_ = "connecting";
-  const Outcome outcome = api_.comm_init_rank_config(&comm_, options_.size, *id, options_.rank, &config);
+  slot_ = std::make_shared<CommHandle>(nullptr);
+  const Outcome outcome = api_.comm_init_rank_config(slot_.get(), options_.size, *id, options_.rank, &config);
+  comm_ = std::atomic_ref(*slot_).load(std::memory_order_acquire);
   if (is_error(outcome)) {
     fail(error(outcome, step_text_));
     return;
@@ -141,7 +145,7 @@ void Communicator::refuse(Outcome outcome, bool alone) {
   fail(status);
 }
 
-Outcome Communicator::async_error() {
+Outcome Communicator::async_error() const {
   Outcome found = Outcome::kSuccess;
   const Outcome asked = api_.comm_get_async_error(comm_, &found);
   return asked == Outcome::kSuccess ? found : asked;
@@ -207,11 +211,7 @@ void Communicator::stop_timer() {
 
 void Communicator::finish_step() {
   if (state_ == State::kClosing) {
-    const CommHandle comm = std::exchange(comm_, nullptr);
-    if (const Outcome outcome = api_.comm_destroy(comm); outcome != Outcome::kSuccess) {
-      fail(error(outcome, step_text_));
-      return;
-    }
+    teardown_.start(api_.comm_destroy, std::exchange(comm_, nullptr), std::move(slot_));
     state_ = State::kClosed;
   } else {
     if (state_ == State::kConnecting && slow_at_ == TimePoint::max()) {
@@ -222,15 +222,13 @@ void Communicator::finish_step() {
   reply(std::move(done_), {});
 }
 
-Status Communicator::check() {
+Status Communicator::check() const {
   SRT_IN_LOOP(loop_);
-  if (state_ == State::kReady) {
-    const Outcome found = async_error();
-    if (is_error(found)) {
-      fail(error(found, "work on the device"));
-    }
+  if (state_ != State::kReady) {
+    return cause_;
   }
-  return cause_;
+  const Outcome found = async_error();
+  return is_error(found) ? error(found, "work on the device") : Status();
 }
 
 void Communicator::abort(Status cause) {
@@ -254,9 +252,8 @@ void Communicator::fail(Status cause) {
 void Communicator::drop() {
   stop_timer();
   ++step_;
-  // Cleared before the call, so that nothing can use the handle meanwhile.
   if (const CommHandle comm = std::exchange(comm_, nullptr)) {
-    api_.comm_abort(comm);
+    teardown_.start(api_.comm_abort, comm, std::move(slot_));
   }
 }
 

@@ -3,8 +3,8 @@
 // The communicator is non-blocking: each call is polled until it is no longer in progress, up to a deadline; a group is
 // complete once its work is on the stream. Any error that may have touched the communicator aborts it; connect() with
 // another attempt makes a new one. One group runs at a time, so the owner of several communicators can launch in one
-// order. Owners: NcclCollectives, tests. Thread: loop, destructor included; no other thread calls NCCL for it, which
-// makes an abort safe. Only abort() and the end of close() may block briefly. Not for progress on the device: the owner
+// order. Owners: NcclCollectives, tests. Thread: loop, destructor included. Teardown aborts and destroys it elsewhere,
+// once nothing on the loop uses it any more; no method waits for the device. Not for progress on the device: the owner
 // waits for events, and calls check() meanwhile.
 #pragma once
 
@@ -18,6 +18,7 @@
 #include "runtime/base/telemetry/log.h"
 #include "runtime/base/types.h"
 #include "runtime/net/device/nccl/nccl_api.h"
+#include "runtime/net/device/nccl/teardown.h"
 
 namespace sirtaki::net::nccl {
 
@@ -31,13 +32,14 @@ class IdExchange {
 };
 
 struct CommunicatorOptions {
-  std::string name = "bulk";  // for texts and keys; unique among the communicators of a rank
+  std::string name = "job";  // for texts and keys; unique among the communicators of a rank
   Rank rank = 0;
   int size = 1;
   int max_ctas = 0;  // limit of thread blocks for a collective; 0: NCCL chooses
-  Duration connect_timeout = std::chrono::seconds(60);
+  Duration connect_timeout = std::chrono::seconds(120);
   Duration slow_connect = std::chrono::seconds(5);  // a longer connection is logged
-  Duration call_timeout = std::chrono::seconds(30);
+  // Limit of a launch and of close(). The first launches connect ranks and load kernels.
+  Duration call_timeout = std::chrono::seconds(120);
   // Polls begin at first_poll; each pause doubles up to last_poll.
   Duration first_poll = std::chrono::microseconds(20);
   Duration last_poll = std::chrono::milliseconds(1);
@@ -50,7 +52,8 @@ class Communicator {
   using Call = MoveFunction<Outcome(const Api& api, CommHandle comm)>;
 
   // All references must outlive the communicator.
-  Communicator(Loop& loop, const Api& api, IdExchange& ids, Logger& log, CommunicatorOptions options);
+  Communicator(Loop& loop, const Api& api, IdExchange& ids, Teardown& teardown, Logger& log,
+               CommunicatorOptions options);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
   // Aborts a connected communicator; callbacks that are still due are dropped.
@@ -67,15 +70,15 @@ class Communicator {
   // a group of one call: nothing is on a stream, and ready() still holds. Every other error aborts the communicator.
   void launch(std::vector<Call> group, Done done);
 
-  // Returns an asynchronous error of NCCL, and aborts the communicator on one; call it while work is on the device.
-  // Returns the cause in kAborted, ok in every other state.
-  Status check();
+  // Returns an asynchronous error of NCCL; call it while work is on the device. The owner then aborts all
+  // communicators of the device. Returns the cause in kAborted, ok in every other state.
+  Status check() const;
 
-  // Ends the step in progress and the work on the device with `cause`. Idempotent; the first cause is kept until the
-  // next connect().
+  // Ends the step in progress with `cause`, and begins to end the work on the device. Idempotent; the first cause is
+  // kept until the next connect().
   void abort(Status cause);
 
-  // Waits for the other ranks to close, too, then releases everything. Aborts if not ready.
+  // Waits for the other ranks to close, too, then begins to release everything. Aborts if not ready.
   void close(Done done);
 
  private:
@@ -92,18 +95,20 @@ class Communicator {
   void refuse(Outcome outcome, bool alone);
   void fail(Status cause);
   void drop();
-  Outcome async_error();
+  Outcome async_error() const;
   Status error(Outcome outcome, const std::string& step) const;
 
   Loop& loop_;
   const Api& api_;
   IdExchange& ids_;
+  Teardown& teardown_;
   Logger& log_;
   const CommunicatorOptions options_;
 
   State state_ = State::kClosed;
   CommHandle comm_ = nullptr;
-  Status cause_;  // cause of kAborted
+  std::shared_ptr<CommHandle> slot_;  // where NCCL writes comm_, on the loop and again on a thread of its own
+  Status cause_;                      // cause of kAborted
   // The step in progress:
   std::string step_text_;
   Done done_;

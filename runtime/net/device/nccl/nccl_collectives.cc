@@ -1,7 +1,7 @@
 #include "runtime/net/device/nccl/nccl_collectives.h"
 
 #include <algorithm>
-#include <span>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -18,10 +18,18 @@ std::string described(const CollectiveArgs& args) {
   return std::string(op_kind_name(args.kind)) + " with tag " + std::to_string(args.tag.value);
 }
 
+std::unique_ptr<Teardown> make_threads(const NcclCollectives::Parts& parts, Duration timeout) {
+  return parts.teardown != nullptr ? nullptr : std::make_unique<ThreadTeardown>(parts.device, parts.log, timeout);
+}
+
 }  // namespace
 
 NcclCollectives::NcclCollectives(const Parts& parts, const NcclOptions& options)
-    : parts_(parts), options_(options), pause_(options.communicator.first_poll) {}
+    : parts_(parts),
+      options_(options),
+      threads_(make_threads(parts, options.end_timeout)),
+      teardown_(threads_ ? *threads_ : *parts.teardown),
+      pause_(options.communicator.first_poll) {}
 
 Result<std::unique_ptr<NcclCollectives>> NcclCollectives::create(const Parts& parts, const NcclOptions& options) {
   std::unique_ptr<NcclCollectives> made(new NcclCollectives(parts, options));
@@ -34,17 +42,13 @@ Status NcclCollectives::prepare() {
   SRT_ASSIGN(events_, device::EventPool::create(parts_.device, options_.most_in_flight + kSpareEvents));
   SRT_ASSIGN(scratch_memory_, device::Arena::create(parts_.device, device::Place::kDevice, 1));
   SRT_ASSIGN(scratch_, scratch_memory_->take(1));
-  lanes_[kUrgent].communicator = make_communicator("urgent", parts_.ids, rank(), size());
-  lanes_[kBulk].communicator = make_communicator("bulk", parts_.ids, rank(), size());
+  communicators_[kJob] = make_communicator("job", parts_.ids, rank(), size());
   if (options_.host_size > 1) {
     SRT_CHECK(parts_.host_ids != nullptr);
-    lanes_[kHost].communicator = make_communicator("host", *parts_.host_ids, options_.host_rank, options_.host_size);
+    communicators_[kHost] = make_communicator("host", *parts_.host_ids, options_.host_rank, options_.host_size);
   }
-  const std::size_t lanes = options_.host_size > 0 ? kLanes : kHost;
-  for (Lane& lane : std::span(lanes_).first(lanes)) {
-    // High priority for bulk, too: behind the kernels of a step, it would not overlap with them.
-    SRT_ASSIGN(lane.stream, parts_.device.make_stream(device::Priority::kHigh));
-  }
+  // Behind the kernels of a step, a stream of normal priority would not overlap with them.
+  SRT_ASSIGN(stream_, parts_.device.make_stream(device::Priority::kHigh));
   return {};
 }
 
@@ -54,17 +58,18 @@ std::unique_ptr<Communicator> NcclCollectives::make_communicator(const char* nam
   options.name = name;
   options.rank = rank;
   options.size = size;
-  return std::make_unique<Communicator>(parts_.loop, parts_.api, ids, parts_.log, options);
+  return std::make_unique<Communicator>(parts_.loop, parts_.api, ids, teardown_, parts_.log, options);
 }
 
 NcclCollectives::~NcclCollectives() {
   self_.reset();
   parts_.loop.cancel(timer_);
-  for (Lane& lane : lanes_) {
-    lane.communicator.reset();
-    if (lane.stream.native != nullptr) {
-      parts_.device.destroy(lane.stream);
-    }
+  for (auto& communicator : communicators_) {
+    communicator.reset();
+  }
+  threads_.reset();
+  if (stream_.native != nullptr) {
+    parts_.device.destroy(stream_);
   }
 }
 
@@ -97,53 +102,57 @@ void NcclCollectives::connect(std::uint64_t attempt, Done done) {
   has_cause_ = false;
   attempt_ = attempt;
   connecting_ = std::move(done);
-  next_lane_ = 0;
+  next_ = 0;
   connect_next({});
+}
+
+Communicator* NcclCollectives::take_next() {
+  while (next_ < communicators_.size()) {
+    if (Communicator* const next = communicators_[next_++].get()) {
+      return next;
+    }
+  }
+  return nullptr;
 }
 
 // Connects one after the other, so that all ranks make them in the same order.
 void NcclCollectives::connect_next(const Status& before) {
   if (!before.ok()) {
     fail(before);
-    return;
+  } else if (Communicator* const next = take_next()) {
+    next->connect(attempt_, unless_gone(&NcclCollectives::connect_next));
+  } else {
+    reply(std::exchange(connecting_, {}), {});
+    launch_next();
   }
-  while (next_lane_ < lanes_.size()) {
-    if (Communicator* const next = lanes_[next_lane_++].communicator.get()) {
-      next->connect(attempt_, unless_gone(&NcclCollectives::connect_next));
-      return;
-    }
-  }
-  reply(std::exchange(connecting_, {}), {});
-  launch_next();
 }
 
 void NcclCollectives::close(Done done) {
   SRT_IN_LOOP(parts_.loop);
   const Status cause(Code::kShutdown, "the collectives are closed");
+  closing_ = std::move(done);
   if (!ended_.ok() || connecting_ || !queue_.empty() || !idle()) {
     abort(cause);
-    reply(std::move(done), {});
+    end_closing();
     return;
   }
   ended_ = cause;
   has_cause_ = true;
-  closing_ = std::move(done);
-  next_lane_ = 0;
+  next_ = 0;
   close_next({});
 }
 
 void NcclCollectives::close_next(const Status& /*before*/) {
-  while (next_lane_ < lanes_.size()) {
-    if (Communicator* const next = lanes_[next_lane_++].communicator.get()) {
-      next->close(unless_gone(&NcclCollectives::close_next));
-      return;
-    }
+  if (Communicator* const next = take_next()) {
+    next->close(unless_gone(&NcclCollectives::close_next));
+  } else {
+    end_closing();
   }
-  reply(std::exchange(closing_, {}), {});
 }
 
-bool NcclCollectives::idle() const {
-  return std::ranges::all_of(lanes_, [](const Lane& lane) { return lane.running.empty(); });
+void NcclCollectives::end_closing() {
+  closing_deadline_ = parts_.loop.now() + options_.end_timeout;
+  poll();
 }
 
 Status NcclCollectives::check(const CollectiveArgs& args) const {
@@ -173,63 +182,64 @@ void NcclCollectives::start_work(CollectiveArgs args, DeviceWork work, Done done
     reply(std::move(done), std::move(refused));
     return;
   }
-  Operation operation;
-  operation.bytes = std::max(args.in.size(), args.out.size());
-  operation.args = std::move(args);
-  operation.work = std::move(work);
-  operation.done = std::move(done);
-  queue_.push_back(std::move(operation));
+  if (queue_.empty() || !queue_.back().open) {
+    queue_.emplace_back();
+  }
+  Group& group = queue_.back();
+  SRT_CHECK(group.operations.empty() || group.operations.front().work.on_host == work.on_host);
+  group.open = work.more;
+  group.bytes += std::max(args.in.size(), args.out.size());
+  group.operations.push_back({std::move(args), std::move(work), std::move(done)});
   launch_next();
 }
 
-NcclCollectives::Lane& NcclCollectives::lane_of(const Operation& operation) {
-  const LaneName among_all = operation.args.priority <= options_.urgent_priority ? kUrgent : kBulk;
-  return lanes_[operation.work.on_host ? kHost : among_all];
+Communicator* NcclCollectives::communicator_of(const Group& group) const {
+  return communicators_[group.operations.front().work.on_host ? kHost : kJob].get();
 }
 
-bool NcclCollectives::has_credit(const Operation& operation) const {
-  return events_->left() > kSpareEvents && (idle() || bytes_in_flight_ + operation.bytes <= options_.credit_bytes);
+bool NcclCollectives::has_credit(const Group& group) const {
+  return events_->left() > kSpareEvents && (idle() || bytes_in_flight_ + group.bytes <= options_.credit_bytes);
 }
 
-// Only ever the first: if one rank skipped an operation, another would wait for it on the device.
+// Only ever the first, and all of it: if one rank skipped an operation, another would wait for it on the device.
 void NcclCollectives::launch_next() {
-  if (launching_ || !ended_.ok() || connecting_ || queue_.empty() || !has_credit(queue_.front())) {
+  if (launching_ || !ended_.ok() || connecting_ || queue_.empty() || queue_.front().open ||
+      !has_credit(queue_.front())) {
     return;
   }
-  Operation& operation = queue_.front();
-  Lane& lane = lane_of(operation);
-  if (const Status status = wait_for_inputs(lane, operation); !status.ok()) {
+  const Group& group = queue_.front();
+  if (const Status status = wait_for_inputs(group); !status.ok()) {
     fail(status);
     return;
   }
   launching_ = true;
   Done then = unless_gone(&NcclCollectives::launched);
+  Communicator* const communicator = communicator_of(group);
   std::vector<Communicator::Call> calls;
-  if (lane.communicator) {
-    calls = calls_of(operation.args, rank(), lane.stream.native, scratch_.bytes().data());
+  for (const Operation& operation : group.operations) {
+    if (communicator != nullptr) {
+      std::ranges::move(calls_of(operation.args, rank(), stream_.native, scratch_.bytes().data()),
+                        std::back_inserter(calls));
+    }
   }
   if (calls.empty()) {
     reply(std::move(then), {});
   } else {
-    lane.communicator->launch(std::move(calls), std::move(then));
+    communicator->launch(std::move(calls), std::move(then));
   }
 }
 
-// Makes the lane wait, on the device, for the input and for earlier launches on another communicator.
-Status NcclCollectives::wait_for_inputs(Lane& lane, const Operation& operation) {
-  const bool other_lane = last_lane_ != nullptr && last_lane_ != &lane && !last_lane_->running.empty();
-  if (other_lane && !options_.ordered_by_nccl) {
-    SRT_TRY(parts_.device.wait(lane.stream, last_lane_->running.back().end.get()));
-  }
-  if (operation.work.ready) {
-    SRT_TRY(parts_.device.wait(lane.stream, operation.work.ready));
+Status NcclCollectives::wait_for_inputs(const Group& group) {
+  for (const Operation& operation : group.operations) {
+    if (operation.work.ready) {
+      SRT_TRY(parts_.device.wait(stream_, operation.work.ready));
+    }
   }
   return {};
 }
 
 void NcclCollectives::launched(const Status& done) {
-  Lane& lane = lane_of(queue_.front());
-  const Status status = done.ok() ? finish_on_device(lane, queue_.front()) : done;
+  const Status status = done.ok() ? finish_on_device(queue_.front()) : done;
   // Even a bad argument ends everything: the other ranks have launched theirs, and would match it with the next one
   // here.
   if (!status.ok()) {
@@ -237,44 +247,59 @@ void NcclCollectives::launched(const Status& done) {
     return;
   }
   launching_ = false;
-  last_lane_ = &lane;
-  Operation operation = std::move(queue_.front());
+  Group& group = running_.emplace_back(std::move(queue_.front()));
   queue_.pop_front();
-  operation.deadline = parts_.loop.now() + options_.timeout;
-  bytes_in_flight_ += operation.bytes;
-  Task queued = std::exchange(operation.work.queued, {});
-  lane.running.push_back(std::move(operation));
+  group.deadline = parts_.loop.now() + options_.timeout;
+  bytes_in_flight_ += group.bytes;
+  std::vector<Task> queued;
+  for (Operation& operation : group.operations) {
+    if (operation.work.queued) {
+      queued.push_back(std::move(operation.work.queued));
+    }
+  }
   pause_ = options_.communicator.first_poll;
   poll_later();
   launch_next();
-  if (queued) {
-    queued();
+  for (Task& task : queued) {
+    task();
   }
 }
 
-Status NcclCollectives::finish_on_device(Lane& lane, Operation& operation) {
-  const CollectiveArgs& args = operation.args;
-  const bool reduces = args.kind == OpKind::kAllreduce || args.kind == OpKind::kReduceScatter;
-  if (reduces && args.op == ReduceOp::kAverage && !averages_itself(args) && !args.out.empty()) {
-    const std::byte* const sum = args.out.data();
-    kernels::cuda::Reduce divide{};
-    divide.op = ReduceOp::kAverage;
-    divide.dtype = args.dtype;
-    divide.sources = {&sum, 1};
-    divide.out = args.out.data();
-    divide.n = static_cast<std::int64_t>(args.out.size() / dtype_size(args.dtype));
-    divide.divisor = args.divisor > 0 ? static_cast<std::int64_t>(args.divisor) : size();
-    if (const auto launch = parts_.device.kernels().reduce(divide, lane.stream.native); !launch.ok()) {
-      return unavailable(described(args) + ": the device refuses a kernel with error " + std::to_string(launch.code));
+Status NcclCollectives::finish_on_device(Group& group) {
+  for (const Operation& operation : group.operations) {
+    SRT_TRY(divide(operation.args));
+  }
+  SRT_ASSIGN(group.end, events_->take());
+  SRT_TRY(parts_.device.record(group.end.get(), stream_));
+  for (const Operation& operation : group.operations) {
+    if (operation.work.finished) {
+      SRT_TRY(parts_.device.record(operation.work.finished, stream_));
     }
   }
-  SRT_ASSIGN(operation.end, events_->take());
-  SRT_TRY(parts_.device.record(operation.end.get(), lane.stream));
-  return operation.work.finished ? parts_.device.record(operation.work.finished, lane.stream) : Status();
+  return {};
+}
+
+Status NcclCollectives::divide(const CollectiveArgs& args) {
+  const bool reduces = args.kind == OpKind::kAllreduce || args.kind == OpKind::kReduceScatter;
+  if (!reduces || args.op != ReduceOp::kAverage || averages_itself(args) || args.out.empty()) {
+    return {};
+  }
+  const std::byte* const sum = args.out.data();
+  kernels::cuda::Reduce divide{};
+  divide.op = ReduceOp::kAverage;
+  divide.dtype = args.dtype;
+  divide.sources = {&sum, 1};
+  divide.out = args.out.data();
+  divide.n = static_cast<std::int64_t>(args.out.size() / dtype_size(args.dtype));
+  divide.divisor = args.divisor > 0 ? static_cast<std::int64_t>(args.divisor) : size();
+  const auto launch = parts_.device.kernels().reduce(divide, stream_.native);
+  return launch.ok()
+             ? Status()
+             : unavailable(described(args) + ": the device refuses a kernel with error " + std::to_string(launch.code));
 }
 
 void NcclCollectives::poll_later() {
-  if ((idle() && draining_.empty()) || timer_ != TimerId()) {
+  if ((idle() && draining_.empty() && !closing_deadline_) || timer_ != TimerId()) {
     return;
   }
   timer_ = parts_.loop.after(pause_, [this] {
@@ -285,42 +310,50 @@ void NcclCollectives::poll_later() {
 }
 
 void NcclCollectives::poll() {
-  for (Lane& lane : lanes_) {
-    if (const Status status = poll_lane(lane); !status.ok()) {
-      fail(status);
-      break;
-    }
+  if (const Status status = poll_running(); !status.ok()) {
+    fail(status);
   }
   poll_draining();
+  if (closing_deadline_ && (teardown_.done() || parts_.loop.now() >= *closing_deadline_)) {
+    closing_deadline_.reset();
+    reply(std::exchange(closing_, {}), {});
+  }
   launch_next();
   poll_later();
 }
 
-Status NcclCollectives::poll_lane(Lane& lane) {
-  while (!lane.running.empty()) {
-    SRT_ASSIGN(const bool done, parts_.device.done(lane.running.front().end.get()));
+Status NcclCollectives::poll_running() {
+  while (!running_.empty()) {
+    Group& group = running_.front();
+    SRT_ASSIGN(const bool done, parts_.device.done(group.end.get()));
     if (!done) {
       break;
     }
-    bytes_in_flight_ -= lane.running.front().bytes;
-    reply(std::move(lane.running.front().done), {});
-    lane.running.pop_front();
+    bytes_in_flight_ -= group.bytes;
+    for (Operation& operation : group.operations) {
+      reply(std::move(operation.done), {});
+    }
+    running_.pop_front();
     pause_ = options_.communicator.first_poll;
   }
-  if (lane.running.empty()) {
+  if (running_.empty()) {
     return {};
   }
-  if (lane.communicator) {
-    SRT_TRY(lane.communicator->check());
+  for (const auto& communicator : communicators_) {
+    if (communicator) {
+      SRT_TRY(communicator->check());
+    }
   }
-  const Operation& first = lane.running.front();
+  const Group& first = running_.front();
   if (parts_.loop.now() < first.deadline) {
     return {};
   }
-  const std::string over = lane.communicator ? " over communicator '" + lane.communicator->name() + "'" : "";
-  return {Code::kTimeout, described(first.args) + over + " of rank " + std::to_string(rank()) +
-                              " did not end in time. Likely cause: a rank has not started it, has stopped, or has "
-                              "started another operation"};
+  const Communicator* const communicator = communicator_of(first);
+  const std::string over = communicator == nullptr ? "" : " over communicator '" + communicator->name() + "'";
+  return {Code::kTimeout,
+          described(first.operations.front().args) + over + " of rank " + std::to_string(rank()) +
+              " did not end in time (device.nccl_timeout). Likely cause: a rank has not started it, has "
+              "stopped, or has started another operation"};
 }
 
 // Buffers return to the caller once the device has passed all work from before the end, or at a deadline.
@@ -341,11 +374,9 @@ void NcclCollectives::poll_draining() {
 }
 
 bool NcclCollectives::in_flight(const TagGroup& tags) const {
-  const auto has = [&](const std::deque<Operation>& operations) {
-    return std::any_of(operations.begin(), operations.end(),
-                       [&](const Operation& operation) { return tags.contains(operation.args.tag); });
-  };
-  return has(queue_) || std::ranges::any_of(lanes_, [&](const Lane& lane) { return has(lane.running); });
+  const auto named = [&](const Operation& operation) { return tags.contains(operation.args.tag); };
+  const auto has = [&](const Group& group) { return std::ranges::any_of(group.operations, named); };
+  return std::ranges::any_of(queue_, has) || std::ranges::any_of(running_, has);
 }
 
 void NcclCollectives::cancel(TagGroup tags, Status cause) {
@@ -371,33 +402,34 @@ void NcclCollectives::end_all(const TagGroup* tags, const Status& cause, const S
   ++generation_;
   ended_ = rest;
   has_cause_ = true;
-  for (Lane& lane : lanes_) {
-    if (lane.communicator && lane.communicator->state() != Communicator::State::kClosed) {
-      lane.communicator->abort(rest);
+  // All at once: NCCL waits for the stream, where one communicator may be behind another.
+  for (const auto& communicator : communicators_) {
+    if (communicator && communicator->state() != Communicator::State::kClosed) {
+      communicator->abort(rest);
     }
   }
   Draining draining;
-  draining.deadline = parts_.loop.now() + options_.communicator.call_timeout;
+  draining.deadline = parts_.loop.now() + options_.end_timeout;
   if (std::exchange(launching_, false)) {
     // A part of the group may be on the stream already.
     auto event = events_->take();
-    if (event && parts_.device.record(event->get(), lane_of(queue_.front()).stream).ok()) {
+    if (event && parts_.device.record(event->get(), stream_).ok()) {
       draining.events.push_back(std::move(*event));
     }
   }
-  const std::array all{&lanes_[kUrgent].running, &lanes_[kBulk].running, &lanes_[kHost].running, &queue_};
-  for (std::deque<Operation>* const operations : all) {
-    for (Operation& operation : *operations) {
-      const bool named = tags != nullptr && tags->contains(operation.args.tag);
-      draining.replies.emplace_back(std::move(operation.done), named ? cause : rest);
-      if (operation.end) {
-        draining.events.push_back(std::move(operation.end));
+  for (std::deque<Group>* const groups : {&running_, &queue_}) {
+    for (Group& group : *groups) {
+      for (Operation& operation : group.operations) {
+        const bool named = tags != nullptr && tags->contains(operation.args.tag);
+        draining.replies.emplace_back(std::move(operation.done), named ? cause : rest);
+      }
+      if (group.end) {
+        draining.events.push_back(std::move(group.end));
       }
     }
-    operations->clear();
+    groups->clear();
   }
   bytes_in_flight_ = 0;
-  last_lane_ = nullptr;
   draining_.push_back(std::move(draining));
   if (connecting_) {
     reply(std::exchange(connecting_, {}), rest);

@@ -1,21 +1,24 @@
 // NcclCollectives: collectives of device memory through NCCL.
 //
-// Launches operations one after the other in the order of their start, which must be equal on all ranks; neither local
-// readiness nor local completion changes it. Operations with a small priority use a communicator of their own,
-// `urgent`, and may overtake on the device operations that were launched over `bulk` before; operations among the ranks
-// of each host use `host`. Credit limits the work on the device; further operations wait on the host.
+// Launches operations in the order of their start, which must be equal on all ranks; neither local readiness nor local
+// completion changes it. Operations that are started as a group (DeviceWork::more) are one group of NCCL, so that it
+// launches them together. All use one stream, operations among the ranks of each host too, which have a communicator of
+// their own: the device runs one launch at a time, in one order on all ranks. Credit limits the work on the device;
+// further operations wait on the host.
 // NCCL cannot cancel a single operation: cancelling one that has not ended aborts all communicators and everything in
 // flight. Then, and after every error, connect() on all ranks makes new ones. The owner must agree with the other ranks
-// on that: a rank on which the cancelled operation had ended is not informed.
-// Bools are bytes of 0 or 1, as in frameworks: "or" takes the larger byte and "and" the smaller, so other values pass
-// unchanged, while the CPU turns them into 1.
-// Owner: the data plane of a rank, tests. Thread: loop, destructor included; it has entered the device. Destruction
-// drops the callbacks of operations in flight: call abort() first, and let the loop run.
+// on that: a rank on which the cancelled operation had ended is not informed. Communicators end side by side, on
+// threads (teardown.h); the loop never waits for the device. Bools are bytes of 0 or 1, as in frameworks: "or" takes
+// the larger byte and "and" the smaller, so other values pass unchanged, while the CPU turns them into 1. Owner: the
+// data plane of a rank, tests. Thread: loop, destructor included; it has entered the device. Destruction drops the
+// callbacks of operations in flight, and waits up to NcclOptions::end_timeout for NCCL: call abort() first, let the
+// loop run, and close().
 #pragma once
 
 #include <array>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/device/arena.h"
@@ -31,15 +34,12 @@ struct NcclOptions {
   // Rank and size in the group of this host; host_size 0: there is no such group.
   Rank host_rank = 0;
   int host_size = 0;
-  std::size_t credit_bytes =
-      std::size_t{16} * 1024 * 1024;            // bytes on the device at a time; a single operation may exceed it
-  std::size_t most_in_flight = 64;              // operations on the device at a time
-  std::int32_t urgent_priority = 0;             // operations up to this priority are urgent
-  Duration timeout = std::chrono::seconds(60);  // from the launch of an operation to its end
-  // Set if NCCL itself keeps the order of launches over several communicators (NCCL_LAUNCH_ORDER_IMPLICIT, from 2.26
-  // on). Otherwise an operation waits on the device for the previous one on another communicator.
-  bool ordered_by_nccl = false;
-  CommunicatorOptions communicator;  // name, rank and size are ignored
+  // Bytes on the device at a time; a single group may exceed it.
+  std::size_t credit_bytes = std::size_t{64} * 1024 * 1024;
+  std::size_t most_in_flight = 64;                  // groups on the device at a time
+  Duration timeout = std::chrono::minutes(10);      // from the launch of a group to its end
+  Duration end_timeout = std::chrono::seconds(30);  // from an error to the end of work on the device, and of NCCL
+  CommunicatorOptions communicator;                 // name, rank and size are ignored
 };
 
 class NcclCollectives final : public DeviceCollectives {
@@ -52,8 +52,9 @@ class NcclCollectives final : public DeviceCollectives {
     IdExchange& ids;
     Logger& log;
     IdExchange* host_ids = nullptr;  // for the ranks of this host; required if host_size > 1
+    Teardown* teardown = nullptr;    // for tests; null: threads
   };
-  // Creates streams and events, but no communicator yet.
+  // Creates a stream and events, but no communicator yet.
   static Result<std::unique_ptr<NcclCollectives>> create(const Parts& parts, const NcclOptions& options);
   ~NcclCollectives() override;
 
@@ -61,7 +62,8 @@ class NcclCollectives final : public DeviceCollectives {
   // operations may be started right after the call.
   void connect(std::uint64_t attempt, Done done);
   // Waits for the other ranks to close, too, up to a deadline, then releases the communicators; aborts instead if
-  // operations are in flight. Call it once, and start nothing afterwards.
+  // operations are in flight. Calls `done` once NCCL has ended, or after end_timeout. Call it once, and start nothing
+  // afterwards.
   void close(Done done);
 
   Caps caps() const override;
@@ -73,6 +75,7 @@ class NcclCollectives final : public DeviceCollectives {
   void cancel(TagGroup tags, Status cause) override;
   void abort(Status cause) override;
 
+  // Returns the number of groups that are not launched yet.
   std::size_t waiting() const { return queue_.size(); }
   std::size_t bytes_in_flight() const { return bytes_in_flight_; }
 
@@ -81,15 +84,14 @@ class NcclCollectives final : public DeviceCollectives {
     CollectiveArgs args;
     DeviceWork work;
     Done done;
+  };
+  // Operations of one launch, over one communicator.
+  struct Group {
+    std::vector<Operation> operations;
     std::size_t bytes = 0;
+    bool open = true;  // more operations are to be started
     device::PooledEvent end;
     TimePoint deadline;
-  };
-  enum LaneName : std::size_t { kUrgent, kBulk, kHost, kLanes };
-  struct Lane {
-    std::unique_ptr<Communicator> communicator;  // null: this rank is alone
-    device::Stream stream;
-    std::deque<Operation> running;  // operations on the device, in order
   };
   // Failed operations whose callbacks wait until the device no longer uses their buffers.
   struct Draining {
@@ -97,6 +99,7 @@ class NcclCollectives final : public DeviceCollectives {
     std::vector<device::PooledEvent> events;
     TimePoint deadline;
   };
+  enum Name : std::size_t { kJob, kHost, kNames };
 
   NcclCollectives(const Parts& parts, const NcclOptions& options);
   Status prepare();
@@ -104,20 +107,23 @@ class NcclCollectives final : public DeviceCollectives {
   Done unless_gone(void (NcclCollectives::*then)(const Status&));
   void reply(Done done, Status status);
 
-  // Connect or close the lanes one by one, from next_lane_ on.
+  // Connect or close the communicators one by one, from next_ on.
   void connect_next(const Status& before);
   void close_next(const Status& before);
-  bool idle() const;
-  Lane& lane_of(const Operation& operation);
-  bool has_credit(const Operation& operation) const;
+  Communicator* take_next();
+  void end_closing();
+  bool idle() const { return running_.empty(); }
+  Communicator* communicator_of(const Group& group) const;
+  bool has_credit(const Group& group) const;
   void launch_next();
-  Status wait_for_inputs(Lane& lane, const Operation& operation);
+  Status wait_for_inputs(const Group& group);
   void launched(const Status& done);
-  Status finish_on_device(Lane& lane, Operation& operation);
+  Status finish_on_device(Group& group);
+  Status divide(const CollectiveArgs& args);
 
   void poll_later();
   void poll();
-  Status poll_lane(Lane& lane);
+  Status poll_running();
   void poll_draining();
   bool in_flight(const TagGroup& tags) const;
   void fail(const Status& cause);
@@ -126,21 +132,25 @@ class NcclCollectives final : public DeviceCollectives {
 
   const Parts parts_;
   const NcclOptions options_;
+  std::unique_ptr<Teardown> threads_;
+  Teardown& teardown_;
   std::unique_ptr<device::EventPool> events_;
   std::unique_ptr<device::Arena> scratch_memory_;
   device::Block scratch_;
-  std::array<Lane, kLanes> lanes_;
-  std::size_t next_lane_ = 0;  // lane that connects or closes next
-  Lane* last_lane_ = nullptr;  // lane of the last launch
+  device::Stream stream_;
+  std::array<std::unique_ptr<Communicator>, kNames> communicators_;  // null: this rank is alone
+  std::size_t next_ = 0;                                             // communicator that connects or closes next
 
   Status ended_{Code::kShutdown, "the collectives are not connected"};
   bool has_cause_ = false;  // ended_ holds the cause of an end, not the initial state
   Done connecting_;
   Done closing_;
+  std::optional<TimePoint> closing_deadline_;  // closing_ waits for the teardown
   std::uint64_t attempt_ = 0;
   std::uint64_t generation_ = 0;  // invalidates answers to requests from before an end
-  std::deque<Operation> queue_;
-  bool launching_ = false;  // the first operation of queue_ is being launched
+  std::deque<Group> queue_;
+  bool launching_ = false;     // the first group of queue_ is being launched
+  std::deque<Group> running_;  // groups on the device, in order
   std::size_t bytes_in_flight_ = 0;
   std::vector<Draining> draining_;
   TimerId timer_;

@@ -58,6 +58,10 @@ const Row kRows[] = {
     {"device.codecs", "host", [](const Config& c) { return c.device.codecs == "host"; }},
     {"device.nccl_library", "/opt/libnccl.so.2",
      [](const Config& c) { return c.device.nccl_library == "/opt/libnccl.so.2"; }},
+    {"device.nccl_connect_timeout", "5min", [](const Config& c) { return c.device.nccl_connect_timeout == 5min; }},
+    {"device.nccl_launch_timeout", "3s", [](const Config& c) { return c.device.nccl_launch_timeout == 3s; }},
+    {"device.nccl_timeout", "2h", [](const Config& c) { return c.device.nccl_timeout == 2h; }},
+    {"device.nccl_end_timeout", "1s", [](const Config& c) { return c.device.nccl_end_timeout == 1s; }},
     {"compression.codec", "bf16", [](const Config& c) { return c.compression.codec == "bf16"; }},
     {"compression.rules", "a*=>fp16",
      [](const Config& c) { return c.compression.rules == "a*=>fp16" && c.compression.codec == "none"; }},
@@ -200,14 +204,27 @@ TEST(ConfigOptions, AgreedOptionsAreTheOnesThatChangeWhatIsSent) {
       EXPECT_EQ(value, "1MiB");  // canonical text, so that ranks compare meanings and not spellings
     }
   }
-  EXPECT_EQ(names,
-            (std::vector<std::string>{
-                "control.fanout",        "elastic.min",           "schedule.fusion_bytes", "schedule.partition_bytes",
-                "schedule.credit_bytes", "schedule.replan",       "net.backend",           "net.eager_bytes",
-                "net.window_bytes",      "net.fragment_bytes",    "net.exchange_bytes",    "net.shared_memory",
-                "net.hierarchy",         "device.data",           "device.codecs",         "compression.codec",
-                "compression.rules",     "compression.nonfinite", "local.updates",         "torch.sync",
-                "torch.unequal_models"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"control.fanout",
+                                             "elastic.min",
+                                             "schedule.fusion_bytes",
+                                             "schedule.partition_bytes",
+                                             "schedule.credit_bytes",
+                                             "schedule.replan",
+                                             "net.backend",
+                                             "net.eager_bytes",
+                                             "net.window_bytes",
+                                             "net.fragment_bytes",
+                                             "net.exchange_bytes",
+                                             "net.shared_memory",
+                                             "net.hierarchy",
+                                             "device.data",
+                                             "device.codecs",
+                                             "compression.codec",
+                                             "compression.rules",
+                                             "compression.nonfinite",
+                                             "local.updates",
+                                             "torch.sync",
+                                             "torch.unequal_models"}));
 }
 
 TEST(ConfigOptions, JsonHasEveryOptionWithItsSource) {

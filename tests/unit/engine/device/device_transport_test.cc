@@ -186,7 +186,7 @@ TEST_F(DeviceTransportTest, TwoRanksOnOneGpuUseHostMemory) {
   const int before = at(0).device->alive();
   run_until_idle();
   expect_all_on_the_host(
-      "rank 0: communicator 'urgent' of rank 0: connecting: NCCL reports invalid usage, Duplicate GPU detected : rank "
+      "rank 0: communicator 'job' of rank 0: connecting: NCCL reports invalid usage, Duplicate GPU detected : rank "
       "0 "
       "and rank 1 both on CUDA device 1b000");
   EXPECT_EQ(at(0).device->alive(), before + 1) << "everything made for NCCL is released, except the stream for copies";

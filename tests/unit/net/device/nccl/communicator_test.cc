@@ -8,6 +8,7 @@
 #include "tests/conformance/collectives_worlds.h"
 #include "tests/unit/net/device/nccl/fake_nccl.h"
 #include "tests/unit/net/device/nccl/ids.h"
+#include "tests/unit/net/device/nccl/local_teardown.h"
 
 namespace sirtaki::net::nccl {
 namespace {
@@ -16,6 +17,7 @@ using net::testing::ManualLoop;
 using testing::FakeNccl;
 using testing::Lines;
 using testing::LocalIds;
+using testing::LocalTeardown;
 
 using State = Communicator::State;
 
@@ -46,13 +48,13 @@ class CommunicatorTest : public ::testing::Test {
 
   void make(int max_ctas = 0) {
     CommunicatorOptions options;
-    options.name = "urgent";
+    options.name = "job";
     options.size = 2;
     options.max_ctas = max_ctas;
     options.connect_timeout = std::chrono::seconds(2);
     options.slow_connect = std::chrono::seconds(1);
     options.call_timeout = std::chrono::seconds(1);
-    communicator_ = std::make_unique<Communicator>(loop_, nccl_.api(), ids_, log_, options);
+    communicator_ = std::make_unique<Communicator>(loop_, nccl_.api(), ids_, teardown_, log_, options);
   }
   // Runs until `answer` has a value.
   Status end(const Answer& answer) {
@@ -84,6 +86,7 @@ class CommunicatorTest : public ::testing::Test {
   ManualLoop loop_;
   FakeNccl nccl_;
   LocalIds ids_{loop_};
+  LocalTeardown teardown_;
   std::unique_ptr<Communicator> communicator_;
   std::uint64_t attempt_ = 0;
 };
@@ -96,7 +99,7 @@ TEST_F(CommunicatorTest, ConnectsWithoutBlocking) {
   communicator_->connect(3, answer.take());
   EXPECT_FALSE(answer.has_value());
   EXPECT_TRUE(end(answer).ok());
-  EXPECT_EQ(ids_.keys(), std::vector<std::string>{"urgent/3"});
+  EXPECT_EQ(ids_.keys(), std::vector<std::string>{"job/3"});
   EXPECT_EQ(nccl_.config().blocking, 0);
   EXPECT_EQ(nccl_.config().max_ctas, 4);
   EXPECT_EQ(communicator_->state(), State::kReady);
@@ -152,10 +155,10 @@ TEST_F(CommunicatorTest, LogsASlowConnectWithARemedy) {
   EXPECT_TRUE(lines_.empty()) << "it is not slow yet";
   EXPECT_EQ(end(answer).code(), Code::kTimeout);
   EXPECT_EQ(lines_with(lines_,
-                       "communicator 'urgent' of rank 0: connecting has taken 1000 ms so far, and is given up "
+                       "communicator 'job' of rank 0: connecting has taken 1000 ms so far, and is given up "
                        "after 2000 ms. Likely cause: "),
             1);
-  EXPECT_NE(answer.status().text().find("'urgent' of rank 0: connecting is not done in 2000 ms. Likely cause: "),
+  EXPECT_NE(answer.status().text().find("'job' of rank 0: connecting is not done in 2000 ms. Likely cause: "),
             std::string::npos)
       << answer.status().to_string();
   EXPECT_NE(answer.status().text().find("NCCL_SOCKET_IFNAME"), std::string::npos);
@@ -166,7 +169,7 @@ TEST_F(CommunicatorTest, LogsTheEndOfASlowConnect) {
   nccl_.polls = 1500;  // of one millisecond each
   connect();
   EXPECT_EQ(lines_with(lines_, "has taken 1000 ms so far"), 1);
-  EXPECT_EQ(lines_with(lines_, "communicator 'urgent' is connected after "), 1);
+  EXPECT_EQ(lines_with(lines_, "communicator 'job' is connected after "), 1);
 }
 
 TEST_F(CommunicatorTest, LogsALateId) {
@@ -284,14 +287,36 @@ TEST_F(CommunicatorTest, FindsErrorsWhileItLaunches) {
   EXPECT_EQ(nccl_.count("abort"), 1);
 }
 
-TEST_F(CommunicatorTest, FindsErrorsOfWorkOnTheDevice) {
+TEST_F(CommunicatorTest, ReportsErrorsOfWorkOnTheDevice) {
   connect();
   EXPECT_TRUE(communicator_->check().ok());
   nccl_.async = Outcome::kRemoteError;
-  EXPECT_EQ(communicator_->check().code(), Code::kPeerLost);
-  EXPECT_EQ(communicator_->state(), State::kAborted);
+  const Status found = communicator_->check();
+  EXPECT_EQ(found.code(), Code::kPeerLost);
+  EXPECT_TRUE(communicator_->ready());
+  EXPECT_EQ(nccl_.count("abort"), 0) << "the owner aborts it, together with the others";
+  communicator_->abort(found);
   EXPECT_EQ(communicator_->check().code(), Code::kPeerLost) << "the cause is kept";
   EXPECT_EQ(nccl_.count("abort"), 1);
+}
+
+TEST_F(CommunicatorTest, IsUsedNoMoreWhileItsAbortWaits) {
+  connect();
+  nccl_.polls = -1;
+  Answer launched;
+  communicator_->launch(calls(1), launched.take());
+  teardown_.held = true;
+  communicator_->abort({Code::kAborted, "test"});
+  EXPECT_EQ(end(launched).text(), "test") << "before the device is done";
+  EXPECT_EQ(nccl_.count("abort"), 0);
+  nccl_.polls = 0;
+  connect();
+  EXPECT_EQ(nccl_.alive(), 2);
+  const auto before = nccl_.calls().size();
+  teardown_.run();
+  EXPECT_EQ(nccl_.calls().size(), before + 1);
+  EXPECT_TRUE(communicator_->check().ok()) << "the new one is another one";
+  teardown_.held = false;
 }
 
 TEST_F(CommunicatorTest, AbortEndsALaunch) {
@@ -337,7 +362,7 @@ TEST_F(CommunicatorTest, IsConnectedAnewAfterAnAbort) {
   Answer answer;
   communicator_->launch(calls(1), answer.take());
   EXPECT_TRUE(end(answer).ok());
-  EXPECT_EQ(ids_.keys(), (std::vector<std::string>{"urgent/1", "urgent/2"}));
+  EXPECT_EQ(ids_.keys(), (std::vector<std::string>{"job/1", "job/2"}));
 }
 
 TEST_F(CommunicatorTest, ClosesInOrder) {

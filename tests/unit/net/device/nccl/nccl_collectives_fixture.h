@@ -12,6 +12,7 @@
 #include "tests/unit/device/fake_device.h"
 #include "tests/unit/net/device/nccl/fake_nccl.h"
 #include "tests/unit/net/device/nccl/ids.h"
+#include "tests/unit/net/device/nccl/local_teardown.h"
 
 namespace sirtaki::net::nccl {
 
@@ -20,9 +21,7 @@ using net::testing::ManualLoop;
 using testing::FakeNccl;
 using testing::Lines;
 using testing::LocalIds;
-
-inline constexpr std::int32_t kBulk = 5;
-inline constexpr std::int32_t kUrgent = 0;
+using testing::LocalTeardown;
 
 class NcclCollectivesTest : public ::testing::Test {
  protected:
@@ -38,8 +37,8 @@ class NcclCollectivesTest : public ::testing::Test {
     collectives_.reset();
     options.size = 2;
     options.timeout = std::chrono::seconds(3);
-    options.communicator.call_timeout = std::chrono::seconds(1);
-    auto made = NcclCollectives::create({loop_, nccl_.api(), device_, ids_, log_, &host_ids_}, options);
+    options.end_timeout = std::chrono::seconds(1);
+    auto made = NcclCollectives::create({loop_, nccl_.api(), device_, ids_, log_, &host_ids_, &teardown_}, options);
     ASSERT_TRUE(made) << made.status().to_string();
     collectives_ = std::move(*made);
   }
@@ -50,11 +49,11 @@ class NcclCollectivesTest : public ::testing::Test {
     ASSERT_TRUE(connected.ok()) << connected.to_string();
   }
   // Starts an allreduce of 8 bytes with this tag; its result goes to ends_.
-  void start(std::uint64_t tag, std::int32_t priority = kBulk, DeviceWork work = {}, ReduceOp op = ReduceOp::kSum) {
+  void start(std::uint64_t tag, DeviceWork work = {}, ReduceOp op = ReduceOp::kSum, DType dtype = DType::kF32) {
     CollectiveArgs args;
     args.tag = OpTag(tag);
     args.op = op;
-    args.priority = priority;
+    args.dtype = dtype;
     args.in = Bytes(reinterpret_cast<std::byte*>(memory_), sizeof(memory_));
     args.out = Bytes(reinterpret_cast<std::byte*>(memory_), sizeof(memory_));
     collectives_->start_work(args, std::move(work), [this, tag](Status status) {
@@ -62,6 +61,17 @@ class NcclCollectivesTest : public ::testing::Test {
       ends_.emplace(tag, std::move(status));
     });
     EXPECT_FALSE(ends_.contains(tag)) << "called from inside";
+  }
+  static DeviceWork on_host(bool more = false) {
+    DeviceWork work;
+    work.on_host = true;
+    work.more = more;
+    return work;
+  }
+  static DeviceWork with_more() {
+    DeviceWork work;
+    work.more = true;
+    return work;
   }
   // Runs due tasks, and those of the next 20 ms.
   void run_briefly() {
@@ -79,6 +89,7 @@ class NcclCollectivesTest : public ::testing::Test {
   FakeNccl nccl_;
   LocalIds ids_{loop_};
   LocalIds host_ids_{loop_};
+  LocalTeardown teardown_;
   FakeDevice device_;
   device::Stream stream_ = *device_.make_stream(device::Priority::kNormal);
   device::Event event_ = *device_.make_event();

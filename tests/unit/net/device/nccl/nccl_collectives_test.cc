@@ -2,24 +2,27 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-#include <numeric>
+#include <cstring>
+#include <utility>
 
 #include "tests/unit/net/device/nccl/nccl_collectives_fixture.h"
 
 namespace sirtaki::net::nccl {
 namespace {
 
-TEST_F(NcclCollectivesTest, ConnectsUrgentFirst) {
+TEST_F(NcclCollectivesTest, ConnectsACommunicatorOfTheJob) {
   start(1);
   EXPECT_TRUE(wait(1));
   EXPECT_EQ(code(1), Code::kShutdown);
   connect();
-  EXPECT_EQ(ids_.keys(), (std::vector<std::string>{"urgent/1", "bulk/1"}));
+  EXPECT_EQ(ids_.keys(), std::vector<std::string>{"job/1"});
   EXPECT_TRUE(collectives_->caps().ordered);
 }
 
 TEST_F(NcclCollectivesTest, ReportsWhyItIsNotConnected) {
+  NcclOptions options;
+  options.host_size = 2;
+  make(options);
   nccl_.will_return("init", {Outcome::kSuccess, Outcome::kRemoteError});
   Status connected;
   collectives_->connect(1, [&](Status status) { connected = std::move(status); });
@@ -27,7 +30,7 @@ TEST_F(NcclCollectivesTest, ReportsWhyItIsNotConnected) {
   EXPECT_TRUE(wait(1));
   EXPECT_EQ(connected.code(), Code::kPeerLost);
   EXPECT_EQ(code(1), Code::kPeerLost);
-  EXPECT_EQ(nccl_.alive(), 0) << "both or none";
+  EXPECT_EQ(nccl_.alive(), 0) << "all or none";
 }
 
 TEST_F(NcclCollectivesTest, EndsWhenTheDeviceIsDone) {
@@ -50,7 +53,7 @@ TEST_F(NcclCollectivesTest, WaitsForTheInputAndRecordsTheEndOnTheDevice) {
   device_.hold();
   ASSERT_TRUE(device_.record(ready, stream_).ok());
   bool queued = false;
-  start(1, kBulk, {ready, event_, [&] { queued = true; }});
+  start(1, {ready, event_, [&] { queued = true; }});
   EXPECT_FALSE(queued) << "called from inside";
   run_briefly();
   EXPECT_TRUE(queued) << "it is on the stream, though its input is not ready";
@@ -64,10 +67,14 @@ TEST_F(NcclCollectivesTest, WaitsForTheInputAndRecordsTheEndOnTheDevice) {
 
 TEST_F(NcclCollectivesTest, DividesAnAverage) {
   connect();
-  start(1, kBulk, {}, ReduceOp::kAverage);
+  const std::int32_t whole[] = {6, 8};
+  std::memcpy(memory_, whole, sizeof whole);
+  start(1, {}, ReduceOp::kAverage, DType::kI32);
   EXPECT_TRUE(wait(1));
-  EXPECT_EQ(memory_[0], 3);
-  EXPECT_EQ(memory_[1], 4);
+  std::int32_t result[2];
+  std::memcpy(result, memory_, sizeof result);
+  EXPECT_EQ(result[0], 3);
+  EXPECT_EQ(result[1], 4);
 }
 
 TEST_F(NcclCollectivesTest, LaunchesInTheOrderOfStarts) {
@@ -76,7 +83,7 @@ TEST_F(NcclCollectivesTest, LaunchesInTheOrderOfStarts) {
   device_.hold();
   const auto before = nccl_.calls().size();
   for (std::uint64_t tag = 1; tag <= 4; ++tag) {
-    start(tag, tag % 2 == 0 ? kUrgent : kBulk);
+    start(tag);
   }
   EXPECT_EQ(collectives_->waiting(), 4U) << "one at a time";
   run_briefly();
@@ -89,53 +96,88 @@ TEST_F(NcclCollectivesTest, LaunchesInTheOrderOfStarts) {
   }
 }
 
-TEST_F(NcclCollectivesTest, OrdersCommunicatorsOnTheDeviceUnlessNcclDoes) {
-  for (const bool by_nccl : {false, true}) {
-    NcclOptions options;
-    options.ordered_by_nccl = by_nccl;
-    make(options);
-    connect();
-    const device::Event ready = *device_.make_event();
-    device_.hold();
-    ASSERT_TRUE(device_.record(ready, stream_).ok());
-    start(10, kBulk, {ready, {}, {}});
-    start(11, kUrgent, {{}, event_, {}});
-    run_briefly();
-    // Counts all streams except the one on which `ready` is recorded.
-    const std::size_t queued = device_.queued();
-    EXPECT_EQ(queued, by_nccl ? 5U : 6U) << "one wait more";
-    device_.run();
-    EXPECT_TRUE(wait(10) && wait(11));
-    ends_.clear();
-    device_.destroy(ready);
+TEST_F(NcclCollectivesTest, LaunchesAGroupAtOnce) {
+  connect();
+  device_.hold();
+  int queued = 0;
+  for (std::uint64_t tag = 1; tag <= 5; ++tag) {
+    DeviceWork work;
+    work.more = tag < 5;
+    work.queued = [&] { ++queued; };
+    start(tag, std::move(work));
+    EXPECT_EQ(nccl_.count("group_start"), tag < 5 ? 0 : 1) << "it waits for the rest";
+  }
+  run_briefly();
+  EXPECT_EQ(nccl_.count("all_reduce"), 5);
+  EXPECT_EQ(nccl_.count("group_end"), 1) << "NCCL starts a thread for each";
+  EXPECT_EQ(device_.queued(), 1U) << "one event for all";
+  EXPECT_EQ(queued, 5);
+  EXPECT_EQ(collectives_->bytes_in_flight(), 5 * sizeof(memory_));
+  device_.run();
+  for (std::uint64_t tag = 1; tag <= 5; ++tag) {
+    EXPECT_TRUE(wait(tag));
+    EXPECT_EQ(code(tag), Code::kOk);
   }
 }
 
-TEST_F(NcclCollectivesTest, SumsOfAHostHaveACommunicatorAndTheOrderOfAll) {
+TEST_F(NcclCollectivesTest, CreditDelaysAGroupAndNeverCutsIt) {
+  NcclOptions options;
+  options.credit_bytes = 20;
+  make(options);
+  connect();
+  device_.hold();
+  start(1);
+  start(2, with_more());
+  start(3);
+  run_briefly();
+  EXPECT_EQ(nccl_.count("all_reduce"), 1);
+  EXPECT_EQ(collectives_->waiting(), 1U);
+  device_.run();
+  EXPECT_TRUE(wait(3));
+  EXPECT_EQ(nccl_.count("group_end"), 2);
+}
+
+TEST_F(NcclCollectivesTest, AnEndReachesAGroupThatIsNotComplete) {
+  connect();
+  start(1, with_more());
+  collectives_->abort({Code::kAborted, "test"});
+  EXPECT_TRUE(wait(1));
+  EXPECT_EQ(code(1), Code::kAborted);
+  connect();
+  start(2);
+  EXPECT_TRUE(wait(2));
+  EXPECT_EQ(code(2), Code::kOk) << "a group of its own";
+}
+
+TEST_F(NcclCollectivesTest, SumsOfAHostHaveACommunicatorAndTheStreamOfAll) {
   NcclOptions options;
   options.host_size = 2;
   make(options);
   connect();
-  EXPECT_EQ(ids_.keys(), (std::vector<std::string>{"urgent/1", "bulk/1"}));
+  EXPECT_EQ(ids_.keys(), std::vector<std::string>{"job/1"});
   EXPECT_EQ(host_ids_.keys(), std::vector<std::string>{"host/1"});
   const device::Event ready = *device_.make_event();
   device_.hold();
   ASSERT_TRUE(device_.record(ready, stream_).ok());
-  start(10, kBulk, {ready, {}, {}});
-  start(11, kBulk, {{}, event_, {}, true});
+  DeviceWork first;
+  first.ready = ready;
+  start(10, std::move(first));
+  DeviceWork second = on_host();
+  second.finished = event_;
+  start(11, std::move(second));
   run_briefly();
-  EXPECT_EQ(device_.queued(), 6U) << "a launch over the host communicator waits for the previous launch";
+  EXPECT_EQ(device_.queued(), 5U) << "a record of the test; a wait and two ends, and an event of the caller";
   EXPECT_EQ(nccl_.count("all_reduce"), 2);
   device_.run();
   EXPECT_TRUE(wait(10) && wait(11));
   EXPECT_EQ(code(11), Code::kOk);
-  start(12, kBulk, {{}, {}, {}, true}, ReduceOp::kAverage);
+  start(12, on_host(), ReduceOp::kAverage);
   EXPECT_TRUE(wait(12));
   EXPECT_EQ(code(12), Code::kInvalidArgument) << "sums only";
   bool closed = false;
   collectives_->close([&](const Status& status) { closed = status.ok(); });
   EXPECT_TRUE(loop_.run([&] { return closed; }));
-  EXPECT_EQ(nccl_.count("finalize"), 3);
+  EXPECT_EQ(nccl_.count("finalize"), 2);
   device_.destroy(ready);
 }
 
@@ -145,7 +187,7 @@ TEST_F(NcclCollectivesTest, ARankThatIsAloneOnItsHostTakesPartInTheOrder) {
   make(options);
   connect();
   EXPECT_TRUE(host_ids_.keys().empty());
-  start(1, kBulk, {{}, {}, {}, true});
+  start(1, on_host());
   start(2);
   EXPECT_TRUE(wait(1) && wait(2));
   EXPECT_EQ(code(1), Code::kOk);
@@ -155,7 +197,7 @@ TEST_F(NcclCollectivesTest, ARankThatIsAloneOnItsHostTakesPartInTheOrder) {
 
 TEST_F(NcclCollectivesTest, RejectsSumsOfAHostWithoutAGroup) {
   connect();
-  start(1, kBulk, {{}, {}, {}, true});
+  start(1, on_host());
   EXPECT_TRUE(wait(1));
   EXPECT_EQ(code(1), Code::kUnsupported);
 }
@@ -172,9 +214,9 @@ TEST_F(NcclCollectivesTest, RespectsItsCredit) {
   run_briefly();
   EXPECT_EQ(collectives_->bytes_in_flight(), 16U);
   EXPECT_EQ(collectives_->waiting(), 3U);
-  start(6, kUrgent);
+  start(6);
   run_briefly();
-  EXPECT_EQ(collectives_->waiting(), 4U) << "no operation overtakes a waiting one, not even an urgent one";
+  EXPECT_EQ(collectives_->waiting(), 4U) << "no operation overtakes a waiting one";
   device_.run();
   EXPECT_TRUE(loop_.run([&] { return ends_.size() == 6; }));
   EXPECT_EQ(nccl_.count("all_reduce"), 6);
@@ -230,198 +272,6 @@ TEST_F(NcclCollectivesTest, EmptyOperationsSucceed) {
   EXPECT_TRUE(loop_.run([&] { return ended; }));
   EXPECT_TRUE(queued);
   EXPECT_EQ(nccl_.count("group_start"), 0);
-}
-
-TEST_F(NcclCollectivesTest, AbortEndsEverythingOnceTheDeviceIsIdle) {
-  connect();
-  device_.hold();
-  start(1);
-  start(2, kUrgent);
-  run_briefly();
-  start(3);
-  collectives_->abort({Code::kAborted, "first"});
-  collectives_->abort({Code::kBug, "second"});
-  run_briefly();
-  EXPECT_TRUE(ends_.empty()) << "the buffers are still in use";
-  EXPECT_EQ(nccl_.alive(), 0);
-  device_.run();
-  for (const std::uint64_t tag : {1U, 2U, 3U}) {
-    EXPECT_TRUE(wait(tag));
-    EXPECT_EQ(ends_.at(tag).text(), "first");
-  }
-  start(4);
-  EXPECT_TRUE(wait(4));
-  EXPECT_EQ(ends_.at(4).text(), "first");
-}
-
-TEST_F(NcclCollectivesTest, AbortBeforeTheFirstConnectionKeepsTheFirstCause) {
-  start(1);
-  EXPECT_TRUE(wait(1));
-  EXPECT_EQ(code(1), Code::kShutdown);
-  collectives_->abort({Code::kAborted, "first"});
-  collectives_->abort({Code::kBug, "second"});
-  start(2);
-  EXPECT_TRUE(wait(2));
-  EXPECT_EQ(ends_.at(2).text(), "first");
-  connect();
-  start(3);
-  EXPECT_TRUE(wait(3));
-  EXPECT_EQ(code(3), Code::kOk);
-}
-
-TEST_F(NcclCollectivesTest, DoesNotWaitForEverForADeviceThatHangs) {
-  connect();
-  device_.hold();
-  start(1);
-  run_briefly();
-  collectives_->abort({Code::kAborted, "test"});
-  const TimePoint begin = loop_.now();
-  EXPECT_TRUE(wait(1));
-  EXPECT_GE(loop_.now() - begin, std::chrono::seconds(1));
-}
-
-TEST_F(NcclCollectivesTest, AbortEndsALaunchInProgress) {
-  connect();
-  nccl_.polls = -1;
-  start(1);
-  collectives_->abort({Code::kAborted, "test"});
-  EXPECT_TRUE(wait(1));
-  EXPECT_EQ(code(1), Code::kAborted);
-  nccl_.polls = 0;
-  connect();
-  start(2);
-  EXPECT_TRUE(wait(2));
-  EXPECT_EQ(code(2), Code::kOk);
-}
-
-TEST_F(NcclCollectivesTest, CancellingEndsTheOthersAsWell) {
-  connect();
-  device_.hold();
-  for (const std::uint64_t tag : {16U, 17U, 32U}) {
-    start(tag);
-  }
-  run_briefly();
-  collectives_->cancel({OpTag(64), ~std::uint64_t{15}}, {Code::kMismatch, "nothing of this"});
-  EXPECT_EQ(nccl_.alive(), 2);
-  collectives_->cancel({OpTag(16), ~std::uint64_t{15}}, {Code::kMismatch, "a step given up"});
-  device_.run();
-  EXPECT_TRUE(wait(16) && wait(17) && wait(32));
-  EXPECT_EQ(code(16), Code::kMismatch);
-  EXPECT_EQ(code(17), Code::kMismatch);
-  EXPECT_EQ(code(32), Code::kAborted);
-  EXPECT_NE(ends_.at(32).text().find("a step given up"), std::string::npos);
-  start(33);
-  EXPECT_TRUE(wait(33));
-  EXPECT_EQ(code(33), Code::kAborted) << "until it is connected anew";
-  connect();
-  start(34);
-  EXPECT_TRUE(wait(34));
-  EXPECT_EQ(code(34), Code::kOk);
-}
-
-TEST_F(NcclCollectivesTest, ABadCallEndsBothCommunicators) {
-  connect();
-  nccl_.will_return("all_reduce", {Outcome::kSuccess, Outcome::kInvalidArgument});
-  device_.hold();
-  start(1, kUrgent);
-  start(2);
-  start(3);
-  run_briefly();
-  device_.run();
-  EXPECT_TRUE(wait(1) && wait(2) && wait(3));
-  EXPECT_EQ(code(2), Code::kInvalidArgument);
-  EXPECT_EQ(nccl_.count("all_reduce"), 2) << "nothing is launched behind it";
-  EXPECT_EQ(nccl_.alive(), 0);
-}
-
-TEST_F(NcclCollectivesTest, FindsErrorsWhileTheDeviceWorks) {
-  connect();
-  device_.hold();
-  start(1);
-  run_briefly();
-  nccl_.async = Outcome::kRemoteError;
-  run_briefly();
-  device_.run();
-  EXPECT_TRUE(wait(1));
-  EXPECT_EQ(code(1), Code::kPeerLost);
-  EXPECT_EQ(nccl_.alive(), 0);
-}
-
-TEST_F(NcclCollectivesTest, TimesOutAnOperation) {
-  connect();
-  device_.hold();
-  start(77);
-  EXPECT_TRUE(wait(77));
-  EXPECT_EQ(code(77), Code::kTimeout);
-  EXPECT_NE(ends_.at(77).text().find("allreduce with tag 77"), std::string::npos) << ends_.at(77).to_string();
-}
-
-TEST_F(NcclCollectivesTest, PassesErrorsOfTheDeviceOn) {
-  connect();
-  device_.refuse_next({Code::kUnavailable, "no more records"});
-  start(1);
-  EXPECT_TRUE(wait(1));
-  EXPECT_EQ(ends_.at(1).text(), "no more records");
-  connect();
-  device_.hold();
-  start(2);
-  run_briefly();
-  device_.break_down({Code::kUnavailable, "an illegal address"});
-  EXPECT_TRUE(wait(2));
-  EXPECT_EQ(ends_.at(2).text(), "an illegal address");
-}
-
-TEST_F(NcclCollectivesTest, ConnectingAgainEndsOperationsInFlight) {
-  connect();
-  device_.hold();
-  start(1);
-  run_briefly();
-  bool connected = false;
-  collectives_->connect(2, [&](Status status) { connected = status.ok(); });
-  ++attempt_;
-  start(2);
-  device_.run();
-  EXPECT_TRUE(wait(1) && wait(2));
-  EXPECT_TRUE(connected);
-  EXPECT_EQ(code(1), Code::kAborted);
-  EXPECT_EQ(code(2), Code::kOk);
-}
-
-TEST_F(NcclCollectivesTest, ClosesInOrderIfNothingIsInFlight) {
-  connect();
-  bool closed = false;
-  collectives_->close([&](const Status& status) { closed = status.ok(); });
-  start(1);
-  EXPECT_TRUE(loop_.run([&] { return closed; }));
-  EXPECT_EQ(nccl_.count("finalize"), 2);
-  EXPECT_EQ(nccl_.alive(), 0);
-  EXPECT_EQ(code(1), Code::kShutdown);
-}
-
-TEST_F(NcclCollectivesTest, ClosingEndsOperationsInFlight) {
-  connect();
-  device_.hold();
-  start(1);
-  run_briefly();
-  bool closed = false;
-  collectives_->close([&](const Status& /*status*/) { closed = true; });
-  EXPECT_TRUE(loop_.run([&] { return closed; }));
-  EXPECT_EQ(nccl_.count("finalize"), 0);
-  device_.run();
-  EXPECT_TRUE(wait(1));
-  EXPECT_EQ(code(1), Code::kShutdown);
-}
-
-TEST_F(NcclCollectivesTest, IsDestroyedWithOperationsInFlight) {
-  connect();
-  device_.hold();
-  nccl_.polls = 2;
-  start(1);
-  start(2);
-  collectives_.reset();
-  run_briefly();
-  EXPECT_TRUE(ends_.empty());
-  EXPECT_EQ(nccl_.alive(), 0);
 }
 
 }  // namespace
