@@ -283,6 +283,7 @@ class OrderedNccl : public NcclFaults {
   OrderedNccl() {
     OrderedOptions options;
     options.tag = OpTag(1000000);
+    options.group_bytes = 4 * kElements * sizeof(float);
     for (Rank rank = 0; rank < kRanks; ++rank) {
       links_[static_cast<std::size_t>(rank)] = group_->endpoint(rank, loop_);
     }
@@ -321,6 +322,22 @@ TEST_F(OrderedNccl, RanksMayStartInDifferentOrders) {
   start(1, 2, false);
   start(1, 1, true);
   expect_sums({1, 2});
+}
+
+// A step of twelve partitions that become ready together costs three launches of at most four, not twelve; NCCL starts
+// a thread for each.
+TEST_F(OrderedNccl, AStepCostsALaunchForEachGroup) {
+  std::vector<std::uint64_t> tags;
+  for (std::uint64_t tag = 1; tag <= 12; ++tag) {
+    tags.push_back(tag);
+  }
+  for (const Rank rank : {1, 0}) {
+    for (const std::uint64_t tag : tags) {
+      start(rank, tag, false);
+    }
+  }
+  expect_sums(tags);
+  EXPECT_EQ(ranks_.nccl_.groups(), kRanks * 3);
 }
 
 // ---- aborts ----

@@ -14,7 +14,7 @@ std::vector<Input> seeds() {
                                    {LaunchWord::Kind::kWithdraw, OpTag(7), 0},
                                    {LaunchWord::Kind::kGone, OpTag(), 1}};
   std::vector<Input> seeds = {input_from(net::encode_launch_words(words))};
-  words.assign(net::kMostLaunchWords, {LaunchWord::Kind::kPlaced, OpTag(~std::uint64_t{0}), 3});
+  words.assign(net::kMostLaunchWords, {LaunchWord::Kind::kPlaced, OpTag(~std::uint64_t{0}), 1});
   seeds.push_back(input_from(net::encode_launch_words(words)));
   seeds.push_back(input_from(engine::encode_device_report({22809, false, ""})));
   seeds.push_back(input_from(engine::encode_device_report({0, true, "there is no NCCL here"})));

@@ -196,6 +196,7 @@ void DeviceTransport::on_connected(const Status& all) {
   nccl_ = connecting_.get();
   net::OrderedOptions options;
   options.tag = device_tag(kOrder);
+  options.group_bytes = options_.nccl.credit_bytes / 2;
   ordered_ = std::make_unique<net::OrderedDevice>(deps_.link, std::move(connecting_), options, deps_.broken);
   decide(Transport::kNccl, {});
 }

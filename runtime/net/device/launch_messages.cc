@@ -17,8 +17,19 @@ constexpr const char* kSubject = "a message on the order of launches";
 constexpr std::size_t kWordBytes = 1 + 8 + 4;
 static_assert(4 + kMostLaunchWords * kWordBytes <= kLaunchWordsBytes);
 
-bool has_number(Kind kind) {
-  return kind == Kind::kReady || kind == Kind::kPlaced || kind == Kind::kGone;
+bool valid(const LaunchWord& word) {
+  switch (word.kind) {
+    case Kind::kReady:
+      return true;
+    case Kind::kWithdraw:
+    case Kind::kWithdrawn:
+      return word.number == 0;
+    case Kind::kPlaced:
+      return word.number == 0 || word.number == 1;
+    case Kind::kGone:
+      return word.tag.value == 0 && word.number >= 0;
+  }
+  return false;
 }
 
 Result<LaunchWord> read_word(WireReader& in) {
@@ -30,7 +41,7 @@ Result<LaunchWord> read_word(WireReader& in) {
     return corrupt(std::string(kSubject) + " has a word of kind " + std::to_string(kind));
   }
   word.kind = static_cast<Kind>(kind);
-  if (word.kind == Kind::kGone ? word.tag.value != 0 || word.number < 0 : !has_number(word.kind) && word.number != 0) {
+  if (!valid(word)) {
     return corrupt(std::string(kSubject) + " has a word of kind " + std::to_string(kind) + " with tag " +
                    std::to_string(word.tag.value) + " and number " + std::to_string(word.number));
   }

@@ -19,7 +19,7 @@ struct LaunchWord {
   enum class Kind : std::uint8_t { kReady = 1, kWithdraw = 2, kPlaced = 3, kWithdrawn = 4, kGone = 5 };
   Kind kind = Kind::kReady;
   OpTag tag;                // unused in kGone
-  std::int32_t number = 0;  // priority in kReady and kPlaced, rank in kGone
+  std::int32_t number = 0;  // priority in kReady; in kPlaced 1 if the next one belongs to its group; rank in kGone
 
   friend bool operator==(const LaunchWord&, const LaunchWord&) = default;
 };

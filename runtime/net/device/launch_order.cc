@@ -51,7 +51,7 @@ std::vector<LaunchNotice> LaunchSequencer::take() {
   }
   std::ranges::sort(placed);
   for (const auto& [urgency, tag] : placed) {
-    notices.push_back({LaunchNotice::Kind::kPlaced, LaunchNotice::kAll, tag, urgency.first});
+    notices.push_back({LaunchNotice::Kind::kPlaced, LaunchNotice::kAll, tag});
   }
   return notices;
 }

@@ -26,7 +26,6 @@ struct LaunchNotice {
   Kind kind = Kind::kPlaced;
   Rank to = kAll;  // a single rank for kWithdrawn
   OpTag tag;
-  std::int32_t priority = 0;  // for kPlaced: the most urgent priority of any rank
 
   friend bool operator==(const LaunchNotice&, const LaunchNotice&) = default;
 };

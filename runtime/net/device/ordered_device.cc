@@ -116,7 +116,7 @@ Status OrderedDevice::apply_word(Rank peer, const LaunchWord& word) {
     sequencer_->withdraw(peer, word.tag);
   } else if (!sequencer_ && (word.kind == Kind::kPlaced || word.kind == Kind::kWithdrawn)) {
     const auto kind = word.kind == Kind::kPlaced ? LaunchNotice::Kind::kPlaced : LaunchNotice::Kind::kWithdrawn;
-    apply({kind, rank(), word.tag, word.number});
+    apply({{kind, rank(), word.tag}, word.number == 1});
   } else if (!sequencer_ && word.kind == Kind::kGone && word.number < size()) {
     const Rank gone = job_rank(word.number);
     on_peer_lost(word.number, {Code::kPeerLost, "rank " + std::to_string(gone) + " is gone", {gone, ""}});
@@ -136,27 +136,47 @@ void OrderedDevice::flush_later() {
   }
 }
 
+// Takes the decisions that are due. The groups must be equal on all ranks, since NCCL chooses its algorithm by the
+// whole group; rank 0 makes them of the operations that it places together, up to the limit.
+std::vector<OrderedDevice::Decision> OrderedDevice::decide() {
+  // After an end this rank launches nothing, so the others must not get new places either.
+  std::vector<LaunchNotice> notices = ended_.ok() ? sequencer_->take() : std::vector<LaunchNotice>();
+  std::vector<Decision> decisions;
+  std::optional<std::size_t> last;  // last decision of the group that may grow
+  std::size_t bytes = 0;
+  bool on_host = false;
+  for (LaunchNotice& notice : notices) {
+    if (notice.kind == LaunchNotice::Kind::kPlaced) {
+      Operation& operation = operations_.at(notice.tag);
+      operation.placed = true;
+      const std::size_t more = std::max(operation.args.in.size(), operation.args.out.size());
+      const bool joins = last && on_host == operation.work.on_host && bytes + more <= options_.group_bytes;
+      if (joins) {
+        decisions[*last].more = true;
+      }
+      bytes = more + (joins ? bytes : 0);
+      on_host = operation.work.on_host;
+      last = decisions.size();
+    }
+    decisions.push_back({notice});
+  }
+  return decisions;
+}
+
 void OrderedDevice::flush() {
   if (rank() != 0) {
     send(0, std::exchange(unsent_, {}), nullptr);
     return;
   }
   const auto batch = std::make_shared<Batch>();
-  // After an end this rank launches nothing, so the others must not get new places either.
-  std::vector<LaunchNotice> notices = ended_.ok() ? sequencer_->take() : std::vector<LaunchNotice>();
-  for (const LaunchNotice& notice : notices) {
-    if (notice.kind == LaunchNotice::Kind::kPlaced) {
-      operations_.at(notice.tag).placed = true;
-    }
-  }
+  std::vector<Decision> decisions = decide();
   const std::optional<Rank> gone = std::exchange(unsent_gone_, std::nullopt);
   for (Rank peer = 1; peer < size(); ++peer) {
     std::vector<LaunchWord> words;
-    for (const LaunchNotice& notice : notices) {
+    for (const auto& [notice, more] : decisions) {
       if (notice.to == LaunchNotice::kAll || notice.to == peer) {
-        words.push_back(notice.kind == LaunchNotice::Kind::kPlaced
-                            ? LaunchWord{Kind::kPlaced, notice.tag, notice.priority}
-                            : LaunchWord{Kind::kWithdrawn, notice.tag, 0});
+        words.push_back(notice.kind == LaunchNotice::Kind::kPlaced ? LaunchWord{Kind::kPlaced, notice.tag, more ? 1 : 0}
+                                                                   : LaunchWord{Kind::kWithdrawn, notice.tag, 0});
       }
     }
     if (gone) {
@@ -164,7 +184,7 @@ void OrderedDevice::flush() {
     }
     send(peer, words, batch);
   }
-  batch->notices = std::move(notices);
+  batch->decisions = std::move(decisions);
   batches_.push_back(batch);
   apply_batches();
 }
@@ -197,9 +217,9 @@ void OrderedDevice::apply_batches() {
   while (!batches_.empty() && batches_.front()->sending == 0) {
     const auto batch = std::move(batches_.front());
     batches_.pop_front();
-    for (const LaunchNotice& notice : batch->notices) {
-      if (notice.to == LaunchNotice::kAll || notice.to == 0) {
-        apply(notice);
+    for (const Decision& decision : batch->decisions) {
+      if (decision.notice.to == LaunchNotice::kAll || decision.notice.to == 0) {
+        apply(decision);
       }
     }
   }
@@ -247,7 +267,8 @@ void OrderedDevice::cancel(TagGroup tags, Status cause) {
   }
 }
 
-void OrderedDevice::apply(const LaunchNotice& notice) {
+void OrderedDevice::apply(const Decision& decision) {
+  const LaunchNotice& notice = decision.notice;
   const auto place = operations_.find(notice.tag);
   if (!ended_.ok() && (place == operations_.end() || !place->second.placed)) {
     return;
@@ -258,18 +279,17 @@ void OrderedDevice::apply(const LaunchNotice& notice) {
     return;
   }
   if (placed) {
-    // All ranks choose the communicator by the priority, so it must be equal on all of them.
-    place->second.args.priority = notice.priority;
-    launch(place);
+    launch(place, decision.more);
     return;
   }
   reply(std::move(place->second.done), place->second.cause);
   operations_.erase(place);
 }
 
-void OrderedDevice::launch(std::map<OpTag, Operation>::iterator place) {
+void OrderedDevice::launch(std::map<OpTag, Operation>::iterator place, bool more) {
   Operation& operation = place->second;
   operation.launched = true;
+  operation.work.more = more;
   inner_->start_work(
       std::move(operation.args), std::move(operation.work),
       while_alive([tag = place->first](OrderedDevice& self, const Status& status) { self.ended(tag, status); }));

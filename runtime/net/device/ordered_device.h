@@ -1,12 +1,13 @@
 // OrderedDevice: adapts collectives that require one order of launches on all ranks to callers with different orders.
 //
-// Operations are announced to rank 0, and launched once all ranks have started them, everywhere in the order that rank
-// 0 decides (launch_order.h). An operation that is cancelled before it has a place ends when rank 0 has confirmed that
-// no rank will launch it; one with a place is launched, runs to its end, and then reports the cause. A cancellation on
-// all ranks therefore disturbs nothing else. The same holds when a rank is lost: operations with a place are launched
-// and have a grace period to finish, the others end at once. Messages use the transport of the host at its highest
-// priority, all messages of one turn of the loop together. Rank 0 launches an operation only after its messages to all
-// others have left: even if its loop stalls afterwards, the device can finish its work.
+// Operations are announced to rank 0, and launched once all ranks have started them, everywhere in the order and in the
+// groups that rank 0 decides (launch_order.h, DeviceWork::more): operations that it places at the same time form
+// groups, within a limit of bytes. An operation that is cancelled before it has a place ends when rank 0 has confirmed
+// that no rank will launch it; one with a place is launched, runs to its end, and then reports the cause. A
+// cancellation on all ranks therefore disturbs nothing else. The same holds when a rank is lost: operations with a
+// place are launched and have a grace period to finish, the others end at once. Messages use the transport of the host
+// at its highest priority, all messages of one turn of the loop together. Rank 0 launches an operation only after its
+// messages to all others have left: even if its loop stalls afterwards, the device can finish its work.
 //
 // Owner: the data plane of a rank. Thread: loop, destructor included. Destruction drops the callbacks of operations in
 // flight: call abort() first, and let the loop run.
@@ -29,6 +30,8 @@ namespace sirtaki::net {
 
 struct OrderedOptions {
   OpTag tag;  // reserved for its messages
+  // Limit of the bytes of a group; a larger operation is launched alone.
+  std::size_t group_bytes = std::size_t{32} * 1024 * 1024;
   // Time for launched operations to finish after a rank is lost.
   Duration grace = std::chrono::seconds(1);
 };
@@ -65,10 +68,15 @@ class OrderedDevice final : public DeviceCollectives {
     bool placed = false;  // on rank 0: has a place, which is being sent to the others
     bool launched = false;
   };
+  // A decision of rank 0.
+  struct Decision {
+    LaunchNotice notice;
+    bool more = false;  // the next operation with a place belongs to the same group
+  };
   // Decisions that rank 0 applies itself once its messages to the others have left.
   struct Batch {
     int sending = 0;
-    std::vector<LaunchNotice> notices;
+    std::vector<Decision> decisions;
   };
 
   template <class Function>
@@ -80,10 +88,11 @@ class OrderedDevice final : public DeviceCollectives {
   Status apply_word(Rank peer, const LaunchWord& word);
   void flush_later();
   void flush();
+  std::vector<Decision> decide();
   void send(Rank peer, std::span<const LaunchWord> words, const std::shared_ptr<Batch>& batch);
   void apply_batches();
-  void apply(const LaunchNotice& notice);
-  void launch(std::map<OpTag, Operation>::iterator place);
+  void apply(const Decision& decision);
+  void launch(std::map<OpTag, Operation>::iterator place, bool more);
   void ended(OpTag tag, const Status& status);
   void on_peer_lost(Rank peer, const Status& status);
   void reply(Done done, Status status);

@@ -10,11 +10,9 @@ using Says = LaunchWord::Kind;
 constexpr std::uint64_t kTag = 0x8000000000000001;
 
 TEST(LaunchMessages, RoundTrip) {
-  std::vector<LaunchWord> words = {{Says::kReady, OpTag(kTag), -7},
-                                   {Says::kWithdraw, OpTag(2), 0},
-                                   {Says::kPlaced, OpTag(3), 5},
-                                   {Says::kWithdrawn, OpTag(4), 0},
-                                   {Says::kGone, OpTag(), 2}};
+  std::vector<LaunchWord> words = {{Says::kReady, OpTag(kTag), -7}, {Says::kWithdraw, OpTag(2), 0},
+                                   {Says::kPlaced, OpTag(3), 1},    {Says::kPlaced, OpTag(5), 0},
+                                   {Says::kWithdrawn, OpTag(4), 0}, {Says::kGone, OpTag(), 2}};
   for (int round = 0; round < 2; ++round) {
     const auto bytes = encode_launch_words(words);
     EXPECT_EQ(bytes.size(), kLaunchWordsBytes);
@@ -26,16 +24,16 @@ TEST(LaunchMessages, RoundTrip) {
 }
 
 TEST(LaunchMessages, HaveTheDocumentedBytes) {
-  const auto bytes = encode_launch_words(std::vector<LaunchWord>{{Says::kPlaced, OpTag(kTag), -2}});
-  const std::vector<int> begin = {1, 0, 0, 0, 3, 1, 0, 0, 0, 0, 0, 0, 0x80, 0xfe, 0xff, 0xff, 0xff, 0};
+  const auto bytes = encode_launch_words(std::vector<LaunchWord>{{Says::kReady, OpTag(kTag), -2}});
+  const std::vector<int> begin = {1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0x80, 0xfe, 0xff, 0xff, 0xff, 0};
   for (std::size_t i = 0; i < begin.size(); ++i) {
     EXPECT_EQ(std::to_integer<int>(bytes[i]), begin[i]) << i;
   }
 }
 
 TEST(LaunchMessages, RejectDamagedBytes) {
-  const auto good =
-      encode_launch_words(std::vector<LaunchWord>{{Says::kWithdraw, OpTag(1), 0}, {Says::kGone, OpTag(), 1}});
+  const auto good = encode_launch_words(
+      std::vector<LaunchWord>{{Says::kWithdraw, OpTag(1), 0}, {Says::kGone, OpTag(), 1}, {Says::kPlaced, OpTag(2), 1}});
   struct Damage {
     std::size_t at;
     int value;
@@ -44,7 +42,7 @@ TEST(LaunchMessages, RejectDamagedBytes) {
   for (const Damage& damage :
        {Damage{0, 0, "no word"}, Damage{0, 20, "too many words"}, Damage{1, 1, "far too many"}, Damage{4, 0, "no kind"},
         Damage{4, 6, "an unknown kind"}, Damage{13, 1, "a number of what has none"}, Damage{18, 1, "a tag of a rank"},
-        Damage{29, 0x80, "a negative rank"}, Damage{0, 1, "more words than counted"},
+        Damage{29, 0x80, "a negative rank"}, Damage{0, 2, "more words than counted"}, Damage{39, 2, "no flag"},
         Damage{255, 1, "something at the end"}}) {
     auto bytes = good;
     bytes[damage.at] = static_cast<std::byte>(damage.value);

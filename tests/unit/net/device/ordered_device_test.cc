@@ -19,7 +19,6 @@ class Recorder final : public DeviceCollectives {
  public:
   struct Launch {
     OpTag tag;
-    std::int32_t priority = 0;
     Done done;
   };
 
@@ -27,10 +26,16 @@ class Recorder final : public DeviceCollectives {
   Caps caps() const override { return {}; }
   Rank rank() const override { return rank_; }
   int size() const override { return size_; }
-  void start_work(CollectiveArgs args, DeviceWork /*work*/, Done done) override {
+  void start_work(CollectiveArgs args, DeviceWork work, Done done) override {
+    if (groups.empty() || !open_) {
+      groups.emplace_back();
+    }
+    groups.back().push_back(args.tag.value);
+    open_ = work.more;
     tags.push_back(args.tag);
-    flying.push_back({args.tag, args.priority, std::move(done)});
+    flying.push_back({args.tag, std::move(done)});
   }
+  Status check_work(const CollectiveArgs& args, const DeviceWork& /*work*/) const override { return check(args); }
   void cancel(TagGroup, Status) override { ADD_FAILURE() << "NCCL cannot cancel one operation"; }
   void abort(Status cause) override {
     aborted.update(cause);
@@ -40,12 +45,14 @@ class Recorder final : public DeviceCollectives {
   }
 
   std::vector<OpTag> tags;  // in order of launches
+  std::vector<std::vector<std::uint64_t>> groups;
   std::vector<Launch> flying;
   Status aborted;
 
  private:
   const Rank rank_;
   const int size_;
+  bool open_ = false;  // the last group
 };
 
 class OrderedDeviceTest : public ::testing::Test {
@@ -67,6 +74,7 @@ class OrderedDeviceTest : public ::testing::Test {
     members_.resize(static_cast<std::size_t>(size));
     OrderedOptions ordered;
     ordered.tag = OpTag(1000000);
+    ordered.group_bytes = 100;
     for (Rank rank = 0; rank < size; ++rank) {
       Member& member = at(rank);
       member.link = group_->endpoint(rank, loop_);
@@ -96,6 +104,19 @@ class OrderedDeviceTest : public ::testing::Test {
       member.ended.push_back({OpTag(tag), std::move(status)});
     });
   }
+  // Starts an operation of so many bytes on all ranks.
+  void start_on_all(std::uint64_t tag, std::size_t bytes, bool on_host = false) {
+    for (Member& member : members_) {
+      CollectiveArgs args;
+      args.tag = OpTag(tag);
+      args.in = args.out = Bytes(memory_).first(bytes);
+      DeviceWork work;
+      work.on_host = on_host;
+      member.ordered->start_work(std::move(args), std::move(work), [&member, tag](Status status) {
+        member.ended.push_back({OpTag(tag), std::move(status)});
+      });
+    }
+  }
   void cancel(Rank rank, std::uint64_t tag) {
     at(rank).ordered->cancel(OpTag(tag), {Code::kAborted, "no more of " + std::to_string(tag)});
   }
@@ -112,6 +133,7 @@ class OrderedDeviceTest : public ::testing::Test {
   }
 
   ManualLoop loop_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(1024);
   std::shared_ptr<InprocGroup> group_;
   std::vector<Member> members_;
 };
@@ -128,7 +150,6 @@ TEST_F(OrderedDeviceTest, LaunchesOperationsThatAllHaveStarted) {
   run();
   for (Member& member : members_) {
     EXPECT_EQ(member.inner->tags, std::vector<OpTag>{OpTag(2)});
-    EXPECT_EQ(member.inner->flying[0].priority, -7) << "the same on all ranks";
   }
   start(2, 1);
   run();
@@ -136,6 +157,56 @@ TEST_F(OrderedDeviceTest, LaunchesOperationsThatAllHaveStarted) {
   for (Member& member : members_) {
     EXPECT_EQ(member.inner->tags, (std::vector<OpTag>{OpTag(2), OpTag(1)}));
     EXPECT_EQ(member.ended.size(), 2U);
+  }
+}
+
+using Groups = std::vector<std::vector<std::uint64_t>>;
+
+TEST_F(OrderedDeviceTest, OperationsWithAPlaceAtTheSameTimeAreAGroup) {
+  open(3);
+  for (const Rank rank : {2, 1, 0}) {
+    for (std::uint64_t tag = 1; tag <= 40; ++tag) {
+      start(rank, tag);
+    }
+    run();
+  }
+  ASSERT_EQ(at(0).inner->groups.size(), 1U) << "more than fit into one message";
+  EXPECT_EQ(at(0).inner->groups[0].size(), 40U);
+  for (const Rank rank : {2, 1, 0}) {
+    start(rank, 41);
+  }
+  run();
+  EXPECT_EQ(at(0).inner->groups.back(), std::vector<std::uint64_t>{41}) << "later";
+  for (Member& member : members_) {
+    EXPECT_EQ(member.inner->groups, at(0).inner->groups);
+  }
+}
+
+TEST_F(OrderedDeviceTest, GroupsHaveALimitOfBytesAndOneSetOfRanks) {
+  open(2);
+  start_on_all(1, 60);
+  start_on_all(2, 40);
+  start_on_all(3, 4);
+  start_on_all(4, 200);
+  start_on_all(5, 4);
+  start_on_all(6, 4, true);
+  start_on_all(7, 4, true);
+  start_on_all(8, 4);
+  run();
+  for (Member& member : members_) {
+    EXPECT_EQ(member.inner->groups, (Groups{{1, 2}, {3}, {4}, {5}, {6, 7}, {8}}));
+  }
+}
+
+TEST_F(OrderedDeviceTest, AWithdrawnOperationIsInNoGroup) {
+  open(2);
+  start_on_all(1, 4);
+  start_on_all(2, 4);
+  start_on_all(3, 4);
+  cancel(0, 2);
+  run();
+  for (Member& member : members_) {
+    EXPECT_EQ(member.inner->groups, (Groups{{1, 3}}));
   }
 }
 
