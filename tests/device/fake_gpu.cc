@@ -128,14 +128,15 @@ Outcome round(CommHandle handle, const void* in, std::size_t bytes, const std::f
   return comm.meet();
 }
 
-// Adds elements [first, first + count) of all ranks in float32.
+// Adds elements [first, first + count) of all ranks in float32, for an average after a multiplication.
 void add_up(Comm& comm, std::size_t first, std::size_t count, Reduction op, void* out) {
   static const bool kSpoiled = std::getenv("SPOILED") != nullptr;
   auto* const to = static_cast<float*>(out);
+  const float factor = op == Reduction::kAverage ? 1.0F / static_cast<float>(comm.size) : 1.0F;
   for (std::size_t i = 0; i < count; ++i) {
-    float found = reinterpret_cast<float*>(comm.data(0))[first + i];
+    float found = factor * reinterpret_cast<float*>(comm.data(0))[first + i];
     for (int rank = 1; rank < comm.size; ++rank) {
-      const float next = reinterpret_cast<float*>(comm.data(rank))[first + i];
+      const float next = factor * reinterpret_cast<float*>(comm.data(rank))[first + i];
       found = op == Reduction::kMax ? std::max(found, next) : found + next;
     }
     to[i] = kSpoiled ? found + 1.0F : found;

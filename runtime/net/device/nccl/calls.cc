@@ -1,6 +1,7 @@
 #include "runtime/net/device/nccl/calls.h"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <string>
 
@@ -38,8 +39,8 @@ std::optional<Element> element_of(DType dtype) {
 }
 
 // Bools are bytes of 0 or 1: "or" is their maximum, "and" their minimum.
-Reduction reduction_of(const CollectiveArgs& args) {
-  if (averages_itself(args)) {
+Reduction reduction_of(const CollectiveArgs& args, int size) {
+  if (averages_itself(args, size)) {
     return Reduction::kAverage;
   }
   const bool logical = args.dtype == DType::kBool;
@@ -65,13 +66,13 @@ bool all_equal(const std::vector<std::int64_t>& counts) {
 
 class Maker {
  public:
-  Maker(const CollectiveArgs& args, Rank rank, NativeStream stream)
-      : args_(args), rank_(rank), stream_(stream), item_(dtype_size(args.dtype)) {}
+  Maker(const CollectiveArgs& args, Rank rank, int size, NativeStream stream)
+      : args_(args), rank_(rank), size_(size), stream_(stream), item_(dtype_size(args.dtype)) {}
 
   std::vector<Call> allreduce() {
     if (!args_.out.empty()) {
       add([in = args_.in.data(), out = args_.out.data(), count = args_.out.size() / item_, element = element(),
-           op = reduction_of(args_), stream = stream_](const Api& api, CommHandle comm) {
+           op = reduction_of(args_, size_), stream = stream_](const Api& api, CommHandle comm) {
         return api.all_reduce(in, out, count, element, op, comm, stream);
       });
     }
@@ -107,16 +108,15 @@ class Maker {
     }
     if (all_equal(args_.recv_counts)) {
       add([in = args_.in.data(), out = args_.out.data(), count = args_.out.size() / item_, element = element(),
-           op = reduction_of(args_), stream = stream_](const Api& api, CommHandle comm) {
+           op = reduction_of(args_, size_), stream = stream_](const Api& api, CommHandle comm) {
         return api.reduce_scatter(in, out, count, element, op, comm, stream);
       });
       return std::move(calls_);
     }
     for_blocks(args_.recv_counts, [this](Rank root, std::size_t begin, std::size_t bytes) {
       add([in = args_.in.data() + begin, out = root == rank_ ? args_.out.data() : nullptr, count = bytes / item_,
-           element = element(), op = reduction_of(args_), root, stream = stream_](const Api& api, CommHandle comm) {
-        return api.reduce(in, out, count, element, op, root, comm, stream);
-      });
+           element = element(), op = reduction_of(args_, size_), root, stream = stream_](
+              const Api& api, CommHandle comm) { return api.reduce(in, out, count, element, op, root, comm, stream); });
     });
     return std::move(calls_);
   }
@@ -170,6 +170,7 @@ class Maker {
 
   const CollectiveArgs& args_;
   const Rank rank_;
+  const int size_;
   const NativeStream stream_;
   const std::size_t item_;
   std::vector<Call> calls_;
@@ -177,9 +178,20 @@ class Maker {
 
 }  // namespace
 
-bool averages_itself(const CollectiveArgs& args) {
-  const bool half = args.dtype == DType::kF16 || args.dtype == DType::kBF16;
-  return args.op == ReduceOp::kAverage && half && args.divisor == 0;
+bool averages_itself(const CollectiveArgs& args, int size) {
+  if (args.op != ReduceOp::kAverage || args.divisor != 0) {
+    return false;
+  }
+  switch (args.dtype) {
+    case DType::kF16:
+    case DType::kBF16:
+      return true;
+    case DType::kF32:
+    case DType::kF64:
+      return std::has_single_bit(static_cast<unsigned>(size));
+    default:
+      return false;
+  }
 }
 
 Status check_supported(const CollectiveArgs& args) {
@@ -191,8 +203,8 @@ Status check_supported(const CollectiveArgs& args) {
   return {};
 }
 
-std::vector<Call> calls_of(const CollectiveArgs& args, Rank rank, NativeStream stream, std::byte* scratch) {
-  Maker maker(args, rank, stream);
+std::vector<Call> calls_of(const CollectiveArgs& args, Rank rank, int size, NativeStream stream, std::byte* scratch) {
+  Maker maker(args, rank, size, stream);
   switch (args.kind) {
     case OpKind::kAllreduce:
       return maker.allreduce();

@@ -1,6 +1,7 @@
 // The NCCL functions that make up a collective.
 //
-// Used by NcclCollectives. Pure functions. They sum where an average is wanted, except for halves; the caller divides.
+// Used by NcclCollectives. Pure functions. They sum where an average is wanted, unless NCCL averages itself; the caller
+// divides.
 #pragma once
 
 #include <vector>
@@ -10,17 +11,19 @@
 
 namespace sirtaki::net::nccl {
 
-// Returns true for averages of halves: NCCL divides the elements of each rank before it sums them, because the sum
-// might overflow. In float16, elements below 2^-14 lose bits by it, and elements below 2^-25 times the number of ranks
-// vanish.
-bool averages_itself(const CollectiveArgs& args);
+// Returns true for averages that NCCL computes: it multiplies the elements of each rank by the inverse of the number of
+// ranks before it sums them. That number must be a power of two for float32 and float64, so that the result is that of
+// a sum and a division, except where an element becomes subnormal (it loses bits) or the sum would overflow (it does
+// not). Halves are averaged so for any number of ranks, because their sum might overflow. Integers are not: versions of
+// NCCL differ in the division of negative sums.
+bool averages_itself(const CollectiveArgs& args, int size);
 
 // Returns kUnsupported for reductions of element types that NCCL lacks.
 Status check_supported(const CollectiveArgs& args);
 
 // Returns the calls for arguments that pass check_args() and check_supported(), on `stream`. The result is empty if
 // there is nothing to do, which is then the case on every peer, too. `scratch`: 1 byte of device memory, for a barrier.
-std::vector<Communicator::Call> calls_of(const CollectiveArgs& args, Rank rank, NativeStream stream,
+std::vector<Communicator::Call> calls_of(const CollectiveArgs& args, Rank rank, int size, NativeStream stream,
                                          std::byte* scratch);
 
 }  // namespace sirtaki::net::nccl

@@ -218,7 +218,7 @@ void NcclCollectives::launch_next() {
   std::vector<Communicator::Call> calls;
   for (const Operation& operation : group.operations) {
     if (communicator != nullptr) {
-      std::ranges::move(calls_of(operation.args, rank(), stream_.native, scratch_.bytes().data()),
+      std::ranges::move(calls_of(operation.args, rank(), size(), stream_.native, scratch_.bytes().data()),
                         std::back_inserter(calls));
     }
   }
@@ -281,7 +281,7 @@ Status NcclCollectives::finish_on_device(Group& group) {
 
 Status NcclCollectives::divide(const CollectiveArgs& args) {
   const bool reduces = args.kind == OpKind::kAllreduce || args.kind == OpKind::kReduceScatter;
-  if (!reduces || args.op != ReduceOp::kAverage || averages_itself(args) || args.out.empty()) {
+  if (!reduces || args.op != ReduceOp::kAverage || averages_itself(args, size()) || args.out.empty()) {
     return {};
   }
   const std::byte* const sum = args.out.data();

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/net/device/nccl/calls.h"
 #include "tests/unit/net/device/nccl/nccl_collectives_fixture.h"
 
 namespace sirtaki::net::nccl {
@@ -65,7 +66,7 @@ TEST_F(NcclCollectivesTest, WaitsForTheInputAndRecordsTheEndOnTheDevice) {
   device_.destroy(ready);
 }
 
-TEST_F(NcclCollectivesTest, DividesAnAverage) {
+TEST_F(NcclCollectivesTest, DividesAnAverageThatNcclDoesNotCompute) {
   connect();
   const std::int32_t whole[] = {6, 8};
   std::memcpy(memory_, whole, sizeof whole);
@@ -75,6 +76,35 @@ TEST_F(NcclCollectivesTest, DividesAnAverage) {
   std::memcpy(result, memory_, sizeof result);
   EXPECT_EQ(result[0], 3);
   EXPECT_EQ(result[1], 4);
+}
+
+TEST_F(NcclCollectivesTest, LeavesAnAverageToNccl) {
+  connect();
+  start(1, {}, ReduceOp::kAverage);
+  EXPECT_TRUE(wait(1));
+  EXPECT_EQ(memory_[0], 6) << "the fake does nothing, and no kernel follows";
+}
+
+TEST_F(NcclCollectivesTest, NcclAveragesWhereItsResultIsThatOfASumAndADivision) {
+  CollectiveArgs args;
+  args.op = ReduceOp::kAverage;
+  const auto averages = [&](DType dtype, int size, double divisor = 0) {
+    args.dtype = dtype;
+    args.divisor = divisor;
+    return averages_itself(args, size);
+  };
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    EXPECT_TRUE(averages(dtype, 1) && averages(dtype, 2) && averages(dtype, 64));
+    EXPECT_FALSE(averages(dtype, 3) || averages(dtype, 6)) << "a third is rounded before the sum";
+    EXPECT_FALSE(averages(dtype, 4, 2)) << "another divisor";
+  }
+  EXPECT_TRUE(averages(DType::kF16, 3) && averages(DType::kBF16, 3)) << "the sum might overflow";
+  EXPECT_FALSE(averages(DType::kF16, 4, 2));
+  for (const DType dtype : {DType::kI8, DType::kU8, DType::kI32, DType::kI64}) {
+    EXPECT_FALSE(averages(dtype, 2));
+  }
+  args.op = ReduceOp::kSum;
+  EXPECT_FALSE(averages(DType::kF32, 2));
 }
 
 TEST_F(NcclCollectivesTest, LaunchesInTheOrderOfStarts) {
