@@ -21,6 +21,7 @@ namespace sirtaki::scenarios {
 
 inline constexpr const char* kSmall =
     "schedule.fusion_bytes = \"4KiB\"\nschedule.partition_bytes = \"8KiB\"\nschedule.credit_bytes = \"64KiB\"\n"
+    "device.nccl_partition_bytes = \"8KiB\"\ndevice.nccl_credit_bytes = \"64KiB\"\n"
     "net.eager_bytes = \"2KiB\"\nnet.exchange_bytes = \"1KiB\"\nnet.fragment_bytes = \"4KiB\"\n";
 
 // Encoded on the GPU.

@@ -21,6 +21,7 @@ constexpr Duration kDeviceGrace = std::chrono::seconds(1);
 
 net::nccl::NcclOptions nccl_options(const Config::DeviceOptions& device) {
   net::nccl::NcclOptions options;
+  options.credit_bytes = static_cast<std::size_t>(device.nccl_credit_bytes);
   options.timeout = device.nccl_timeout;
   options.end_timeout = device.nccl_end_timeout;
   options.communicator.connect_timeout = device.nccl_connect_timeout;
@@ -71,7 +72,6 @@ Status Session::stage_device(int index, const Result<net::nccl::Library>& nccl) 
   plane.sums_on_hosts = config_->device.codecs == "auto";
   plane.poller.deadline = config_->control.stall_fail;
   plane.nccl = nccl_options(config_->device);
-  plane.nccl.credit_bytes = static_cast<std::size_t>(config_->schedule.credit_bytes);
   const auto broken = [this](const Status& why) {
     on_device_lost({why.code(),
                     "NCCL has failed on rank " + std::to_string(job_.rank) + ": " + std::string(why.text()),

@@ -31,6 +31,12 @@ PlanAgreementOptions agreement_options(const StreamOptions& options, StreamStart
   return out;
 }
 
+std::unique_ptr<PlanAgreement> make_agreement(const StreamSpec& spec, StreamStart& start, const StreamOptions& options,
+                                              const StreamDeps& deps) {
+  return std::make_unique<PlanAgreement>(spec.name, start.plan, spec.order, agreement_options(options, start, deps.net),
+                                         PlanAgreementDeps{deps.loop, deps.trace, deps.stats, deps.log});
+}
+
 GradientStream::OnDevice on_device_with(const StreamSpec& spec, const StreamStart& start, bool finite_only,
                                         const net::Collectives& net) {
   using OnDevice = GradientStream::OnDevice;
@@ -77,10 +83,8 @@ GradientStream::GradientStream(StreamId id, StreamSpec spec, StreamStart start, 
       spec_(std::move(spec)),
       deps_(deps),
       trace_(deps.trace, spec_.name),
-      traits_{options.finite_only, start.controller != nullptr,
-              on_device_with(spec_, start, options.finite_only, deps.net)},
-      agreement_(spec_.name, start.plan, spec_.order, agreement_options(options, start, deps.net),
-                 {deps.loop, deps.trace, deps.stats, deps.log}),
+      traits_{options, start.controller != nullptr, on_device_with(spec_, start, options.finite_only, deps.net)},
+      agreement_(make_agreement(spec_, start, options, deps)),
       dispatcher_(options.credit_bytes),
       board_(std::make_shared<StreamBoard>(spec_.tensors.size())),
       residuals_(spec_, deps.net),
@@ -100,11 +104,29 @@ void GradientStream::set_path(std::unique_ptr<DensePath> path, std::unique_ptr<D
   SRT_CHECK(state_.untouched() && in_flight_count_ == 0);
   if (path) {
     paths_.device = std::move(path);
-    paths_.current = &path_of_step();
-    paths_.current->adopt(*plan_);
+    if (compressor == nullptr && !traits_.has_policy) {
+      use_sizes_of_nccl();
+    } else {
+      paths_.current = &path_of_step();
+      paths_.current->adopt(*plan_);
+    }
   }
   residuals_.set_compressor(std::move(compressor));
   joined_.allow_start();
+}
+
+// NCCL costs a launch for each operation, and nothing passes another one there, so small partitions gain nothing. The
+// ranks have compared the tensors and the options, and know alike that NCCL is used.
+void GradientStream::use_sizes_of_nccl() {
+  StreamOptions options = traits_.options;
+  options.layout.partition_bytes = options.nccl_partition_bytes;
+  options.credit_bytes = options.nccl_credit_bytes;
+  auto plan = scheduler::Plan::build(plan_->tensors(), spec_.order, options.layout, plan_->version());
+  SRT_CHECK(plan);
+  StreamStart start{*plan, *plan};
+  agreement_ = make_agreement(spec_, start, options, deps_);
+  dispatcher_ = scheduler::Dispatcher(options.credit_bytes);
+  open_step();
 }
 
 // Under a policy, the first step after one that was given up goes through host memory, although its plan is the first
@@ -123,13 +145,13 @@ bool GradientStream::uses_device_memory() const {
 }
 
 void GradientStream::open_step() {
-  const bool other_plan = plan_ != agreement_.plan();
+  const bool other_plan = plan_ != agreement_->plan();
   if (other_plan) {
     adopt_plan();
   }
   const DensePath* const before = std::exchange(paths_.current, &path_of_step());
   if (paths_.current != before) {
-    agreement_.link_changed();
+    agreement_->link_changed();
   }
   if (other_plan || paths_.current != before) {
     paths_.current->adopt(*plan_);
@@ -166,7 +188,7 @@ Status GradientStream::check_ready(int index, const TensorView& tensor) const {
 
 Status GradientStream::check_finite(int index) const {
   const TensorView& view = state_.views[static_cast<std::size_t>(index)];
-  if (!traits_.finite_only || kernels::all_finite(view.dtype, view.bytes().data(), view.numel)) {
+  if (!traits_.options.finite_only || kernels::all_finite(view.dtype, view.bytes().data(), view.numel)) {
     return {};
   }
   const std::string& name = plan_->tensors()[static_cast<std::size_t>(index)].name;
@@ -195,7 +217,7 @@ void GradientStream::ready(int index, TensorView tensor, bool absent, TimePoint 
   if (state_.first_ready == TimePoint()) {
     state_.first_ready = at;
   }
-  agreement_.ready(index, at);
+  agreement_->ready(index, at);
   state_.views[i] = tensor;
   state_.submitted[i] = 1;
   state_.present[i] = absent ? 0 : 1;
@@ -256,7 +278,7 @@ void GradientStream::finish(std::uint64_t mark, TimePoint at) {
   }
   state_.finished = true;
   state_.mark = mark;
-  agreement_.finished(at);
+  agreement_->finished(at);
   if (flags_on()) {
     start_flags();
   }

@@ -55,6 +55,9 @@ struct StreamOptions {
   std::int64_t credit_bytes = 16 << 20;
   bool replan = true;        // measure, and adopt better plans
   bool finite_only = false;  // a gradient with NaN or infinity gives the step up, with kNonFinite
+  // Replace the sizes of `layout` and the credit if all gradients go over NCCL and no policy changes plans.
+  std::int64_t nccl_partition_bytes = 32 << 20;
+  std::int64_t nccl_credit_bytes = 64 << 20;
 };
 
 // The plans and the policy with which a stream begins.
@@ -106,7 +109,8 @@ class GradientStream {
   // Blocks the start of steps, those of a joined rank included, until set_path().
   void block_start() { joined_.block_start(); }
   // Sets the path of dense partitions on a GPU, and the compressor of the others; nullptr: host memory.
-  // Call before the first step.
+  // Call before the first step. A path without a compressor is that of NCCL; the plan then gets the sizes for it, on
+  // all ranks alike.
   void set_path(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCompressor> compressor);
   // Returns whether tensors that become ready now must stay in the memory of the GPU, for the path of set_path(). May
   // change after a step, and when a step is given up.
@@ -165,16 +169,16 @@ class GradientStream {
   Status codec_state(int index, std::vector<std::byte>& out) const;
   Status load_codec_state(int index, ConstBytes in);
   // Records the loss of this rank, for policies that weigh ranks by loss; any time.
-  void report_loss(double loss) { agreement_.report_loss(loss); }
+  void report_loss(double loss) { agreement_->report_loss(loss); }
   // Passes a JSON array to `then`: for each tensor the decision for the next step, its cost and its residual. Any time;
   // `then` comes later if residuals are on a GPU.
   void tensors_json(MoveFunction<void(Result<std::string>)> then) const;
-  const DecisionLog& decisions() const { return agreement_.decisions(); }
+  const DecisionLog& decisions() const { return agreement_->decisions(); }
 
   StreamId id() const { return id_; }
   const StreamSpec& spec() const { return spec_; }
   // Returns the plan of the step in progress, or of the next one while this one is void.
-  const scheduler::Plan& plan() const { return *agreement_.plan(); }
+  const scheduler::Plan& plan() const { return *agreement_->plan(); }
   std::uint32_t attempt() const { return attempt_; }
   std::uint64_t step() const { return step_; }
   const std::shared_ptr<StreamBoard>& board() const { return board_; }
@@ -232,6 +236,7 @@ class GradientStream {
   void publish();
   void publish(int index);
   void open_step();
+  void use_sizes_of_nccl();
   DensePath& path_of_step();
   Rank job_rank() const { return deps_.net.job_rank(deps_.net.rank()); }
   Status check_ready(int index, const TensorView& tensor) const;
@@ -243,8 +248,8 @@ class GradientStream {
   bool flags_on() const;
 
   struct Traits {
-    bool finite_only = false;  // a gradient with NaN or infinity gives the step up
-    bool has_policy = false;   // a policy may change the decisions of tensors
+    StreamOptions options;
+    bool has_policy = false;  // a policy may change the decisions of tensors
     OnDevice on_device = OnDevice::kNothing;
   };
   // Paths of dense partitions.
@@ -277,7 +282,7 @@ class GradientStream {
   StreamDeps deps_;
   StreamTrace trace_;
   const Traits traits_;
-  PlanAgreement agreement_;
+  std::unique_ptr<PlanAgreement> agreement_;
   std::shared_ptr<const scheduler::Plan> plan_;  // the plan of agreement_ at the last step border
   scheduler::Dispatcher dispatcher_;
   const std::shared_ptr<StreamBoard> board_;

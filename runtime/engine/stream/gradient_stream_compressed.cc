@@ -25,7 +25,7 @@ void GradientStream::launch_compressed(const scheduler::Partition& partition) {
   trace_.launched(position);
   deps_.raw_bytes.add(partition.size_bytes());
   deps_.wire_bytes.add(static_cast<std::uint64_t>(partition.wire_bytes));
-  agreement_.partition_started();
+  agreement_->partition_started();
   ++in_flight_count_;
   const auto note = [this, attempt = attempt_, position](ReductionStage next, std::int64_t bytes) {
     if (attempt != attempt_) {
@@ -51,7 +51,7 @@ void GradientStream::on_compressed(std::uint32_t attempt, int position, const St
   }
   if (arrived(attempt, status)) {
     const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
-    agreement_.partition_done(partition);
+    agreement_->partition_done(partition);
     trace_.decoded(position, static_cast<std::int64_t>(partition.size_bytes()));
     end_partition(position, Status());
   }

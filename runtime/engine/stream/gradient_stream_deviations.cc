@@ -77,7 +77,7 @@ void GradientStream::give_up(const Status& cause) {
 
 void GradientStream::cancel_in_flight(const Status& cause) {
   board_->withdraw();
-  agreement_.step_void();
+  agreement_->step_void();
   paths_.current->discard_step();
   dispatcher_.reset();
   cancel_steps(step_, cause);
@@ -145,7 +145,7 @@ void GradientStream::begin_attempt(const control::StreamAborted& message) {
   // Computed from the message alone, because this rank may have completed that step while others have not.
   trained_ += message.step;
   step_ = 0;
-  agreement_.restart();
+  agreement_->restart();
 }
 
 // Opens the next step once the coordinator has confirmed a step that the program itself gave up.

@@ -9,12 +9,12 @@
 namespace sirtaki::engine {
 
 void GradientStream::adopt_plan() {
-  plan_ = agreement_.plan();
+  plan_ = agreement_->plan();
   dispatcher_.reset();
   const Status adopted = dispatcher_.adopt(plan_);
   SRT_CHECK(adopted.ok());
   // Partitions after that of the tensor that is ready last cannot start before all tensors are ready, anyway.
-  commit_position_ = agreement_.last_tensor() < 0 ? 0 : plan_->partitions_of(agreement_.last_tensor()).front();
+  commit_position_ = agreement_->last_tensor() < 0 ? 0 : plan_->partitions_of(agreement_->last_tensor()).front();
 }
 
 // The exchange has the lowest priority, because only the end of the step waits for it.
@@ -22,7 +22,7 @@ void GradientStream::start_exchange() {
   if (state_.exchanged || phase_ != Phase::kOpen || deps_.net.size() == 1) {
     return;
   }
-  std::vector<std::int64_t> mine = agreement_.exchange(step_, !joined_.joined());
+  std::vector<std::int64_t> mine = agreement_->exchange(step_, !joined_.joined());
   if (mine.empty()) {
     return;
   }

@@ -43,7 +43,7 @@ void GradientStream::launch(const scheduler::Partition& partition) {
   deps_.raw_bytes.add(partition.size_bytes());
   deps_.wire_bytes.add(args.out.size());
   trace_.packed(position, static_cast<std::int64_t>(args.out.size()));
-  agreement_.partition_started();
+  agreement_->partition_started();
   ++in_flight_count_;
   // The buffer lives in the callback, so memory in flight outlives whatever happens to the step.
   paths_.current->start(
@@ -56,7 +56,7 @@ void GradientStream::on_partition(std::uint32_t attempt, int position, BufferPoo
   if (arrived(attempt, status)) {
     const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
     const auto size = static_cast<std::int64_t>(partition.size_bytes());
-    agreement_.partition_done(partition);
+    agreement_->partition_done(partition);
     trace_.received(position, size);
     // Scatter comes before the credit is returned, so that its memory is free for the partitions that follow.
     const Status decoded = paths_.current->scatter(partition, state_.views, std::move(buffer));

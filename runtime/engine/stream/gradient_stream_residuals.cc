@@ -81,7 +81,7 @@ Status GradientStream::load_codec_state(int index, ConstBytes in) {
 }
 
 void GradientStream::tensors_json(MoveFunction<void(Result<std::string>)> then) const {
-  residuals_.norms([spec = spec_, plan = agreement_.plan(), then = std::move(then)](
+  residuals_.norms([spec = spec_, plan = agreement_->plan(), then = std::move(then)](
                        const Status& read, const std::vector<double>& norms) mutable {
     JsonWriter json;
     write_tensors(json, spec, *plan, norms);

@@ -130,9 +130,9 @@ void GradientStream::answer() {
       unused_->completed(attempt_, step_, joined_.joined());
     }
     forget_cancelled();
-    agreement_.notified(*board_, state_.waited_since, now);
+    agreement_->notified(*board_, state_.waited_since, now);
     if (state_.exchanged) {
-      agreement_.decide(step_, *state_.exchanged);
+      agreement_->decide(step_, *state_.exchanged);
     }
     ++step_;
     open_step();
@@ -140,7 +140,7 @@ void GradientStream::answer() {
     const std::uint64_t done = step_ - 1;
     apply_aborts();
     waiter(Status());
-    agreement_.consider(done);
+    agreement_->consider(done);
   } else if (phase_ == Phase::kVoid && !deviations_.causes.empty()) {
     const Status cause = std::move(deviations_.causes.front());
     deviations_.causes.pop_front();

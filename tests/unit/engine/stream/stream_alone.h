@@ -21,6 +21,7 @@ namespace sirtaki::engine::alone {
 inline constexpr StreamId kStream(3);
 inline constexpr std::int64_t kElements = 100;
 inline constexpr int kTensors = 3;
+inline constexpr scheduler::LayoutOptions kLayout{.fusion_bytes = 256, .partition_bytes = 4096, .alignment = 64};
 
 class TaskQueue final : public Loop {
  public:
@@ -98,9 +99,41 @@ class NoControl final : public ControlLink {
   void send(control::MemberMessage /*message*/) override {}
 };
 
+// A path that sends memory of its own, and counts the requests for zeros.
+class CountsZeros final : public DensePath {
+ public:
+  CountsZeros(net::Collectives& net, int& asked) : net_(net), asked_(asked) {}
+  void adopt(const scheduler::Plan& /*plan*/) override {}
+  void discard_step() override {}
+  Result<Packed> gather(const scheduler::Partition& /*partition*/, std::span<const TensorView> /*views*/) override {
+    Packed packed;
+    packed.in_place = memory_;
+    return packed;
+  }
+  void start(net::CollectiveArgs args, Done done) override { net_.start(std::move(args), std::move(done)); }
+  void cancel(const net::TagGroup& /*tags*/, const Status& /*cause*/) override {}
+  Status scatter(const scheduler::Partition& /*partition*/, std::span<const TensorView> /*views*/,
+                 BufferPool::Buffer /*packed*/) override {
+    return {};
+  }
+  Status add_residual(const TensorView& /*gradient*/, const AddResidual& /*add*/) override { return {}; }
+  Result<std::byte*> zeros(std::size_t bytes) override {
+    ++asked_;
+    memory_.assign(bytes, std::byte{0});
+    return memory_.data();
+  }
+  void release_zeros() override {}
+  bool on_host() const override { return true; }
+
+ private:
+  net::Collectives& net_;
+  int& asked_;
+  std::vector<std::byte> memory_;
+};
+
 class StreamAlone : public ::testing::Test {
  protected:
-  StreamAlone() {
+  explicit StreamAlone(const StreamOptions& options = {.layout = kLayout, .replan = false}) {
     StreamSpec spec;
     spec.name = "optimizer";
     spec.codec = "none";
@@ -109,8 +142,7 @@ class StreamAlone : public ::testing::Test {
       spec.order.push_back(i);
     }
     EXPECT_TRUE(read_compression(spec).ok());
-    const auto plan = first_plan(spec, layout_, CatalogFacts(2));
-    const StreamOptions options{.layout = layout_, .replan = false};
+    const auto plan = first_plan(spec, options.layout, CatalogFacts(2));
     stream_ = std::make_unique<GradientStream>(kStream, spec, StreamStart{*plan, *plan}, options, deps());
   }
 
@@ -152,7 +184,6 @@ class StreamAlone : public ::testing::Test {
     stream_->finish(stream_->board()->finish(loop_.now()), loop_.now());
     return wait();
   }
-  const scheduler::LayoutOptions layout_{.fusion_bytes = 256, .partition_bytes = 4096, .alignment = 64};
   TaskQueue loop_;
   HeldBack net_{loop_};
   NoControl control_;
