@@ -100,7 +100,6 @@ void ElasticHub::act(rendezvous::Server& server) {
 void ElasticHub::perform(rendezvous::Server& server, const Roster::Send& send) {
   if (const auto* ends = std::get_if<control::EpochEnds>(&send.notice)) {
     cause_ = cause_.value_or(ends->lost);
-    roster_.on_step_states(send.to, {ends->epoch, {}}, loop_.now());
   } else if (const auto* job = std::get_if<control::JobEnds>(&send.notice)) {
     // Others learn it from the end of their epoch, or when they ask for the next one.
     if (const PeerId peer = peer_of(send.to); waiting_.erase(peer) != 0) {

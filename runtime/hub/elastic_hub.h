@@ -1,8 +1,7 @@
 // ElasticHub: lets the roster (control/elastic/roster.h) decide about the epochs of an elastic job. It translates
 // events of the rendezvous server into events of the roster, and actions of the roster into calls of the server.
 //
-// Steps have no commit gate yet, so nothing has to be asked of the members when an epoch ends: the hub reports empty
-// positions on their behalf, and the verdict follows at once.
+// Steps have no commit gate yet, so the hub fills requests for the next epoch with empty positions.
 //
 // Owned by CoordinatorServer. Threads: the loop of the server.
 #pragma once

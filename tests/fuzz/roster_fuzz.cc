@@ -14,16 +14,14 @@ std::vector<Input> seeds() {
   const LostRank lost{1, {Code::kPeerLost, "killed", {1, ""}}};
   const std::vector<RosterReport> reports = {
       Hello{{3, 2}},
-      StepStates{Epoch(1), streams},
       Regroup{Epoch(1), 4, true, 70, streams},
       Departure{true, streams},
   };
   const std::vector<RosterNotice> notices = {
       EpochEnds{Epoch(1), lost},
-      VerdictNotice{Epoch(1), {lost}, {{StreamId(1), 71}}},
       ChangeWanted{5},
-      EpochFormed{Epoch(2), 5, 1, {{{0, 1}, 2, true}, {{3, 2}, -1, false}}},
-      JobEnds{{Code::kShutdown, "the end"}},
+      EpochFormed{Epoch(2), 5, 1, {{{0, 1}, 2, true}, {{3, 2}, -1, false}}, {{StreamId(1), 71}}},
+      JobEnds{{Code::kShutdown, "the end"}, {{StreamId(1), 71}}},
   };
   // One message of each type: the goldens cover the whole format.
   SRT_CHECK(reports.size() == std::variant_size_v<RosterReport>);
@@ -53,9 +51,6 @@ void feed_roster(const control::RosterReport& report) {
   const Connection from(0);
   if (const auto* hello = std::get_if<Hello>(&report)) {
     roster.on_hello(Connection(2), hello->id, now);
-  } else if (const auto* states = std::get_if<StepStates>(&report)) {
-    roster.on_lost(Connection(1), {Code::kPeerLost, "killed"}, now);
-    roster.on_step_states(from, *states, now);
   } else if (const auto* regroup = std::get_if<Regroup>(&report)) {
     roster.on_regroup(from, *regroup, now);
   } else {

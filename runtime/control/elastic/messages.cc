@@ -1,5 +1,7 @@
 #include "runtime/control/elastic/messages.h"
 
+#include <utility>
+
 #include "runtime/base/wire.h"
 #include "runtime/control/message_kinds.h"
 
@@ -23,6 +25,14 @@ void put(WireWriter& w, const StreamReports& reports) {
   }
 }
 
+void put(WireWriter& w, const StreamVerdicts& verdicts) {
+  w.put(static_cast<std::uint32_t>(verdicts.size()));
+  for (const StreamVerdict& stream : verdicts) {
+    w.put(stream.stream.value);
+    w.put(stream.committed);
+  }
+}
+
 void put(WireWriter& w, const LostRank& m) {
   w.put(static_cast<std::int32_t>(m.rank));
   put_status(w, m.cause);
@@ -30,11 +40,6 @@ void put(WireWriter& w, const LostRank& m) {
 
 void put(WireWriter& w, const Hello& m) {
   put(w, m.id);
-}
-
-void put(WireWriter& w, const StepStates& m) {
-  w.put(m.epoch.value);
-  put(w, m.streams);
 }
 
 void put(WireWriter& w, const Regroup& m) {
@@ -55,19 +60,6 @@ void put(WireWriter& w, const EpochEnds& m) {
   put(w, m.lost);
 }
 
-void put(WireWriter& w, const VerdictNotice& m) {
-  w.put(m.epoch.value);
-  w.put(static_cast<std::uint32_t>(m.lost.size()));
-  for (const LostRank& lost : m.lost) {
-    put(w, lost);
-  }
-  w.put(static_cast<std::uint32_t>(m.streams.size()));
-  for (const StreamVerdict& stream : m.streams) {
-    w.put(stream.stream.value);
-    w.put(stream.committed);
-  }
-}
-
 void put(WireWriter& w, const ChangeWanted& m) {
   w.put(m.number);
 }
@@ -82,10 +74,12 @@ void put(WireWriter& w, const EpochFormed& m) {
     w.put(static_cast<std::int32_t>(seat.old_rank));
     w.put(static_cast<std::uint8_t>(seat.has_state));
   }
+  put(w, m.streams);
 }
 
 void put(WireWriter& w, const JobEnds& m) {
   put_status(w, m.why);
+  put(w, m.streams);
 }
 
 // Writes a message of any type.
@@ -125,6 +119,15 @@ StreamReports get_reports(WireReader& r) {
   return reports;
 }
 
+StreamVerdicts get_verdicts(WireReader& r) {
+  StreamVerdicts verdicts(r.get_count(10));
+  for (StreamVerdict& stream : verdicts) {
+    stream.stream = StreamId(r.get<std::uint16_t>());
+    stream.committed = r.get<std::uint64_t>();
+  }
+  return verdicts;
+}
+
 LostRank get_lost(WireReader& r) {
   const Rank rank = r.get<std::int32_t>();
   return {rank, get_status(r)};
@@ -132,11 +135,6 @@ LostRank get_lost(WireReader& r) {
 
 Hello get(WireReader& r, Tag<Hello>) {
   return {get_id(r)};
-}
-
-StepStates get(WireReader& r, Tag<StepStates>) {
-  const Epoch epoch(r.get<std::uint32_t>());
-  return {epoch, get_reports(r)};
 }
 
 Regroup get(WireReader& r, Tag<Regroup>) {
@@ -159,21 +157,6 @@ EpochEnds get(WireReader& r, Tag<EpochEnds>) {
   return {epoch, get_lost(r)};
 }
 
-VerdictNotice get(WireReader& r, Tag<VerdictNotice>) {
-  VerdictNotice m;
-  m.epoch = Epoch(r.get<std::uint32_t>());
-  m.lost.resize(r.get_count(13));
-  for (LostRank& lost : m.lost) {
-    lost = get_lost(r);
-  }
-  m.streams.resize(r.get_count(10));
-  for (StreamVerdict& stream : m.streams) {
-    stream.stream = StreamId(r.get<std::uint16_t>());
-    stream.committed = r.get<std::uint64_t>();
-  }
-  return m;
-}
-
 ChangeWanted get(WireReader& r, Tag<ChangeWanted>) {
   return {r.get<std::uint32_t>()};
 }
@@ -190,6 +173,7 @@ EpochFormed get(WireReader& r, Tag<EpochFormed>) {
     seat.old_rank = r.get<std::int32_t>();
     seat.has_state = get_flag(r);
   }
+  m.streams = get_verdicts(r);
   if (m.rank < 0 || static_cast<std::size_t>(m.rank) >= m.seats.size()) {
     r.fail();
   }
@@ -197,7 +181,8 @@ EpochFormed get(WireReader& r, Tag<EpochFormed>) {
 }
 
 JobEnds get(WireReader& r, Tag<JobEnds>) {
-  return {get_status(r)};
+  Status why = get_status(r);
+  return {std::move(why), get_verdicts(r)};
 }
 
 // Reads a message of any type.

@@ -29,13 +29,8 @@ struct Hello {
   MemberId id;
 };
 
-// Answers EpochEnds. From now on nothing changes in the streams of this rank until the verdict.
-struct StepStates {
-  Epoch epoch;
-  StreamReports streams;
-};
-
-// Reports that the program of this process waits for the next epoch.
+// Reports that the program of this process waits for the next epoch, and its positions in the last one. Nothing changes
+// in its streams from now on until EpochFormed brings the verdict.
 struct Regroup {
   Epoch last;  // the epoch that this process was in; 0: none
   // Number of the change for which all ranks have ended the epoch behind the same committed step; 0: the epoch ended
@@ -43,7 +38,7 @@ struct Regroup {
   std::uint32_t change = 0;
   bool has_state = false;       // this process has what a new process has to get
   std::uint64_t committed = 0;  // last committed step; for people
-  StreamReports streams;        // in `last`; empty if its verdict was received
+  StreamReports streams;        // in `last`
 };
 
 // Reports that this process leaves the epoch. `done`: the program has come to its end, and so has the job; else the
@@ -53,7 +48,7 @@ struct Departure {
   StreamReports streams;
 };
 
-using RosterReport = std::variant<Hello, StepStates, Regroup, Departure>;
+using RosterReport = std::variant<Hello, Regroup, Departure>;
 
 // ---- hub -> member ----
 
@@ -62,17 +57,10 @@ struct LostRank {
   Status cause;
 };
 
-// The epoch ends because of a lost rank: freeze and answer with StepStates.
+// The epoch ends because of a lost rank: freeze, and answer with Regroup.
 struct EpochEnds {
   Epoch epoch;
   LostRank lost;
-};
-
-// Decides which steps of the epoch count, alike on all survivors.
-struct VerdictNotice {
-  Epoch epoch;
-  std::vector<LostRank> lost;
-  std::vector<StreamVerdict> streams;
 };
 
 // The epoch shall end behind the next committed step, because others want to join or to leave. Ranks agree on the
@@ -87,20 +75,23 @@ struct Seat {
   bool has_state = false;
 };
 
-// A new epoch. Survivors come first, in their old order.
+// A new epoch. Survivors come first, in their old order. Decides which steps of the epoch before count, alike on all of
+// them.
 struct EpochFormed {
   Epoch epoch;
   std::uint32_t change = 0;  // earlier changes are settled
   Rank rank = -1;            // rank of the receiver
   std::vector<Seat> seats;   // indexed by rank
+  StreamVerdicts streams;    // the verdict over the epoch before
 };
 
 // No epoch follows. A status that is ok is not sent: the code kShutdown says that the job has come to its end.
 struct JobEnds {
   Status why;
+  StreamVerdicts streams;  // the same over the last epoch; empty unless all of its survivors have reported
 };
 
-using RosterNotice = std::variant<EpochEnds, VerdictNotice, ChangeWanted, EpochFormed, JobEnds>;
+using RosterNotice = std::variant<EpochEnds, ChangeWanted, EpochFormed, JobEnds>;
 
 std::vector<std::byte> encode(const RosterReport& message);
 std::vector<std::byte> encode(const RosterNotice& message);

@@ -15,15 +15,6 @@ Status job_has_ended() {
   return {Code::kShutdown, "the job has come to its end"};
 }
 
-// A rank that regroups before the verdict has settled its steps itself.
-bool lags(const StreamReports& reports, const std::vector<StreamVerdict>& streams) {
-  return std::ranges::any_of(reports, [&](const StreamReport& report) {
-    const std::uint64_t own = report.step + (report.state == StepState::kPassed ? 1 : 0);
-    return std::ranges::any_of(streams,
-                               [&](const StreamVerdict& v) { return v.stream == report.stream && v.committed != own; });
-  });
-}
-
 }  // namespace
 
 Roster::Roster(RosterOptions options) : options_(options) {
@@ -68,52 +59,31 @@ void Roster::on_regroup(Connection from, const Regroup& regroup, TimePoint now) 
   }
   Person& person = found->second;
   if (phase_ == Phase::kDone) {
-    actions_.emplace_back(Send{from, JobEnds{job_has_ended()}});
+    actions_.emplace_back(Send{from, JobEnds{job_has_ended(), {}}});
     return;
   }
   const bool member = person.rank >= 0;
-  if (person.waits || person.frozen || (member && regroup.last != epoch_)) {
+  if (person.waits || (member && regroup.last != epoch_)) {
     return broke_protocol(from, "it asked for the next epoch out of turn", now);
   }
   person.waits = true;
   person.committed = regroup.committed;
   person.has_state = member && regroup.has_state;
-  if (member && !judged_ && leave_unjudged(person, regroup, now)) {
-    return;
+  if (member) {
+    on_report(person, regroup, now);
   }
   settle(now);
 }
 
-// A member waits for the next epoch before a verdict: all agreed on a change, or its part of the epoch is broken.
-// Returns true if that has led to a verdict.
-bool Roster::leave_unjudged(Person& person, const Regroup& regroup, TimePoint now) {
-  reports_[static_cast<std::size_t>(person.rank)] = regroup.streams;
+void Roster::on_report(const Person& person, const Regroup& regroup, TimePoint now) {
+  const Rank rank = person.rank;
+  reports_[static_cast<std::size_t>(rank)] = regroup.streams;
   if (phase_ == Phase::kRunning && change_wanted_ && regroup.change == change_) {
-    phase_ = Phase::kForming;
+    phase_ = Phase::kForming;  // all end the epoch behind the same step
     regroup_by_ = now + options_.regroup_timeout;
-    return false;
+  } else if (!ended_ && (phase_ == Phase::kRunning || regroup.change != change_)) {
+    end_epoch({rank, {Code::kPeerLost, "rank " + std::to_string(rank) + " cannot continue the epoch"}}, now);
   }
-  if (phase_ == Phase::kRunning || (phase_ != Phase::kEnding && regroup.change != change_)) {
-    const Rank rank = person.rank;
-    begin_ending({rank, {Code::kPeerLost, "rank " + std::to_string(rank) + " cannot continue the epoch"}}, now);
-  }
-  give_verdict_if_complete(now);
-  return judged_;
-}
-
-void Roster::on_step_states(Connection from, const StepStates& states, TimePoint now) {
-  const auto found = people_.find(from);
-  // A report of an earlier epoch comes from a process that has been admitted again.
-  if (found == people_.end() || phase_ != Phase::kEnding || states.epoch != epoch_ || found->second.rank < 0) {
-    return;
-  }
-  auto& report = reports_[static_cast<std::size_t>(found->second.rank)];
-  if (report) {
-    return broke_protocol(from, "it reported twice", now);
-  }
-  report = states.streams;
-  found->second.frozen = true;
-  give_verdict_if_complete(now);
 }
 
 void Roster::on_departure(Connection from, const Departure& departure, TimePoint now) {
@@ -122,7 +92,7 @@ void Roster::on_departure(Connection from, const Departure& departure, TimePoint
     return;
   }
   const Rank rank = found->second.rank;
-  if (rank >= 0 && !judged_ && !reports_[static_cast<std::size_t>(rank)]) {
+  if (rank >= 0 && !reports_[static_cast<std::size_t>(rank)]) {
     reports_[static_cast<std::size_t>(rank)] = departure.streams;
   }
   if (rank < 0 || !departure.done) {
@@ -138,7 +108,6 @@ void Roster::on_departure(Connection from, const Departure& departure, TimePoint
       people_.erase(candidate);
     }
   }
-  give_verdict_if_complete(now);
   settle(now);
 }
 
@@ -164,9 +133,6 @@ void Roster::on_tick(TimePoint now) {
 
 std::optional<TimePoint> Roster::next_tick() const {
   std::optional<TimePoint> next;
-  if (phase_ == Phase::kEnding) {
-    return regroup_by_;
-  }
   if (phase_ == Phase::kWaiting || phase_ == Phase::kForming) {
     for (const auto& due : {start_by_, wait_by_, regroup_by_, form_at_}) {
       next = due && (!next || *due < *next) ? due : next;
@@ -197,55 +163,33 @@ void Roster::remove(Connection connection, const Status& cause, TimePoint now) {
   }
   if (rank >= 0) {
     form_at_ = now + options_.linger;
-    if (!judged_ && phase_ != Phase::kEnding) {
-      begin_ending({rank, cause}, now);
-    } else {
+    if (ended_) {
       lost_.push_back({rank, cause});
+    } else {
+      end_epoch({rank, cause}, now);
     }
-    give_verdict_if_complete(now);
   }
   settle(now);
 }
 
-void Roster::begin_ending(const LostRank& lost, TimePoint now) {
-  phase_ = Phase::kEnding;
+void Roster::end_epoch(const LostRank& lost, TimePoint now) {
+  ended_ = true;
+  phase_ = Phase::kForming;
   lost_.push_back(lost);
-  regroup_by_ = now + options_.report_timeout;
+  regroup_by_ = now + options_.regroup_timeout;
   for (const auto& [connection, person] : people_) {
-    if (person.rank >= 0 && !reports_[static_cast<std::size_t>(person.rank)]) {
+    if (person.rank >= 0 && !person.waits) {
       actions_.emplace_back(Send{connection, EpochEnds{epoch_, lost}});
     }
   }
 }
 
-void Roster::give_verdict_if_complete(TimePoint now) {
-  if (judged_ || phase_ != Phase::kEnding || std::ranges::any_of(survivors(), [&](Connection connection) {
-        return !reports_[static_cast<std::size_t>(people_.at(connection).rank)];
-      })) {
-    return;
-  }
-  const EpochVerdict result = verdict(reports_);
-  judged_ = true;
-  phase_ = Phase::kForming;
-  regroup_by_ = now + options_.regroup_timeout;
+// Turns members without the results of a step that counts into candidates: their state is not that of the job.
+void Roster::exclude_broken() {
+  const std::vector<Rank> broken = verdict(reports_).broken;
   for (auto& [connection, person] : people_) {
-    if (std::exchange(person.frozen, false)) {
-      actions_.emplace_back(Send{connection, VerdictNotice{epoch_, lost_, result.streams}});
-    }
-  }
-  exclude_broken(result);
-  settle(now);
-}
-
-// Turns members whose state is not that of the job into candidates.
-void Roster::exclude_broken(const EpochVerdict& result) {
-  for (auto& [connection, person] : people_) {
-    if (person.rank < 0) {
-      continue;
-    }
-    const bool gave_up = person.waits && lags(*reports_[static_cast<std::size_t>(person.rank)], result.streams);
-    if (gave_up || std::ranges::count(result.broken, person.rank) != 0) {
-      broken_ += gave_up ? 0 : 1;
+    if (person.rank >= 0 && std::ranges::count(broken, person.rank) != 0) {
+      ++broken_;
       person.rank = -1;
       person.has_state = false;
     }
@@ -265,21 +209,22 @@ void Roster::want_change() {
 
 void Roster::finish(const Status& why) {
   phase_ = Phase::kDone;
+  const StreamVerdicts streams = all_wait() ? verdict(reports_).streams : StreamVerdicts();
   for (const auto& [connection, person] : people_) {
-    actions_.emplace_back(Send{connection, JobEnds{why}});
+    actions_.emplace_back(Send{connection, JobEnds{why, streams}});
   }
   actions_.emplace_back(End{why});
 }
 
 std::string Roster::describe() const {
-  static constexpr const char* kPhases[] = {"waiting", "forming", "running", "ending", "done"};
+  static constexpr const char* kPhases[] = {"waiting", "forming", "running", "done"};
   std::string text = kPhases[static_cast<int>(phase_)];
   const auto number = [&text](const char* name, auto value) { text.append(name).append(std::to_string(value)); };
   const auto flag = [&text](bool on, const char* name) { text += on ? name : ""; };
   number(", epoch ", epoch_.value);
   number(", change ", change_);
   flag(change_wanted_, " wanted");
-  flag(judged_, ", judged");
+  flag(ended_, ", ended");
   flag(done_, ", program at its end");
   flag(form_at_.has_value(), ", lingers");
   for (const auto& [connection, person] : people_) {
@@ -288,9 +233,8 @@ std::string Roster::describe() const {
     number(" rank ", person.rank);
     flag(person.has_state, " has state");
     flag(person.waits, " waits");
-    flag(person.frozen, " frozen");
   }
-  for (const auto& report : judged_ ? Reports() : reports_) {
+  for (const auto& report : reports_) {
     flag(!report, "; no report");
     flag(report.has_value(), "; report");
     for (const StreamReport& r : report.value_or(StreamReports())) {

@@ -1,11 +1,13 @@
 // Roster: the members of an elastic job, and the beginning and end of its epochs.
 //
 // Phases: kWaiting (too few members) -> kForming (members of the next epoch are known, and their programs arrive) ->
-// kRunning -> kEnding (a member is lost: survivors report, then all get one verdict) -> kForming, ..., kDone.
+// kRunning -> kForming (a member is lost: survivors freeze, and report with their request for the next epoch), ...,
+// kDone.
 // A candidate is a process outside of the epoch; it is armed once it waits for the next one. Armed candidates make the
 // running epoch end behind a committed step (ChangeWanted).
 //
-// Guarantees: one membership an epoch, with growing numbers. One verdict an epoch, the same for all survivors. A member
+// Guarantees: one membership an epoch, with growing numbers. One verdict an epoch, the same for all survivors: it comes
+// with the next epoch, when all of them have reported. A report counts although its rank is lost later. A member
 // whose connection has ended never comes back into its epoch, and what it still sends is ignored. No epoch forms
 // without a member that has the state of the job, once there is one. The job ends, with the reason, if too few are
 // left.
@@ -35,13 +37,12 @@ struct RosterOptions {
   Duration start_timeout = std::chrono::seconds(60);    // from the first arrival to the first epoch
   Duration wait_timeout = std::chrono::minutes(10);     // time in kWaiting, if more processes may come
   Duration regroup_timeout = std::chrono::minutes(30);  // time that survivors wait for the program of another one
-  Duration report_timeout = std::chrono::seconds(30);   // from the end of an epoch to the report of each survivor
   Duration linger = std::chrono::milliseconds(20);      // from a loss to the next epoch: losses come in groups
 };
 
 class Roster {
  public:
-  enum class Phase : std::uint8_t { kWaiting, kForming, kRunning, kEnding, kDone };
+  enum class Phase : std::uint8_t { kWaiting, kForming, kRunning, kDone };
 
   struct Send {
     Connection to;
@@ -52,10 +53,11 @@ class Roster {
     Connection connection;
     Status why;
   };
-  // A new epoch with these members, indexed by rank; Send of EpochFormed to each of them follows.
+  // A new epoch with these members, indexed by rank; Send of the notice to each of them, with its rank, follows.
   struct Form {
     Epoch epoch;
     std::vector<Connection> members;
+    EpochFormed notice;
   };
   // The job is over, in order if the code is kShutdown. JobEnds has been sent to all.
   struct End {
@@ -69,7 +71,6 @@ class Roster {
   // A process has connected and proved the secret.
   void on_hello(Connection from, MemberId id, TimePoint now);
   void on_regroup(Connection from, const Regroup& regroup, TimePoint now);
-  void on_step_states(Connection from, const StepStates& states, TimePoint now);
   // The process leaves in order; its connection ends.
   void on_departure(Connection from, const Departure& departure, TimePoint now);
   // The connection or the process has ended, or it is silent.
@@ -94,8 +95,7 @@ class Roster {
     MemberId id;
     Rank rank = -1;  // in the present or last epoch; -1: candidate
     bool has_state = false;
-    bool waits = false;   // for the next epoch
-    bool frozen = false;  // has answered EpochEnds and waits for the verdict
+    bool waits = false;  // for the next epoch
     std::uint64_t committed = 0;
   };
   using People = std::map<Connection, Person>;
@@ -105,10 +105,9 @@ class Roster {
   void close(Connection connection, const Status& why);
   void broke_protocol(Connection connection, const std::string& what, TimePoint now);
   void remove(Connection connection, const Status& cause, TimePoint now);
-  bool leave_unjudged(Person& person, const Regroup& regroup, TimePoint now);
-  void begin_ending(const LostRank& lost, TimePoint now);
-  void give_verdict_if_complete(TimePoint now);
-  void exclude_broken(const EpochVerdict& result);
+  void on_report(const Person& person, const Regroup& regroup, TimePoint now);
+  void end_epoch(const LostRank& lost, TimePoint now);
+  void exclude_broken();
   void want_change();
   void finish(const Status& why);
 
@@ -122,6 +121,7 @@ class Roster {
   std::size_t coming() const;
   std::string too_few_text(std::size_t present) const;
   std::vector<Connection> survivors() const;  // sorted by rank
+  bool all_wait() const;                      // all survivors wait for the next epoch
   std::vector<Connection> candidates() const;
   std::vector<Connection> armed() const;  // candidates that wait for the next epoch
   std::size_t max_members() const { return static_cast<std::size_t>(options_.max > 0 ? options_.max : options_.start); }
@@ -138,8 +138,8 @@ class Roster {
   // The present or last epoch:
   Reports reports_;
   std::vector<LostRank> lost_;
-  bool judged_ = true;  // its verdict is out
-  bool done_ = false;   // a member has come to the end of the program
+  bool ended_ = true;  // a member is lost, and the others know
+  bool done_ = false;  // a member has come to the end of the program
   std::uint32_t change_ = 0;
   bool change_wanted_ = false;
 

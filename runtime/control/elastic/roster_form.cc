@@ -27,6 +27,10 @@ std::vector<Connection> Roster::survivors() const {
   return result;
 }
 
+bool Roster::all_wait() const {
+  return std::ranges::all_of(people_, [](const auto& entry) { return entry.second.rank < 0 || entry.second.waits; });
+}
+
 std::vector<Connection> Roster::candidates() const {
   std::map<int, Connection> found;
   for (const auto& [connection, person] : people_) {
@@ -59,11 +63,11 @@ void Roster::settle(TimePoint now) {
     }
     return want_change();
   }
-  if (phase_ == Phase::kEnding) {
-    return give_up_missing(now);
-  }
   if (phase_ == Phase::kDone) {
     return;
+  }
+  if (done_ && !all_wait()) {
+    return give_up_missing(now);  // the verdict about the last step needs their reports
   }
   if (done_) {
     return finish({Code::kShutdown, "the job has come to its end: a member has come to the end of the program"});
@@ -89,9 +93,12 @@ void Roster::settle_first(TimePoint now) {
 }
 
 void Roster::settle_next(TimePoint now) {
+  const bool complete = all_wait();
+  if (complete) {
+    exclude_broken();
+  }
   std::vector<Connection> members = survivors();
   const std::vector<Connection> ready = armed();
-  const bool complete = std::ranges::all_of(members, [this](Connection c) { return people_.at(c).waits; });
   if (complete && std::ranges::none_of(members, [this](Connection c) { return people_.at(c).has_state; })) {
     return finish({Code::kPeerLost,
                    "all ranks that had the model are lost" + losses_text() + "; fix: start again from a checkpoint"});
@@ -121,19 +128,14 @@ void Roster::wait_for_more(std::size_t present, TimePoint now) {
   }
 }
 
-// Gives up survivors that have not reported, or whose programs have not come to the next epoch, for too long.
+// Gives up survivors whose programs have not come to the next epoch for too long.
 void Roster::give_up_missing(TimePoint now) {
   if (!regroup_by_ || now < *regroup_by_) {
     return;
   }
-  const bool ending = phase_ == Phase::kEnding;
-  const std::string what = ending ? " has not reported its steps within " + whole_seconds(options_.report_timeout)
-                                  : " has not come to the next epoch within " + whole_seconds(options_.regroup_timeout);
+  const std::string what = " has not come to the next epoch within " + whole_seconds(options_.regroup_timeout);
   std::vector<Connection> missing = survivors();
-  std::erase_if(missing, [&](Connection connection) {
-    const Person& person = people_.at(connection);
-    return ending ? reports_[static_cast<std::size_t>(person.rank)].has_value() : person.waits;
-  });
+  std::erase_if(missing, [this](Connection connection) { return people_.at(connection).waits; });
   regroup_by_.reset();
   for (const Connection connection : missing) {
     if (const auto found = people_.find(connection); found != people_.end()) {
@@ -148,14 +150,14 @@ void Roster::form(const std::vector<Connection>& members) {
   const bool first = epoch_ == Epoch();
   ++epoch_.value;
   phase_ = Phase::kRunning;
-  EpochFormed formed{epoch_, change_, -1, {}};
+  EpochFormed formed{epoch_, change_, -1, {}, verdict(reports_).streams};
   for (const Connection connection : members) {
     Person& person = people_.at(connection);
     // The state of a job is that with which its first members begin.
     person.has_state = person.has_state || first;
     formed.seats.push_back({person.id, person.rank, person.has_state});
   }
-  actions_.emplace_back(Form{epoch_, members});
+  actions_.emplace_back(Form{epoch_, members, formed});
   for (const Connection connection : members) {
     Person& person = people_.at(connection);
     person.waits = false;
@@ -164,7 +166,7 @@ void Roster::form(const std::vector<Connection>& members) {
   }
   reports_.assign(members.size(), std::nullopt);
   lost_.clear();
-  judged_ = false;
+  ended_ = false;
   change_wanted_ = false;
   start_by_.reset();
   wait_by_.reset();

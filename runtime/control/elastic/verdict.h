@@ -40,9 +40,10 @@ struct StreamVerdict {
 };
 
 using StreamReports = std::vector<StreamReport>;
+using StreamVerdicts = std::vector<StreamVerdict>;
 
 struct EpochVerdict {
-  std::vector<StreamVerdict> streams;  // sorted by stream
+  StreamVerdicts streams;  // sorted by stream
   // Ranks that lack results of a step that another rank has passed: a broken invariant. Their state is worthless.
   std::vector<Rank> broken;
 };

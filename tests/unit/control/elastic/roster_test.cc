@@ -43,11 +43,9 @@ class RosterTest : public testing::Test {
     roster_.on_lost(connection(slot), {Code::kPeerLost, "rank " + std::to_string(slot) + " was killed"}, now_);
     take();
   }
-  void report(int slot, std::uint64_t step, StepState state) {
-    roster_.on_step_states(connection(slot), {roster_.epoch(), {{kSteps, 0, step, state}}}, now_);
-    take();
+  void again(int slot, std::uint64_t step = 5, StepState state = StepState::kWorking) {
+    regroup(slot, {roster_.epoch(), 0, true, step, {{kSteps, 0, step, state}}});
   }
-  void again(int slot) { regroup(slot, {roster_.epoch(), 0, true, 0, {}}); }
   void tick(Duration later) {
     now_ += later;
     roster_.on_tick(now_);
@@ -123,16 +121,13 @@ TEST_F(RosterTest, SurvivorsKeepTheirOrderAndNewRanksFollow) {
   hello(3);
   regroup(3);
   lose(0);
-  report(1, 5, StepState::kWorking);
-  report(2, 5, StepState::kComplete);
-  ASSERT_NE(last_notice<VerdictNotice>(1), nullptr);
-  EXPECT_EQ(last_notice<VerdictNotice>(1)->streams, (std::vector<StreamVerdict>{{kSteps, 5}}));
-  again(2);
+  again(2, 5, StepState::kComplete);
   again(1);
   tick(milliseconds(20));
   EXPECT_EQ(slots(), (std::vector{1, 2, 3}));
   const EpochFormed* formed = last_notice<EpochFormed>(3);
   ASSERT_NE(formed, nullptr);
+  EXPECT_EQ(formed->streams, (StreamVerdicts{{kSteps, 5}}));
   EXPECT_EQ(formed->seats[0].old_rank, 1);
   EXPECT_EQ(formed->seats[2].old_rank, -1);
   EXPECT_FALSE(formed->seats[2].has_state);
@@ -141,8 +136,6 @@ TEST_F(RosterTest, SurvivorsKeepTheirOrderAndNewRanksFollow) {
 TEST_F(RosterTest, LossesThatComeTogetherCostOneEpoch) {
   form_first(3);
   lose(0);
-  report(1, 5, StepState::kWorking);
-  report(2, 5, StepState::kWorking);
   again(1);
   again(2);
   tick(milliseconds(19));
@@ -156,19 +149,22 @@ TEST_F(RosterTest, LossesThatComeTogetherCostOneEpoch) {
 TEST_F(RosterTest, ADeadRankThatHasReportedStillProvesACommit) {
   form_first(3);
   lose(0);
-  report(1, 5, StepState::kPassed);
+  again(1, 5, StepState::kPassed);
   lose(1);
-  report(2, 5, StepState::kComplete);
-  EXPECT_EQ(last_notice<VerdictNotice>(2)->streams, (std::vector<StreamVerdict>{{kSteps, 6}}));
-  EXPECT_EQ(last_notice<VerdictNotice>(2)->lost.size(), 2U);
+  again(2, 5, StepState::kComplete);
+  tick(milliseconds(20));
+  ASSERT_NE(last_notice<EpochFormed>(2), nullptr);
+  EXPECT_EQ(last_notice<EpochFormed>(2)->streams, (StreamVerdicts{{kSteps, 6}}));
 }
 
 TEST_F(RosterTest, ARankThatLeavesAtTheEndStillProvesACommit) {
   form_first(3);
   roster_.on_departure(connection(0), {true, {{kSteps, 0, 5, StepState::kPassed}}}, now_);
   lose(1);
-  report(2, 5, StepState::kComplete);
-  EXPECT_EQ(last_notice<VerdictNotice>(2)->streams, (std::vector<StreamVerdict>{{kSteps, 6}}));
+  EXPECT_EQ(end(), "");
+  again(2, 5, StepState::kComplete);
+  ASSERT_NE(last_notice<JobEnds>(2), nullptr);
+  EXPECT_EQ(last_notice<JobEnds>(2)->streams, (StreamVerdicts{{kSteps, 6}}));
   EXPECT_NE(end().find("shut down"), std::string::npos) << end();
 }
 
@@ -184,8 +180,6 @@ TEST_F(RosterTest, TooFewRanksEndTheJobIfNoProcessMayCome) {
   roster_ = Roster(options(3, 3, 3));
   form_first(3);
   lose(2);
-  report(0, 5, StepState::kWorking);
-  report(1, 5, StepState::kWorking);
   EXPECT_EQ(end(), "peer lost: too few ranks: 2 of at least 3 (elastic.min); lost: rank 2 was killed");
 }
 
@@ -194,8 +188,6 @@ TEST_F(RosterTest, TooFewRanksWaitForAProcessThatMayCome) {
   form_first(3);
   roster_.on_expected(2, true, now_);
   lose(2);
-  report(0, 5, StepState::kWorking);
-  report(1, 5, StepState::kWorking);
   again(0);
   again(1);
   EXPECT_EQ(roster_.phase(), Roster::Phase::kWaiting);
@@ -231,49 +223,37 @@ TEST_F(RosterTest, AnOlderProcessOfASlotIsRefused) {
 TEST_F(RosterTest, AProcessThatDialsAgainHasLeftItsConnection) {
   form_first(3);
   hello(Connection(9), 2, 1);
-  EXPECT_EQ(roster_.phase(), Roster::Phase::kEnding);
+  EXPECT_EQ(roster_.phase(), Roster::Phase::kForming);
   EXPECT_EQ(last_notice<EpochEnds>(0)->lost.rank, 2);
 }
 
-TEST_F(RosterTest, ARankThatGaveUpAStepThatCountsIsAdmittedAgain) {
+TEST_F(RosterTest, ARankThatCannotContinueTheEpochReportsLikeTheOthers) {
   form_first(3);
-  regroup(2, {Epoch(1), 0, true, 5, {{kSteps, 0, 5, StepState::kComplete}}});
+  again(2, 5, StepState::kComplete);
   ASSERT_NE(last_notice<EpochEnds>(0), nullptr);
-  report(0, 5, StepState::kPassed);
-  report(1, 5, StepState::kComplete);
-  again(0);
-  again(1);
+  again(0, 5, StepState::kPassed);
+  again(1, 6, StepState::kWorking);
   EXPECT_EQ(slots(), (std::vector{0, 1, 2}));
-  EXPECT_EQ(last_notice<EpochFormed>(0)->seats[2].old_rank, -1);
-  EXPECT_FALSE(last_notice<EpochFormed>(0)->seats[2].has_state);
+  EXPECT_EQ(last_notice<EpochFormed>(2)->streams, (StreamVerdicts{{kSteps, 6}}));
+  EXPECT_EQ(last_notice<EpochFormed>(0)->seats[2].old_rank, 2);
   EXPECT_EQ(roster_.broken(), 0);
 }
 
 TEST_F(RosterTest, ARankWithoutResultsOfACommittedStepIsAdmittedAgainAndCounted) {
   form_first(3);
   lose(0);
-  report(1, 5, StepState::kPassed);
-  report(2, 5, StepState::kWorking);
+  again(1, 5, StepState::kPassed);
+  again(2, 5, StepState::kWorking);
+  tick(milliseconds(20));
   EXPECT_EQ(roster_.broken(), 1);
-}
-
-TEST_F(RosterTest, ASurvivorThatDoesNotReportIsGivenUp) {
-  form_first(3);
-  lose(0);
-  report(1, 5, StepState::kWorking);
-  ASSERT_TRUE(roster_.next_tick().has_value());
-  tick(seconds(30));
-  EXPECT_NE(last_notice<VerdictNotice>(1), nullptr);
-  again(1);
-  tick(seconds(1));
-  EXPECT_EQ(slots(), std::vector{1});
+  ASSERT_NE(last_notice<EpochFormed>(1), nullptr);
+  EXPECT_EQ(last_notice<EpochFormed>(1)->seats[1].old_rank, -1);
+  EXPECT_FALSE(last_notice<EpochFormed>(1)->seats[1].has_state);
 }
 
 TEST_F(RosterTest, ASurvivorWhoseProgramDoesNotComeIsGivenUp) {
   form_first(3);
   lose(0);
-  report(1, 5, StepState::kWorking);
-  report(2, 5, StepState::kWorking);
   again(1);
   tick(std::chrono::minutes(29));
   EXPECT_EQ(roster_.phase(), Roster::Phase::kForming);
@@ -285,8 +265,6 @@ TEST_F(RosterTest, ASurvivorWhoseProgramDoesNotComeIsGivenUp) {
 TEST_F(RosterTest, NoTickIsDueWhileAProgramIsSlow) {
   form_first(3);
   lose(0);
-  report(1, 5, StepState::kWorking);
-  report(2, 5, StepState::kWorking);
   again(1);
   tick(seconds(1));
   ASSERT_TRUE(roster_.next_tick().has_value());

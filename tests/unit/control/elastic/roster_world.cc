@@ -239,25 +239,20 @@ void World::receive(int slot) {
 void World::read(int slot, const EpochEnds& notice) {
   Process& p = processes_[static_cast<std::size_t>(slot)];
   if (p.mode == Mode::kRunning && notice.epoch == Epoch(p.epoch)) {
-    p.mode = Mode::kFrozen;
-    p.up.emplace_back(RosterReport(
-        StepStates{notice.epoch, place_of(slot, p.complete ? StepState::kComplete : StepState::kWorking)}));
+    p.mode = Mode::kOutside;
+    p.up.emplace_back(RosterReport(Regroup{notice.epoch, 0, p.has_state, p.log.size(),
+                                           place_of(slot, p.complete ? StepState::kComplete : StepState::kWorking)}));
   }
 }
 
-void World::read(int slot, const VerdictNotice& notice) {
-  Process& p = processes_[static_cast<std::size_t>(slot)];
-  expect(p.mode == Mode::kFrozen && notice.epoch == Epoch(p.epoch), "a verdict comes out of turn");
-  if (p.mode != Mode::kFrozen || notice.streams.empty()) {
-    return;
-  }
-  const std::uint64_t committed = notice.streams.front().committed;
+// Ends the step of a process that has frozen.
+void World::settle(Process& p, const StreamVerdicts& verdict) {
+  const std::uint64_t committed = verdict.empty() ? 0 : verdict.front().committed;
   if (committed > p.log.size()) {
     expect(p.complete && committed == p.log.size() + 1, "V1: a rank without the results of a step has to commit it");
     commit(p);
   }
   p.complete = false;
-  end_epoch(slot, 0);
 }
 
 void World::read(int slot, const ChangeWanted& notice) {
@@ -268,9 +263,13 @@ void World::read(int slot, const ChangeWanted& notice) {
 void World::read(int slot, const EpochFormed& notice) {
   Process& p = processes_[static_cast<std::size_t>(slot)];
   expect(p.mode == Mode::kOutside, "an epoch forms with a rank that does not wait for it");
+  const Seat& seat = notice.seats.at(static_cast<std::size_t>(notice.rank));
+  if (seat.old_rank >= 0) {
+    settle(p, notice.streams);
+  }
   expect(notice.epoch.value > p.epoch, "V2: the number of an epoch does not grow");
   EpochRecord& epoch = record(notice.epoch.value);
-  if (notice.seats.at(static_cast<std::size_t>(notice.rank)).has_state) {
+  if (seat.has_state) {
     expect(p.log == epoch.log, "V4: members with state differ");
   } else {
     p.log = epoch.log;  // from the peers
@@ -280,12 +279,18 @@ void World::read(int slot, const EpochFormed& notice) {
   p.complete = false;
   p.epoch = notice.epoch.value;
   p.change = p.base_change = notice.change;
+  if (p.log.size() == steps_) {
+    return end_epoch(slot, 0);  // the verdict has committed the last step
+  }
   epoch.places.at(static_cast<std::size_t>(slot)).begun = p.log.size() + 1;
 }
 
-void World::read(int slot, const JobEnds& /*notice*/) {
+void World::read(int slot, const JobEnds& notice) {
   Process& p = processes_[static_cast<std::size_t>(slot)];
   if (p.mode == Mode::kOutside) {
+    if (p.has_state) {
+      settle(p, notice.streams);
+    }
     p.mode = Mode::kEnded;
     p.up.emplace_back(RosterReport(Departure{}));
   }
@@ -309,8 +314,6 @@ void World::deliver_up(int slot) {
     roster_.on_hello(p.connection, hello->id, now_);
   } else if (const auto* regroup = std::get_if<Regroup>(&report)) {
     roster_.on_regroup(p.connection, *regroup, now_);
-  } else if (const auto* states = std::get_if<StepStates>(&report)) {
-    roster_.on_step_states(p.connection, *states, now_);
   } else if (const auto* departure = std::get_if<Departure>(&report)) {
     roster_.on_departure(p.connection, *departure, now_);
     p.open = false;
@@ -369,6 +372,10 @@ void World::on_form(const Roster::Form& form) {
     if (member == form.members.front()) {
       const Process& p = processes_[static_cast<std::size_t>(slot)];
       epoch.log = p.log;
+      if (const StreamVerdicts& verdict = form.notice.streams;
+          !verdict.empty() && verdict.front().committed > p.log.size()) {
+        epoch.log.push_back(p.epoch);
+      }
       expect(p.has_state || form.epoch == Epoch(1), "V7: rank 0 has no state");
     }
   }

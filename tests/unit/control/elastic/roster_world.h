@@ -66,7 +66,7 @@ class World {
   using Down = std::variant<RosterNotice, Closed>;
   using Log = std::vector<std::uint32_t>;  // the epoch in which each step was committed
 
-  enum class Mode : std::uint8_t { kUnborn, kOutside, kRunning, kFrozen, kEnded };
+  enum class Mode : std::uint8_t { kUnborn, kOutside, kRunning, kEnded };
   struct Process {
     Mode mode = Mode::kUnborn;
     bool dead = false;
@@ -104,12 +104,12 @@ class World {
   void hit(int slot, Fault fault);
   void pass(int slot);
   void commit(Process& p);
+  void settle(Process& p, const StreamVerdicts& verdict);
   void end_epoch(int slot, std::uint32_t change);
   // Returns the place of a rank whose last step but this one is committed. Ranks with an odd slot name the step before.
   StreamReports place_of(int slot, StepState state) const;
   void receive(int slot);
   void read(int slot, const EpochEnds& notice);
-  void read(int slot, const VerdictNotice& notice);
   void read(int slot, const ChangeWanted& notice);
   void read(int slot, const EpochFormed& notice);
   void read(int slot, const JobEnds& notice);
