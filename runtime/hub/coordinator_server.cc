@@ -115,28 +115,24 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
         events_.on_over(why);
       }
     };
+    events.connected = [this](int count) { presence_.set(count); };
     elastic_ = std::make_unique<ElasticHub>(loop_, roster, std::move(events));
     return {};
   }
 
-  void on_waiting(rendezvous::PeerId peer, Rank slot) override {
-    elastic_->on_waiting(*server_, peer, slot);
-    presence_.set(elastic_->connected());
+  void on_waiting(rendezvous::PeerId peer, Rank slot, ConstBytes report) override {
+    elastic_->on_waiting(*server_, peer, slot, report);
   }
-  void on_quit(rendezvous::PeerId peer, bool at_end) override {
-    elastic_->on_quit(*server_, peer, at_end);
-    presence_.set(elastic_->connected());
-  }
-  void on_gone(rendezvous::PeerId peer, const Status& cause) override {
-    elastic_->on_gone(*server_, peer, cause);
-    presence_.set(elastic_->connected());
-  }
+  void on_quit(rendezvous::PeerId peer, bool at_end) override { elastic_->on_quit(*server_, peer, at_end); }
+  void on_gone(rendezvous::PeerId peer, const Status& cause) override { elastic_->on_gone(*server_, peer, cause); }
   void on_absent(Rank slot, const Status& cause) override { elastic_->on_absent(*server_, slot, cause); }
 
   // ---- rendezvous ----
 
   void on_epoch(const rendezvous::Membership& membership) override {
-    presence_.set(elastic_ ? elastic_->connected() : membership.size());
+    if (!elastic_) {
+      presence_.set(membership.size());
+    }
     all_ = control::RankSet::range(0, membership.size());
     tops_ = control::plan_tree(membership.size(), membership.fanout);
     std::erase_if(tops_, [](const control::RelayPlace& place) { return place.parent >= 0; });
@@ -219,7 +215,9 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
   void on_warning(const std::string& line) override { warn(line); }
 
   void on_epoch_end() override {
-    presence_.set(elastic_ ? elastic_->connected() : 0);
+    if (!elastic_) {
+      presence_.set(0);
+    }
     coordinator_.reset();
     close_trace();
     loop_.cancel(tick_);

@@ -28,16 +28,23 @@ ElasticHub::ElasticHub(Loop& loop, control::RosterOptions options, Events events
 
 // ---- events of the server ----
 
-void ElasticHub::on_waiting(rendezvous::Server& server, PeerId peer, Rank slot) {
+void ElasticHub::on_waiting(rendezvous::Server& server, PeerId peer, Rank slot, ConstBytes report) {
   arrived_ = true;
   waiting_.insert(peer);
   const bool first = slots_.emplace(peer, slot).second;
+  control::Regroup regroup;
   if (first) {
     roster_.on_hello(connection_of(peer), {slot, 0}, loop_.now());
+  } else {
+    const auto decoded = control::decode_roster_report(report);
+    const auto* request = decoded ? std::get_if<control::Regroup>(&*decoded) : nullptr;
+    if (request == nullptr) {
+      const Status cause = corrupt("rank " + std::to_string(slot) + " has sent no report of its steps");
+      server.dismiss(peer, cause);
+      return on_gone(server, peer, cause);
+    }
+    regroup = *request;
   }
-  control::Regroup regroup;
-  regroup.last = first ? Epoch() : roster_.epoch();
-  regroup.has_state = !first;
   roster_.on_regroup(connection_of(peer), regroup, loop_.now());
   act(server);
 }
@@ -86,6 +93,7 @@ void ElasticHub::act(rendezvous::Server& server) {
   if (roster_.phase() != Roster::Phase::kRunning) {
     end_epoch(server);
   }
+  events_.connected(static_cast<int>(slots_.size()));
   tell_owner();
   loop_.cancel(std::exchange(tick_, {}));
   if (const auto next = roster_.next_tick()) {
@@ -137,7 +145,12 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Form& form) {
   }
   cause_.reset();
   in_epoch_ = true;
-  events_.formed(server.form(form.epoch, peers));
+  std::vector<std::vector<std::byte>> notices;
+  for (control::EpochFormed notice = form.notice; notices.size() < peers.size();) {
+    notice.rank = static_cast<Rank>(notices.size());
+    notices.push_back(control::encode(control::RosterNotice(notice)));
+  }
+  events_.formed(server.form(form.epoch, peers, notices));
 }
 
 void ElasticHub::perform(rendezvous::Server& /*server*/, const Roster::End& end) {

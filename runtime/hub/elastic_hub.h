@@ -1,7 +1,7 @@
 // ElasticHub: lets the roster (control/elastic/roster.h) decide about the epochs of an elastic job. It translates
 // events of the rendezvous server into events of the roster, and actions of the roster into calls of the server.
 //
-// Steps have no commit gate yet, so the hub fills requests for the next epoch with empty positions.
+// The reports of members about their steps come with their requests for the next epoch, and the verdict goes with it.
 //
 // Owned by CoordinatorServer. Threads: the loop of the server.
 #pragma once
@@ -28,17 +28,17 @@ class ElasticHub {
     std::function<void(const Survived&)> survived;
     std::function<void(Rank, const Status&)> lost;  // a slot, after the program has come to its end on another rank
     std::function<void(const Status&)> over;
+    std::function<void(int)> connected;  // number of processes, after each change
   };
   ElasticHub(Loop& loop, control::RosterOptions options, Events events);
   ~ElasticHub() { loop_.cancel(tick_); }
 
   // The events of rendezvous::ServerHandler.
-  void on_waiting(rendezvous::Server& server, rendezvous::PeerId peer, Rank slot);
+  void on_waiting(rendezvous::Server& server, rendezvous::PeerId peer, Rank slot, ConstBytes report);
   void on_quit(rendezvous::Server& server, rendezvous::PeerId peer, bool at_end);
   void on_gone(rendezvous::Server& server, rendezvous::PeerId peer, const Status& cause);
   void on_absent(rendezvous::Server& server, Rank slot, const Status& cause);
 
-  int connected() const { return static_cast<int>(slots_.size()); }
   // Returns the slot of a rank of the present or last epoch.
   Rank slot_of(Rank rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
 

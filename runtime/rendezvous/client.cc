@@ -216,7 +216,7 @@ void Client::Core::on_ping(ConstBytes payload) {
 // Ranks of a job that is not elastic keep the rank of their request.
 Result<Seat> Client::Core::seat_of(Result<Membership> membership) const {
   SRT_TRY(membership.status());
-  return Seat{rank_, *std::move(membership)};
+  return Seat{rank_, {}, *std::move(membership)};
 }
 
 void Client::Core::on_joined(Result<Seat> seat) {
@@ -342,6 +342,7 @@ Result<Membership> Client::join(const JoinRequest& request) {
     return result.status();
   }
   rank_ = result->rank;
+  notice_ = std::move(result->notice);
   return std::move(result->membership);
 }
 

@@ -68,6 +68,8 @@ class Client {
   // Returns the rank in the epoch that join() has returned: in an elastic job the choice of the server, else that of
   // the request.
   Rank rank() const { return rank_; }
+  // Returns the notice of the handler of the server that came with this rank in an elastic job.
+  const std::vector<std::byte>& notice() const { return notice_; }
   // Queues a message of at most kMaxMessage bytes (frame.h), in order. Drops it before join() has succeeded, and after
   // the connection has ended, which on_disconnected() reports. Any thread.
   void send(std::vector<std::byte> message) { send(FrameType::kMessage, std::move(message)); }
@@ -97,6 +99,7 @@ class Client {
   MoveFunction<bool()> cancelled_;
   std::string local_address_;
   Rank rank_ = -1;
+  std::vector<std::byte> notice_;
   std::atomic<std::uint64_t> sent_{0};
 };
 

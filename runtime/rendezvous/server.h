@@ -51,8 +51,10 @@ class ServerHandler {
   virtual void on_lost(Rank rank, const Status& cause) = 0;  // the rank died, is silent, or broke the protocol
   virtual void on_epoch_end() = 0;                           // every member has left or is lost
   // ---- elastic jobs only, where on_lost() and on_epoch() are not called ----
-  // A process waits for the next epoch, for the first time or again.
-  virtual void on_waiting(PeerId peer, Rank slot) { static_cast<void>(peer), static_cast<void>(slot); }
+  // A process waits for the next epoch, for the first time or again; `report` is that of its JoinRequest.
+  virtual void on_waiting(PeerId peer, Rank slot, ConstBytes report) {
+    static_cast<void>(peer), static_cast<void>(slot), static_cast<void>(report);
+  }
   // A process has left in order; `at_end`: not while it waited for an epoch. on_left() comes, too, for a member.
   virtual void on_quit(PeerId peer, bool at_end) { static_cast<void>(peer), static_cast<void>(at_end); }
   // A process is lost. The epoch goes on until the handler ends it.
@@ -106,8 +108,10 @@ class Server {
   // thread.
   virtual void report_exit(Rank rank, const std::string& what) = 0;
   // ---- elastic jobs only; loop thread ----
-  // Forms an epoch of peers that wait for it, indexed by rank, and tells them. Requires that no epoch runs.
-  virtual Membership form(Epoch epoch, const std::vector<PeerId>& peers) = 0;
+  // Forms an epoch of peers that wait for it, indexed by rank, and tells each of them, with the notice of its rank.
+  // Requires that no epoch runs.
+  virtual Membership form(Epoch epoch, const std::vector<PeerId>& peers,
+                          const std::vector<std::vector<std::byte>>& notices) = 0;
   // Ends the epoch, if one runs: its members get on_lost(`lost`, `why`), and nothing more until the next epoch.
   virtual void end_epoch(Rank lost, const Status& why) = 0;
   // Ends the connection of a peer that waits for an epoch, or gives another one up. on_gone() is not called.

@@ -26,9 +26,11 @@ void ServerImpl::on_arrival(Peer& peer, JoinRequest request) {
     round_.remove(peer.slot);
   }
   request.rank = peer.slot;
+  const std::vector<std::byte> report = std::move(request.report);
+  request.report.clear();
   round_.add(std::move(request));
   peer.state = Peer::State::kWaiting;
-  handler_.on_waiting(peer.id, peer.slot);
+  handler_.on_waiting(peer.id, peer.slot, report);
 }
 
 Status ServerImpl::admit(const JoinRequest& request) const {
@@ -54,9 +56,10 @@ Peer* ServerImpl::find(PeerId id) const {
   return found == peers_.end() ? nullptr : found->first;
 }
 
-Membership ServerImpl::form(Epoch epoch, const std::vector<PeerId>& peers) {
+Membership ServerImpl::form(Epoch epoch, const std::vector<PeerId>& peers,
+                            const std::vector<std::vector<std::byte>>& notices) {
   SRT_IN_LOOP(loop_);
-  SRT_CHECK(!in_epoch_);
+  SRT_CHECK(!in_epoch_ && notices.size() == peers.size());
   notify_departures();
   std::map<PeerId, Peer*> by_id;
   for (const auto& [peer, owned] : peers_) {
@@ -78,7 +81,7 @@ Membership ServerImpl::form(Epoch epoch, const std::vector<PeerId>& peers) {
   Membership membership = round_.form(epoch, slots);
   const std::vector<std::byte> bytes = encode(membership);
   for (const Peer* peer : members_) {
-    peer->link->send(FrameType::kSeat, encode_seat(peer->rank, bytes));
+    peer->link->send(FrameType::kSeat, encode_seat(peer->rank, notices[static_cast<std::size_t>(peer->rank)], bytes));
   }
   return membership;
 }

@@ -54,7 +54,8 @@ class ServerImpl final : public Server, public GateHandler {
   void send_tree(Rank to, ConstBytes message) override { send(FrameType::kTree, to, message); }
   void announce_leave(Rank rank) override;
   void report_exit(Rank rank, const std::string& what) override;
-  Membership form(Epoch epoch, const std::vector<PeerId>& peers) override;
+  Membership form(Epoch epoch, const std::vector<PeerId>& peers,
+                  const std::vector<std::vector<std::byte>>& notices) override;
   void end_epoch(Rank lost, const Status& why) override;
   void dismiss(PeerId peer, const Status& why) override;
   Duration clock_offset(Rank rank) const override;

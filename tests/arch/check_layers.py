@@ -18,6 +18,7 @@ from source_tree import Problem, Source, Tree, report
 # Sets shared by the rows below.
 BASE = {"runtime/base", "runtime/base/config", "runtime/base/telemetry"}
 SCHEDULER = {"scheduler", "scheduler/plan", "scheduler/link", "scheduler/dispatch", "scheduler/policies"}
+CONTROL = {"runtime/control", "runtime/control/elastic"}
 RENDEZVOUS = {"runtime/rendezvous", "runtime/rendezvous/auth", "runtime/rendezvous/link"}
 NET = {*BASE, "kernels", "runtime/device", *RENDEZVOUS}
 TRANSPORT = {
@@ -25,7 +26,7 @@ TRANSPORT = {
     "runtime/net/collectives",
     *("runtime/net/gloo", "runtime/net/device", "runtime/net/device/nccl"),
 }
-ENGINE = {*NET, *TRANSPORT, "compression", "compression/codecs", *SCHEDULER, "runtime/control", "runtime/hub"}
+ENGINE = {*NET, *TRANSPORT, "compression", "compression/codecs", *SCHEDULER, "runtime/hub", *CONTROL}
 SESSION = {"runtime/engine", "runtime/engine/session", "runtime/engine/common"}
 
 # Folder -> project folders that it may include besides itself. Rows are in order: no row names a later one.
@@ -46,7 +47,7 @@ LAYERS: dict[str, set[str]] = {
     "runtime/rendezvous/auth": BASE,
     "runtime/rendezvous/link": {*BASE, "runtime/rendezvous/auth"},
     "runtime/rendezvous": {*BASE, "runtime/rendezvous/auth", "runtime/rendezvous/link"},
-    "runtime/hub": {*BASE, "runtime/control", "runtime/control/elastic", *RENDEZVOUS},
+    "runtime/hub": {*BASE, *CONTROL, *RENDEZVOUS},
     "runtime/device": {*BASE, "kernels"},
     "runtime/net/link": NET,
     "runtime/net/shm": {*NET, "runtime/net/link"},

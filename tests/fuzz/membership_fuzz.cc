@@ -44,13 +44,14 @@ std::vector<Input> seeds() {
   request.relay_endpoints = {"10.0.0.3:41300"};
   request.version = "1.0";
   request.agreed_options = {{"sync.mode", "step"}, {"a", ""}};
+  request.report = {std::byte{1}, std::byte{2}};
   Membership membership;
   membership.epoch = Epoch(7);
   membership.members = {
       {0, "a", "host-1", 1, {"x:1"}, {"r:1"}}, {1, "b", "host-2", 2, {}, {}}, {2, "c", "host-1", 3, {"y:2", "z"}, {}}};
   const Status status(Code::kPeerLost, "gone", {1, "layer1.weight"});
   return {input_from(encode(request)), input_from(encode(membership)), input_from(encode_lost(1, status)),
-          input_from(encode_seat(2, encode(membership)))};
+          input_from(encode_seat(2, request.report, encode(membership)))};
 }
 
 }  // namespace sirtaki::fuzz
@@ -64,7 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::check_membership(bytes);
   if (const auto seat = rendezvous::decode_seat(bytes); seat) {
     SRT_CHECK(seat->rank >= 0 && seat->rank < seat->membership.size());
-    fuzz::check_same(bytes, rendezvous::encode_seat(seat->rank, rendezvous::encode(seat->membership)));
+    fuzz::check_same(bytes, rendezvous::encode_seat(seat->rank, seat->notice, rendezvous::encode(seat->membership)));
   }
   if (const auto lost = rendezvous::decode_lost(bytes); lost && !lost->status.ok()) {
     fuzz::check_same(bytes, rendezvous::encode_lost(lost->rank, lost->status));

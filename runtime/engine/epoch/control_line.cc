@@ -1,6 +1,9 @@
 #include "runtime/engine/epoch/control_line.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "runtime/control/elastic/messages.h"
 
 namespace sirtaki::engine {
 
@@ -13,7 +16,8 @@ Result<std::shared_ptr<ControlLine>> ControlLine::connect(const Config& config, 
   options.secret = secret;
   options.connect_timeout = config.control.connect_timeout;
   options.join_timeout = config.control.join_timeout + config.control.connect_timeout;
-  if (config.elastic.min > 0) {
+  line->elastic_ = config.elastic.min > 0;
+  if (line->elastic_) {
     // The coordinator gives up processes that do not come to the next epoch, so its answer comes earlier.
     options.join_timeout += config.elastic.timeout;
   }
@@ -24,6 +28,33 @@ Result<std::shared_ptr<ControlLine>> ControlLine::connect(const Config& config, 
              rendezvous::Client::connect(line->loop_, options, *line,
                                          interrupted ? MoveFunction<bool()>(interrupted) : MoveFunction<bool()>()));
   return line;
+}
+
+Result<rendezvous::Membership> ControlLine::join(rendezvous::JoinRequest request) {
+  if (!elastic_) {
+    return client_->join(request);
+  }
+  const bool first = last_ == Epoch();
+  request.report = control::encode(control::RosterReport(control::Regroup{last_, 0, !first, 0, frozen_}));
+  SRT_ASSIGN(rendezvous::Membership membership, client_->join(request));
+  SRT_ASSIGN(const control::RosterNotice notice, control::decode_roster_notice(client_->notice()));
+  const auto* formed = std::get_if<control::EpochFormed>(&notice);
+  if (formed == nullptr) {
+    return corrupt("the coordinator has not said which steps count");
+  }
+  if (!first && formed->seats[static_cast<std::size_t>(formed->rank)].old_rank < 0) {
+    return Status(Code::kPeerLost,
+                  "this rank lacks results of a step that the others have, and cannot go on with them");
+  }
+  last_ = membership.epoch;
+  for (const control::StreamReport& report : std::exchange(frozen_, {})) {
+    if (std::ranges::any_of(formed->streams, [&](const control::StreamVerdict& verdict) {
+          return verdict.stream == report.stream && verdict.committed > report.step;
+        })) {
+      committed_.insert(report.stream);
+    }
+  }
+  return membership;
 }
 
 void ControlLine::attach(rendezvous::ClientHandler* handler) {

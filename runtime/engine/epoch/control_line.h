@@ -1,15 +1,18 @@
 // ControlLine: the connection of a process to the coordinator, with the control thread that serves it. A ControlPlane
 // uses it for one epoch; in an elastic job the next one takes it over, so that heartbeats go on between two epochs.
 //
-// Owned by ControlPlane, in elastic jobs together with the owner of the sessions. Threads: attach() and detach() any
-// but the control loop; see Client for the others.
+// Owned by ControlPlane, in elastic jobs together with the owner of the sessions. Threads: attach(), detach() and
+// join() any but the control loop; freeze() and take_committed() that of join(); see Client for the others.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "runtime/base/config/config.h"
+#include "runtime/control/elastic/verdict.h"
 #include "runtime/rendezvous/auth/secret.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/link/asio_loop.h"
@@ -30,6 +33,13 @@ class ControlLine final : private rendezvous::ClientHandler {
   void attach(rendezvous::ClientHandler* handler);
   // No event runs in `handler` after this, and events of its epoch reach no later handler.
   void detach(rendezvous::ClientHandler* handler);
+  // Joins the next epoch; see Client::join(). In an elastic job it reports the positions given to freeze(), and learns
+  // which steps count.
+  Result<rendezvous::Membership> join(rendezvous::JoinRequest request);
+  // Sets the positions of this rank in the streams of an epoch that has ended, for the next join().
+  void freeze(control::StreamReports reports) { frozen_ = std::move(reports); }
+  // Returns the streams whose step in progress counts, by the verdict that join() has brought, and forgets them.
+  std::set<StreamId> take_committed() { return std::exchange(committed_, {}); }
   rendezvous::AsioLoop& loop() { return loop_; }
   rendezvous::Client& client() { return *client_; }
   const rendezvous::ClientOptions& options() const { return options_; }
@@ -44,6 +54,10 @@ class ControlLine final : private rendezvous::ClientHandler {
   void on_disconnected(const Status& cause) override;
 
   rendezvous::ClientOptions options_;
+  bool elastic_ = false;
+  Epoch last_;  // the epoch that join() has returned
+  control::StreamReports frozen_;
+  std::set<StreamId> committed_;
   rendezvous::ClientHandler* handler_ = nullptr;  // used on the control loop
   rendezvous::AsioLoop loop_{"srt-control"};
   std::unique_ptr<rendezvous::Client> client_;

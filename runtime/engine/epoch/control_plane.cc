@@ -113,11 +113,11 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
   Result<rendezvous::Membership> join(const rendezvous::JoinRequest& request) override {
     SRT_TRY(open_tree(request));
     if (!tree_) {
-      return line_->client().join(request);
+      return line_->join(request);
     }
     rendezvous::JoinRequest with_relays = request;
     with_relays.relay_endpoints = tree_->endpoints(request.data_endpoints);
-    SRT_ASSIGN(rendezvous::Membership membership, line_->client().join(with_relays));
+    SRT_ASSIGN(rendezvous::Membership membership, line_->join(with_relays));
     const Status connected = tree_->connect(membership, [this] { return broken_ || (interrupted_ && interrupted_()); });
     if (!connected.ok()) {
       Status verdict;

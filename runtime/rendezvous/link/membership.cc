@@ -87,6 +87,7 @@ std::vector<std::byte> encode(const JoinRequest& request) {
     out.put_string(name);
     out.put_string(value);
   }
+  out.put_list(request.report);
   return std::move(out).take();
 }
 
@@ -110,6 +111,7 @@ Result<JoinRequest> decode_join_request(ConstBytes bytes) {
     std::string name = get_text(in);
     request.agreed_options.emplace_back(std::move(name), get_text(in));
   }
+  request.report = in.get_list<std::byte>();
   SRT_TRY(in.finish("a join request"));
   return request;
 }
@@ -152,23 +154,29 @@ Result<Membership> decode_membership(ConstBytes bytes) {
   return membership;
 }
 
-std::vector<std::byte> encode_seat(Rank rank, ConstBytes membership) {
+std::vector<std::byte> encode_seat(Rank rank, ConstBytes notice, ConstBytes membership) {
   WireWriter out;
   out.put(static_cast<std::int32_t>(rank));
-  std::vector<std::byte> bytes = std::move(out).take();
-  bytes.insert(bytes.end(), membership.begin(), membership.end());
-  return bytes;
+  out.put(static_cast<std::uint32_t>(notice.size()));
+  out.put_raw(notice);
+  out.put_raw(membership);
+  return std::move(out).take();
 }
 
 Result<Seat> decode_seat(ConstBytes bytes) {
-  WireReader in(bytes.first(std::min(bytes.size(), sizeof(std::int32_t))));
-  const Rank rank = in.get<std::int32_t>();
-  SRT_TRY(in.finish("a seat"));
-  SRT_ASSIGN(Membership membership, decode_membership(bytes.subspan(sizeof(std::int32_t))));
-  if (rank < 0 || rank >= membership.size()) {
+  WireReader in(bytes);
+  Seat seat;
+  seat.rank = in.get<std::int32_t>();
+  seat.notice = in.get_list<std::byte>();
+  if (!in.ok()) {
+    return corrupt("a seat is cut short");
+  }
+  const std::size_t before = sizeof(std::int32_t) + sizeof(std::uint32_t) + seat.notice.size();
+  SRT_ASSIGN(seat.membership, decode_membership(bytes.subspan(before)));
+  if (seat.rank < 0 || seat.rank >= seat.membership.size()) {
     return corrupt("a seat is outside of its membership");
   }
-  return Seat{rank, std::move(membership)};
+  return seat;
 }
 
 }  // namespace sirtaki::rendezvous

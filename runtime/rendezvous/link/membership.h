@@ -25,6 +25,7 @@ struct JoinRequest {
   std::vector<std::string> relay_endpoints;  // endpoints for branches; empty: this rank is no relay
   std::string version;                       // library version and build id; must be equal on all ranks
   std::vector<std::pair<std::string, std::string>> agreed_options;  // name -> value; must be equal on all ranks
+  std::vector<std::byte> report;  // for the handler of the server of an elastic job, about the epoch before
 };
 
 struct Member {
@@ -58,10 +59,11 @@ Result<Membership> decode_membership(ConstBytes bytes);
 // The place of the receiver in an epoch of an elastic job, where ranks change.
 struct Seat {
   Rank rank = -1;
+  std::vector<std::byte> notice;  // for the receiver, from the handler of the server
   Membership membership;
 };
 // Takes the encoded membership, which is the same for all receivers.
-std::vector<std::byte> encode_seat(Rank rank, ConstBytes membership);
+std::vector<std::byte> encode_seat(Rank rank, ConstBytes notice, ConstBytes membership);
 // Returns a rank of the membership.
 Result<Seat> decode_seat(ConstBytes bytes);
 

@@ -29,10 +29,12 @@ class ElasticServer final : public ServerHandler {
   void form(std::uint32_t epoch, const std::vector<Rank>& slots) {
     loop_.run_sync([&] {
       std::vector<PeerId> chosen;
+      std::vector<std::vector<std::byte>> notices;
       for (const Rank slot : slots) {
         chosen.push_back(peers_.at(slot));
+        notices.push_back(bytes_of("for slot " + std::to_string(slot)));
       }
-      server_->form(Epoch(epoch), chosen);
+      server_->form(Epoch(epoch), chosen, notices);
     });
   }
   void end_epoch(Rank lost, const Status& why) {
@@ -56,9 +58,10 @@ class ElasticServer final : public ServerHandler {
   void on_left(Rank rank) override { log.add("left " + std::to_string(rank)); }
   void on_epoch_end() override { log.add("epoch end"); }
   void on_warning(const std::string& line) override { log.add("warning " + line); }
-  void on_waiting(PeerId peer, Rank slot) override {
+  void on_waiting(PeerId peer, Rank slot, ConstBytes report) override {
     peers_[slot] = peer;
-    log.add("waiting " + std::to_string(slot) + " for the " + std::to_string(++times_[slot]) + ". time");
+    log.add("waiting " + std::to_string(slot) + " for the " + std::to_string(++times_[slot]) + ". time" +
+            text_of(report));
   }
   void on_quit(PeerId peer, bool at_end) override {
     log.add("quit " + slot_of(peer) + (at_end ? " at end" : " early"));
@@ -92,8 +95,11 @@ class ElasticServer final : public ServerHandler {
 class ElasticJobTest : public testing::Test {
  protected:
   std::future<Result<Membership>> join(Rank slot) {
-    return std::async(std::launch::async,
-                      [this, slot] { return clients_[static_cast<std::size_t>(slot)]->join(join_request(slot, 3)); });
+    return std::async(std::launch::async, [this, slot] {
+      JoinRequest request = join_request(slot, 3);
+      request.report = bytes_of(", says slot " + std::to_string(slot));
+      return clients_[static_cast<std::size_t>(slot)]->join(request);
+    });
   }
   // Starts the first epoch of all three.
   void begin() {
@@ -127,7 +133,7 @@ TEST_F(ElasticJobTest, SurvivorsOfALossJoinAgainOnTheSameConnectionAndGetNewRank
   auto first = join(1);
   auto second = join(2);
   server_.log.await("waiting 1 for the 2. time");
-  server_.log.await("waiting 2 for the 2. time");
+  server_.log.await("waiting 2 for the 2. time, says slot 2");
   server_.form(2, {1, 2});
   ASSERT_TRUE(first.get());
   const auto membership = second.get();
@@ -136,6 +142,7 @@ TEST_F(ElasticJobTest, SurvivorsOfALossJoinAgainOnTheSameConnectionAndGetNewRank
   EXPECT_EQ(membership->members[0].hostname, "node-1");
   EXPECT_EQ(clients_[1]->rank(), 0);
   EXPECT_EQ(clients_[2]->rank(), 1);
+  EXPECT_EQ(text_of(clients_[2]->notice()), "for slot 2");
   server_.send(1, "hello");
   clients_[2].log.await("message hello");
   clients_[1].say("in time");

@@ -19,6 +19,7 @@ JoinRequest some_request() {
   request.relay_endpoints = {"10.0.0.3:41300"};
   request.version = "0.1.0+abc";
   request.agreed_options = {{"sync.mode", "step"}, {"compression.codec", ""}};
+  request.report = {std::byte{1}, std::byte{2}};
   return request;
 }
 
@@ -70,12 +71,14 @@ TEST(Membership, GoesOverTheWire) {
 
 TEST(Seat, GoesOverTheWireAndLiesInItsMembership) {
   const std::vector<std::byte> membership = encode(some_membership());
-  const auto seat = decode_seat(encode_seat(1, membership));
+  const std::vector<std::byte> notice(3, std::byte{7});
+  const auto seat = decode_seat(encode_seat(1, notice, membership));
   ASSERT_TRUE(seat.ok()) << seat.status().text();
   EXPECT_EQ(seat->rank, 1);
+  EXPECT_EQ(seat->notice, notice);
   EXPECT_EQ(encode(seat->membership), membership);
   for (const Rank rank : {-1, some_membership().size()}) {
-    EXPECT_EQ(decode_seat(encode_seat(rank, membership)).status().code(), Code::kCorrupt) << rank;
+    EXPECT_EQ(decode_seat(encode_seat(rank, notice, membership)).status().code(), Code::kCorrupt) << rank;
   }
   EXPECT_EQ(decode_seat(ConstBytes(membership).first(3)).status().code(), Code::kCorrupt);
 }
@@ -92,6 +95,7 @@ TEST(JoinRequest, GoesOverTheWire) {
   EXPECT_EQ(after->data_endpoints, before.data_endpoints);
   EXPECT_EQ(after->version, before.version);
   EXPECT_EQ(after->agreed_options, before.agreed_options);
+  EXPECT_EQ(after->report, before.report);
 }
 
 TEST(Decoders, RefuseEveryTruncationAndEveryExtraByte) {
