@@ -152,8 +152,21 @@ Status DefaultSession::regroup() {
     opening_ = {};
     const std::lock_guard state(mutex_);
     active_ = nullptr;
+    return status;
   }
-  return status;
+  const std::lock_guard state(mutex_);
+  regrouped_ = ending->generation;
+  committed_ = engine::committed_streams(*opening_.job.line);
+  return {};
+}
+
+Result<bool> DefaultSession::committed(std::uint16_t generation, StreamId stream) const {
+  SRT_TRY(need().status());
+  const std::lock_guard state(mutex_);
+  if (generation != regrouped_) {
+    return invalid_argument("the stream does not belong to the session before the last regroup");
+  }
+  return committed_.count(stream) != 0;
 }
 
 Status DefaultSession::host(int size, const std::string& bind_address, std::uint16_t& port, std::string& secret_hex) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 
@@ -54,6 +55,8 @@ class DefaultSession {
   Status shutdown();
   // Implements sirtaki_regroup().
   Status regroup();
+  // Implements sirtaki_stream_committed(). `generation` is that of the stream.
+  Result<bool> committed(std::uint16_t generation, StreamId stream) const;
   // Implements sirtaki_host().
   Status host(int size, const std::string& bind_address, std::uint16_t& port, std::string& secret_hex);
 
@@ -95,6 +98,8 @@ class DefaultSession {
   Opening opening_;
   mutable std::mutex mutex_;  // guards active_, pinned_; never held while blocking
   std::shared_ptr<Active> active_;
+  std::uint16_t regrouped_ = 0;   // generation before the last regroup(); guarded by mutex_
+  std::set<StreamId> committed_;  // its streams whose step in progress counts; guarded by mutex_
   std::unordered_map<sirtaki_request, std::shared_ptr<Active>> pinned_;
 };
 

@@ -276,6 +276,11 @@ SIRTAKI_API sirtaki_status sirtaki_stream_ready(sirtaki_stream stream, int32_t i
 SIRTAKI_API sirtaki_status sirtaki_stream_finish(sirtaki_stream stream);
 /* Waits for the last finished step and opens the next one. After an error the step is void on all ranks. */
 SIRTAKI_API sirtaki_status sirtaki_stream_wait(sirtaki_stream stream, int64_t timeout_ms);
+/* After sirtaki_regroup(): sets *committed to 1 if the step in which this rank was in `stream`, of the session before,
+ * counts: some rank has passed it, so that all hold its results, as after a successful sirtaki_stream_wait(). Else it
+ * is void on all ranks. Only for tensors in host memory. The answer is the same on all survivors that were in that
+ * step. */
+SIRTAKI_API sirtaki_status sirtaki_stream_committed(sirtaki_stream stream, int* committed);
 /* Registers done(context), called when the last finished step is over or the session ends. sirtaki_stream_wait() then
  * returns at once, and must still be called. At most one callback a step, registered while no thread waits for the
  * step. It is never called if this function fails. */

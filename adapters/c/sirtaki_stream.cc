@@ -119,6 +119,17 @@ sirtaki_status sirtaki_stream_wait(sirtaki_stream stream, int64_t timeout_ms) {
   });
 }
 
+sirtaki_status sirtaki_stream_committed(sirtaki_stream stream, int* committed) {
+  return guarded([&]() -> Status {
+    if (committed == nullptr) {
+      return sirtaki::invalid_argument("committed is NULL");
+    }
+    SRT_ASSIGN(const bool counts, DefaultSession::instance().committed(generation_of(stream), id_of(stream)));
+    *committed = counts ? 1 : 0;
+    return {};
+  });
+}
+
 sirtaki_status sirtaki_stream_on_done(sirtaki_stream stream, sirtaki_done_fn done, void* context) {
   return guarded([&]() -> Status {
     if (done == nullptr) {

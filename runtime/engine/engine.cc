@@ -57,6 +57,17 @@ GradientStream* Engine::stream(StreamId id) {
   return it == streams_.end() ? nullptr : it->second.get();
 }
 
+control::StreamReports Engine::reports() const {
+  control::StreamReports all;
+  for (const auto& [id, s] : streams_) {
+    all.push_back(s->report());
+  }
+  for (const auto& [id, report] : closed_at_) {
+    all.push_back(report);
+  }
+  return all;
+}
+
 std::string Engine::tensors_json() const {
   JsonWriter json;
   json.begin_object();
@@ -99,6 +110,9 @@ void Engine::forget_stream(StreamId id) {
   std::erase_if(closed_, [](const auto& closed) { return closed.second->over(); });
   if (const auto node = streams_.extract(id.value); !node.empty()) {
     closed_[id.value] = node.mapped()->take_unused_param_sync();
+    if (options_.commit_gate) {
+      closed_at_.insert_or_assign(id.value, node.mapped()->report());
+    }
   }
 }
 

@@ -35,6 +35,7 @@ struct EngineOptions {
   bool replan = true;
   std::string codec = "none";  // compression of streams that name none (runtime/base/config/compression_spec.h)
   bool finite_only = false;    // a gradient with NaN or infinity gives the step up
+  bool commit_gate = false;    // a step of a stream ends when all ranks hold its results
   Duration trace_interval = std::chrono::seconds(2);  // between two parts of a trace
 };
 
@@ -70,6 +71,8 @@ class Engine {
   void open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done);
   // Returns nullptr for an unknown or closed stream.
   GradientStream* stream(StreamId id);
+  // Returns the position of this rank in every stream, closed ones included. Requires a commit gate.
+  control::StreamReports reports() const;
   // Returns {NAME: [...]} of all streams: the wire format of their tensors (stream_plan.h), without residuals.
   std::string tensors_json() const;
   // Returns the recent decisions of the planner and the policy of each open stream, by name.
@@ -166,6 +169,7 @@ class Engine {
   std::map<std::string, Opening> openings_;
   std::map<std::uint16_t, std::unique_ptr<GradientStream>> streams_;
   std::map<std::uint16_t, std::unique_ptr<UnusedParamSync>> closed_;  // answer late requests for flags
+  std::map<std::uint16_t, control::StreamReport> closed_at_;          // with a commit gate
   MoveFunction<void(Result<Rank>)> join_;  // set while this rank has joined and others have not
   Result<Rank> join_answer_ = Rank{0};
   int join_waits_ = 0;  // streams that have not reached the place where they continue

@@ -27,8 +27,8 @@ control::StreamOpen opening_message(const StreamSpec& spec, const scheduler::Pla
 }  // namespace
 
 StreamOptions Engine::stream_options() const {
-  return {options_.layout,      options_.credit_bytes,         options_.replan,
-          options_.finite_only, options_.nccl_partition_bytes, options_.nccl_credit_bytes};
+  return {options_.layout,      options_.credit_bytes,         options_.replan,           options_.finite_only,
+          options_.commit_gate, options_.nccl_partition_bytes, options_.nccl_credit_bytes};
 }
 
 Result<StreamStart> Engine::make_start(StreamSpec& spec) {
@@ -72,6 +72,7 @@ void Engine::on(const control::StreamAgreed& m) {
   Opening& opening = found->second;
   opening.id = m.stream;
   closed_.erase(m.stream.value);  // the number of a stream that all ranks have closed
+  closed_at_.erase(m.stream.value);
   const bool measures = opening.start.controller != nullptr && opening.start.controller->begins_by_link();
   if (!measures || !options_.replan || exchanging_ranks(*opening.net) == 1) {
     begin_stream(std::move(openings_.extract(found).mapped()));

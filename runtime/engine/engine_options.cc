@@ -15,6 +15,7 @@ EngineOptions engine_options(const Config& config, int hosts) {
   options.replan = config.schedule.replan && hosts > 1;
   options.codec = compression_text(config);
   options.finite_only = config.compression.nonfinite != "propagate";
+  options.commit_gate = config.elastic.min > 0;
   options.trace_interval = config.timeline.flush_interval;
   return options;
 }

@@ -15,6 +15,7 @@
 #include "runtime/engine/epoch/control_line.h"
 #include "runtime/engine/session/session.h"
 #include "runtime/hub/coordinator_server.h"
+#include "tests/world/seeds.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -126,6 +127,29 @@ class Process {
     session_->release(ids.front());
     return status;
   }
+  // Opens a stream of one tensor, whose gradient tells which processes take part.
+  Status open_stream(std::uint64_t first_step) {
+    StreamSpec spec;
+    spec.name = "gradients";
+    spec.tensors.push_back({"weight", {1}, {}, DType::kF32, {}});
+    spec.reduce_op = ReduceOp::kSum;
+    spec.first_step = first_step;
+    SRT_ASSIGN(stream_, session_->open_stream(std::move(spec), 20s));
+    return {};
+  }
+  void submit() {
+    gradient_ = static_cast<float>(1 << slot_);
+    const StreamHandle stream = session_->stream(stream_);
+    EXPECT_TRUE(stream.ready(0, {reinterpret_cast<std::byte*>(&gradient_), 1, DType::kF32, {}}, false).ok());
+    EXPECT_TRUE(stream.finish().ok());
+  }
+  Status step() {
+    submit();
+    return *session_->stream(stream_).wait(Duration(-1));
+  }
+  float gradient() const { return gradient_; }
+  // After regroup(): returns whether the step in progress counts.
+  bool committed() { return line_->take_committed().contains(stream_); }
   // Works until the epoch has ended and returns its error.
   Status work() {
     while (true) {
@@ -144,6 +168,8 @@ class Process {
   Hub& hub_;
   const Rank slot_;
   std::shared_ptr<ControlLine> line_;
+  float gradient_ = 0;
+  StreamId stream_;
   std::unique_ptr<Session> session_;
 };
 
@@ -210,6 +236,96 @@ TEST_P(LostRankTest, TheOthersGoOnAsFewerRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(EachRank, LostRankTest, testing::Values(0, 2, 3));
+
+// Where a rank is lost.
+enum class Place { kBetweenSteps, kInItsStep, kTwoInTheirSteps };
+
+class LostStepTest : public testing::TestWithParam<Place> {};
+
+// Steps of the survivors end in the same way, whatever the loss meets: all count or none.
+TEST_P(LostStepTest, SurvivorsCommitTheSameSteps) {
+  constexpr int kSteps = 3;
+  for (std::uint64_t round = 0; round < world::last_seed(20); ++round) {
+    Hub hub(4, 1);
+    std::mutex mutex;
+    std::vector<int> committed;
+    run(hub, [&](Process& process) {
+      ASSERT_EQ(process.init().to_string(), "ok");
+      ASSERT_EQ(process.open_stream(0).to_string(), "ok");
+      hub.all.arrive_and_wait();
+      const bool victim = process.slot() == 1 || (process.slot() == 2 && GetParam() == Place::kTwoInTheirSteps);
+      int steps = 0;
+      Status status;
+      while (status.ok()) {
+        if (victim && steps == kSteps) {
+          if (GetParam() != Place::kBetweenSteps) {
+            process.submit();
+          }
+          return process.die();
+        }
+        status = process.step();
+        if (status.ok()) {
+          EXPECT_EQ(process.gradient(), 15.0F);
+          ++steps;
+        }
+      }
+      EXPECT_EQ(status.code(), Code::kRanksChanged) << status.to_string();
+      if (victim) {
+        return process.die();  // the loss of the other victim has come first
+      }
+      ASSERT_EQ(process.regroup().to_string(), "ok");
+      if (process.committed()) {
+        EXPECT_EQ(process.gradient(), 15.0F);
+        ++steps;
+      }
+      {
+        const std::lock_guard lock(mutex);
+        committed.push_back(steps);
+      }
+      // The next epoch goes on from there.
+      ASSERT_EQ(process.open_stream(static_cast<std::uint64_t>(steps)).to_string(), "ok");
+      EXPECT_EQ(process.step().to_string(), "ok");
+      process.shutdown();
+    });
+    ASSERT_EQ(committed.size(), GetParam() == Place::kTwoInTheirSteps ? 2U : 3U);
+    for (const int steps : committed) {
+      EXPECT_EQ(steps, committed.front());
+      EXPECT_GE(steps, kSteps - 1);  // a step that only the lost rank has passed is void
+      EXPECT_LE(steps, GetParam() == Place::kBetweenSteps ? kSteps : kSteps + 1);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(EachPlace, LostStepTest,
+                         testing::Values(Place::kBetweenSteps, Place::kInItsStep, Place::kTwoInTheirSteps));
+
+// A step counts on a rank whose program has not waited for it, because another survivor has passed it.
+TEST(ElasticTest, AStepThatOneRankHasPassedCountsOnAll) {
+  Hub hub(3, 1);
+  std::latch passed(1);
+  run(hub, [&](Process& process) {
+    ASSERT_EQ(process.init().to_string(), "ok");
+    ASSERT_EQ(process.open_stream(0).to_string(), "ok");
+    hub.all.arrive_and_wait();
+    if (process.slot() == 1) {
+      process.submit();
+    } else {
+      EXPECT_EQ(process.step().to_string(), "ok");
+    }
+    if (process.slot() == 0) {
+      passed.count_down();
+    }
+    if (process.slot() == 2) {
+      passed.wait();
+      return process.die();
+    }
+    EXPECT_EQ(process.session().await_failure(20s).code(), Code::kRanksChanged);
+    ASSERT_EQ(process.regroup().to_string(), "ok");
+    EXPECT_EQ(process.gradient(), 7.0F);
+    EXPECT_EQ(process.committed(), process.slot() == 1);
+    process.shutdown();
+  });
+}
 
 TEST(ElasticTest, LossesDuringARegroupAreLeftOutUntilOneRankIsLeft) {
   Hub hub(4, 1);

@@ -62,5 +62,7 @@ constexpr net::TagGroup stream_tags(StreamId stream) {
 inline constexpr std::uint32_t kFlagsPosition = 0x3ffffU;
 // Position at which ranks exchange profiles and digests of plans.
 inline constexpr std::uint32_t kExchangePosition = 0x3fffeU;
+// Position of the commit gate.
+inline constexpr std::uint32_t kGatePosition = 0x3fffdU;
 
 }  // namespace sirtaki::engine

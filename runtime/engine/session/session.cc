@@ -36,6 +36,10 @@ Result<std::shared_ptr<ControlLine>> connect_line(const Config& config, const Jo
   return ControlLine::connect(config, job.rendezvous, job.secret, interrupted);
 }
 
+std::set<StreamId> committed_streams(ControlLine& line) {
+  return line.take_committed();
+}
+
 Session::Session(std::shared_ptr<const Config> config, JobSpec job, std::function<bool()> interrupted)
     : config_(std::move(config)),
       job_(std::move(job)),
@@ -275,6 +279,7 @@ void Session::drop() {
   loop_.run_sync([&] {
     if (engine_) {
       engine_->abort(cause);
+      job_.line->freeze(engine_->reports());
       engine_->forget_network();
     }
     if (plane_) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,6 +67,9 @@ struct JobSpec {
 // Connects to the coordinator of an elastic job, for JobSpec::line.
 Result<std::shared_ptr<ControlLine>> connect_line(const Config& config, const JobSpec& job,
                                                   const std::function<bool()>& interrupted);
+
+// Returns the streams of the session before whose step in progress counts, because all ranks hold its results; once.
+std::set<StreamId> committed_streams(ControlLine& line);
 
 class Session {
  public:

@@ -312,7 +312,7 @@ void GradientStream::abort(Status cause, Task released) {
 
 std::optional<control::WaitEntry> GradientStream::in_flight() const {
   // A step that lacks only the wait of its own program needs nothing of other ranks.
-  const bool over = in_flight_count_ == 0 && step_complete();
+  const bool over = in_flight_count_ == 0 && step_over();
   if (phase_ != Phase::kOpen || !state_.finished || joined_.joined() || over) {
     return std::nullopt;
   }

@@ -14,6 +14,9 @@
 //   - a rank has tensors without a gradient (absent): it holds them back until StreamFlags makes all ranks exchange
 //     flags of the gradients that they have, in this step and in all later ones.
 // The plan changes at step borders, on all ranks alike (plan_agreement.h).
+// With a commit gate a step ends with a barrier, which a rank enters when it holds all results: so one rank that has
+// passed it proves that all hold them, and after the loss of a rank the reports of the survivors tell whether the step
+// counts (control/elastic/verdict.h). The gate concerns wait(), not wait_tensors().
 // Loop thread; owned by Engine. State that does not outlive a step is in StepState. Not for: residuals
 // (StreamResiduals), steps of zeros (JoinedRank), flags of steps that are over (UnusedParamSync).
 #pragma once
@@ -32,6 +35,7 @@
 #include "runtime/base/task.h"
 #include "runtime/base/telemetry/log.h"
 #include "runtime/base/telemetry/stats.h"
+#include "runtime/control/elastic/verdict.h"
 #include "runtime/control/messages.h"
 #include "runtime/engine/common/buffer_pool.h"
 #include "runtime/engine/common/requests.h"
@@ -55,6 +59,7 @@ struct StreamOptions {
   std::int64_t credit_bytes = 16 << 20;
   bool replan = true;        // measure, and adopt better plans
   bool finite_only = false;  // a gradient with NaN or infinity gives the step up, with kNonFinite
+  bool commit_gate = false;  // a step ends when all ranks hold its results
   // Replace the sizes of `layout` and the credit if all gradients go over NCCL and no policy changes plans.
   std::int64_t nccl_partition_bytes = 32 << 20;
   std::int64_t nccl_credit_bytes = 64 << 20;
@@ -179,6 +184,8 @@ class GradientStream {
   const StreamSpec& spec() const { return spec_; }
   // Returns the plan of the step in progress, or of the next one while this one is void.
   const scheduler::Plan& plan() const { return *agreement_->plan(); }
+  // Returns the position of this rank, which changes no more after fail(). Requires a commit gate.
+  control::StreamReport report() const;
   std::uint32_t attempt() const { return attempt_; }
   std::uint64_t step() const { return step_; }
   const std::shared_ptr<StreamBoard>& board() const { return board_; }
@@ -241,6 +248,8 @@ class GradientStream {
   Rank job_rank() const { return deps_.net.job_rank(deps_.net.rank()); }
   Status check_ready(int index, const TensorView& tensor) const;
   bool step_complete() const;
+  bool step_over() const { return step_complete() && (!traits_.options.commit_gate || state_.gate_done); }
+  void start_gate();
   // Returns whether results may be used: every rank has finished, and, if ranks exchange flags, it is known which ranks
   // had a gradient.
   bool committed() const { return state_.finished && (flags_on() ? state_.flags_done : state_.commit_done); }
@@ -265,6 +274,7 @@ class GradientStream {
     std::deque<control::StreamAborted> aborts;  // steps given up that this rank has not reached yet
     std::deque<Status> causes;                  // causes that the program has not received yet
     Status failure;                             // cause of the end of the job
+    std::optional<control::StreamReport> last;  // position at the failure
     Status left;                                // cause of failures after a rank has left in order
     TimerId verdict;                            // runs while the reason for the loss of a peer is unknown
     bool cancelled = false;                     // some cancelled tags were not forgotten yet

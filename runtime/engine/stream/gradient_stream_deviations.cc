@@ -171,6 +171,7 @@ void GradientStream::reopen() {
 void GradientStream::fail(const Status& cause) {
   deps_.loop.cancel(deviations_.verdict);
   deviations_.failure.update(cause);
+  deviations_.last = report();
   const bool open = std::exchange(phase_, Phase::kFailed) == Phase::kOpen;
   if (open) {
     cancel_in_flight(cause);

@@ -110,6 +110,7 @@ void GradientStream::answer_tensors() {
 
 // Answers the waiters that can be answered. Those of the step wait until no operation uses memory of the caller.
 void GradientStream::answer() {
+  start_gate();
   answer_tensors();
   if (in_flight_count_ != 0) {
     return;
@@ -120,7 +121,7 @@ void GradientStream::answer() {
   if (!waiters_.step) {
     return;
   }
-  if (phase_ == Phase::kOpen && step_complete()) {
+  if (phase_ == Phase::kOpen && step_over()) {
     const TimePoint now = deps_.loop.now();
     deps_.steps.add();
     deps_.step_time.add(now - state_.first_ready);

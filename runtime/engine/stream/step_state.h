@@ -44,6 +44,9 @@ struct StepState {
   std::shared_ptr<std::vector<std::int64_t>> exchanged;
   bool exchange_done = false;
 
+  bool gate_started = false;  // this rank holds all results of the step
+  bool gate_done = false;     // all ranks do
+
   int partitions_started = 0;
   int partitions_done = 0;
   std::map<int, std::shared_ptr<Reduction>> reductions;  // compressed partitions in flight, by position

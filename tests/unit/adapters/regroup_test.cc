@@ -77,6 +77,27 @@ void die_once_the_others_have_the_last_sum() {
   raise(SIGKILL);
 }
 
+sirtaki_stream open_stream() {
+  const std::int64_t dims[] = {1};
+  sirtaki_tensor tensor = {};
+  tensor.struct_size = sizeof(tensor);
+  tensor.dtype = SIRTAKI_F32;
+  tensor.ndim = 1;
+  tensor.dims = dims;
+  const char* name = "weight";
+  sirtaki_stream_args args = {};
+  args.struct_size = sizeof(args);
+  args.name = "gradients";
+  args.count = 1;
+  args.names = &name;
+  args.tensors = &tensor;
+  args.reduce_op = SIRTAKI_SUM;
+  args.prescale = args.postscale = 1;
+  sirtaki_stream stream = 0;
+  NEED(sirtaki_stream_open(&args, &stream) == SIRTAKI_OK);
+  return stream;
+}
+
 // Works until the epoch has ended, then goes on in the next one.
 void regroup() {
   float total = 0;
@@ -100,18 +121,23 @@ void child(Rank slot, int pipe) {
   init(slot, address);
   float total = 0;
   sirtaki_request request = 0;
+  const sirtaki_stream stream = open_stream();
+  int committed = -1;
+  NEED(sirtaki_stream_committed(stream, &committed) == SIRTAKI_INVALID_ARGUMENT && committed == -1);
   NEED(sum(1, total, request) == SIRTAKI_OK && total == 4);
   if (slot == 0) {
     die_once_the_others_have_the_last_sum();
   }
   regroup();
   NEED(sirtaki_size() == 3 && sirtaki_rank() == slot - 1 && sirtaki_local_size() == 3);
+  NEED(sirtaki_stream_committed(stream, &committed) == SIRTAKI_OK && committed == 0);
   NEED(sum(1, total, request) == SIRTAKI_OK && total == 3);
   if (slot == 2) {
     die_once_the_others_have_the_last_sum();
   }
   regroup();
   NEED(sirtaki_size() == 2 && sirtaki_rank() == (slot == 1 ? 0 : 1));
+  NEED(sirtaki_stream_committed(stream, &committed) == SIRTAKI_INVALID_ARGUMENT);
   NEED(sum(1, total, request) == SIRTAKI_OK && total == 2);
   NEED(sirtaki_shutdown() == SIRTAKI_OK);
   NEED(sirtaki_regroup() == SIRTAKI_NOT_INITIALIZED);

@@ -77,6 +77,8 @@ class HeldBack final : public net::Collectives {
     }
   }
   std::size_t running() const { return running_.size(); }
+  bool runs(OpTag tag) const { return running_.contains(tag.value); }
+  void fail(OpTag tag, const Status& status) { end(running_.find(tag.value), status); }
   bool cancelled(OpTag tag) const {
     return std::ranges::any_of(cancelled_, [&](const net::TagGroup& tags) { return tags.contains(tag); });
   }

@@ -1,0 +1,102 @@
+// The commit gate at the end of a step, and the position that a rank reports when its session has failed.
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "runtime/engine/common/tags.h"
+#include "tests/unit/engine/stream/stream_alone.h"
+
+namespace sirtaki::engine {
+namespace {
+
+using alone::kStream;
+using alone::kTensors;
+using control::StepState;
+using control::StreamReport;
+
+class StreamCommitTest : public alone::StreamAlone {
+ protected:
+  StreamCommitTest() : StreamAlone({.layout = kLayout, .replan = false, .commit_gate = true}) {}
+
+  void finish() {
+    submit(kTensors);
+    stream_->finish(stream_->board()->finish(loop_.now()), loop_.now());
+  }
+  // Ends all operations but the gate of this step.
+  void reduce() {
+    while (net_.running() > 0 && !net_.runs(gate())) {
+      net_.succeed();
+      loop_.run();
+    }
+  }
+  OpTag gate() const { return stream_tag(kStream, stream_->attempt(), kGatePosition, stream_->step()); }
+  StreamReport at(std::uint64_t step, StepState state) const { return {kStream, stream_->attempt(), step, state}; }
+  void lose() { stream_->fail({Code::kRanksChanged, "a rank was lost"}); }
+};
+
+TEST_F(StreamCommitTest, AStepEndsWhenAllHaveEnteredTheGate) {
+  std::optional<Status> ended;
+  finish();
+  stream_->wait([&](const Status& status) { ended = status; });
+  reduce();
+  EXPECT_TRUE(net_.runs(gate()));
+  EXPECT_FALSE(ended.has_value());
+  net_.succeed();
+  loop_.run();
+  EXPECT_EQ(ended.value_or(Status(Code::kTimeout, "")).to_string(), "ok");
+  EXPECT_EQ(stream_->report(), at(1, StepState::kIdle));
+  EXPECT_TRUE(step().ok());
+}
+
+TEST_F(StreamCommitTest, AFailureLeavesTheReportAsItWas) {
+  EXPECT_TRUE(step().ok());
+  EXPECT_EQ(stream_->report(), at(1, StepState::kIdle));
+  submit(1);
+  EXPECT_EQ(stream_->report(), at(1, StepState::kWorking));
+  lose();
+  EXPECT_EQ(wait().code(), Code::kRanksChanged);
+  EXPECT_EQ(stream_->report(), at(1, StepState::kWorking));
+}
+
+TEST_F(StreamCommitTest, ARankInTheGateIsComplete) {
+  finish();
+  reduce();
+  EXPECT_EQ(stream_->report(), at(0, StepState::kComplete));
+  lose();
+  EXPECT_EQ(wait().code(), Code::kRanksChanged);
+  EXPECT_EQ(stream_->report(), at(0, StepState::kComplete));
+}
+
+TEST_F(StreamCommitTest, ARankThatHasPassedSaysSoBeforeItsProgramKnows) {
+  finish();
+  reduce();
+  net_.succeed();
+  loop_.run();
+  EXPECT_EQ(stream_->report(), at(0, StepState::kPassed));
+  lose();
+  EXPECT_EQ(wait().code(), Code::kRanksChanged);
+  EXPECT_EQ(stream_->report(), at(0, StepState::kPassed));
+}
+
+TEST_F(StreamCommitTest, APeerLostInTheGateDoesNotVoidTheStep) {
+  finish();
+  reduce();
+  net_.fail(gate(), {Code::kPeerLost, "the connection has ended"});
+  loop_.run();
+  EXPECT_EQ(stream_->report(), at(0, StepState::kComplete));
+  EXPECT_TRUE(stream_->in_flight().has_value());
+}
+
+TEST_F(StreamCommitTest, PositionsCountStepsOverAttempts) {
+  EXPECT_TRUE(step().ok());
+  submit(1);
+  stream_->abort({Code::kAborted, "enough"}, [] {});
+  loop_.run();
+  EXPECT_EQ(stream_->report().step, 1U);
+  stream_->on_aborted({kStream, 1, 1, true, Status(Code::kAborted, "enough")});
+  loop_.run();
+  EXPECT_EQ(stream_->report(), at(1, StepState::kIdle));
+}
+
+}  // namespace
+}  // namespace sirtaki::engine
