@@ -230,10 +230,7 @@ Status convert_elastic(const std::string& text, RunOptions& run) {
   if (!is_number(least) || std::stoi(least) == 0 || (!most.empty() && !is_number(most))) {
     return invalid_argument("--elastic " + text + ": write the fewest ranks that go on, as --elastic 2:");
   }
-  if (!most.empty() && run.np != std::stoi(most)) {
-    return invalid_argument("--elastic " + text + ": ranks cannot join a running job yet, so it never has more than " +
-                            "-np of them; write --elastic " + least + ":");
-  }
+  run.elastic_max = most.empty() ? 0 : std::stoi(most);
   run.option_lines += option_line("elastic.min", least);
   return Status();
 }

@@ -131,6 +131,11 @@ Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
     return invalid_argument("elastic.min is " + std::to_string(plan.config->elastic.min) + ", but the job has only " +
                             std::to_string(plan.size) + " ranks; no rank could be lost");
   }
+  if (options.elastic_max > 0 && options.elastic_max != plan.size && !options.check) {
+    return invalid_argument("--elastic names " + std::to_string(options.elastic_max) +
+                            " ranks at most, and the job has " + std::to_string(plan.size) +
+                            ": ranks cannot join a running job yet; leave the number away");
+  }
   SRT_ASSIGN(plan.own_path, own_path());
   if (options.horovod) {
     SRT_ASSIGN(const std::string folder, horovod_folder(plan.own_path));
