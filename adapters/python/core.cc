@@ -212,6 +212,11 @@ class Stream {
   void wait(std::int64_t timeout_ms) {
     blocking([&] { return sirtaki_stream_wait(stream_, timeout_ms); });
   }
+  bool committed() const {
+    int committed = 0;
+    check(sirtaki_stream_committed(stream_, &committed));
+    return committed != 0;
+  }
   void wait_tensors(const std::vector<std::int32_t>& indices, std::int64_t timeout_ms) {
     const auto count = static_cast<std::int32_t>(indices.size());
     blocking([&] { return sirtaki_stream_wait_tensors(stream_, indices.data(), count, timeout_ms); });
@@ -370,6 +375,7 @@ void define_operations(nb::module_& m) {
            nb::arg("cuda_stream") = 0)
       .def("finish", &Stream::finish)
       .def("wait", &Stream::wait, nb::arg("timeout_ms") = -1)
+      .def("committed", &Stream::committed)
       .def("wait_tensors", &Stream::wait_tensors, nb::arg("indices"), nb::arg("timeout_ms") = -1)
       .def("used", &Stream::used)
       .def("abort", &Stream::abort)

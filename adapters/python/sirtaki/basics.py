@@ -7,7 +7,8 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class _SessionState:
         self.after_init: list[Any] = []
         self.before_regroup: list[Any] = []
         self.on_regroup: list[Any] = []
+        self.loops = 0
         self.on_shutdown: list[Any] = []
         self.before_shutdown: list[Any] = []
         self.before_end: list[Any] = []
@@ -207,6 +209,11 @@ def regroup() -> None:
     if not is_elastic():
         raise errors.UnsupportedError("regroup: this job is not elastic; start it with sirtakirun --elastic MIN:")
     abandon()
+    open_next_session()
+
+
+def open_next_session() -> None:
+    """Does the part of regroup() that concerns the runtime. Raises the same errors."""
     with _state.lock:
         try:
             _core.regroup()
@@ -217,6 +224,21 @@ def regroup() -> None:
         _state.generation += 1
         for callback in [*_state.on_shutdown, *_state.on_regroup]:
             callback()
+
+
+@contextmanager
+def losses_raise() -> Iterator[None]:
+    """Returns a context in which a lost rank is an error of each step, since the program goes back to a commit."""
+    _state.loops += 1
+    try:
+        yield
+    finally:
+        _state.loops -= 1
+
+
+def goes_on_after_losses() -> bool:
+    """Returns True if steps survive lost ranks: in an elastic job, outside of losses_raise()."""
+    return _state.loops == 0 and is_elastic()
 
 
 def shutdown() -> None:

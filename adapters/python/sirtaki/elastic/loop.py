@@ -48,8 +48,9 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
                     reset()
                     regrouped = True
                     state.on_reset()
-                state.sync()
-                return func(state, *args, **kwargs)
+                with basics.losses_raise():
+                    state.sync()
+                    return func(state, *args, **kwargs)
             except errors.HorovodInternalError as error:
                 if not failures.allow(error):
                     raise

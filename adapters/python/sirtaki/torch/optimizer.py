@@ -49,6 +49,7 @@ class _Distributed:
     _sirtaki: GradientReducer
     _sirtaki_owner: int  # id of the object that closes the reducer
     _sirtaki_skip: bool
+    _sirtaki_committed: bool
     _sirtaki_per_parameter: bool  # the class of the user's optimizer updates each parameter independently
     _sirtaki_updates: DeferredUpdates | None  # only with sync="forward"
     _sirtaki_local: LocalSgd | None  # only with local_updates
@@ -120,7 +121,8 @@ class _Distributed:
                         stacklevel=2,
                     )
                 reducer.synchronize()
-            result = self._sirtaki_apply()
+            result = None if reducer.void else self._sirtaki_apply()
+        self._sirtaki_committed = not reducer.void
         reducer.stepped()
         return result
 
@@ -138,6 +140,10 @@ class _Distributed:
             with torch.enable_grad():
                 loss = closure()
             self._sirtaki.synchronize()
+            if self._sirtaki.void:
+                raise errors.RanksChangedError(
+                    "a rank was lost in a step with a closure, which cannot be left out; use elastic.run()"
+                )
             return self._sirtaki.mean_loss(loss) if decides else loss
 
         # With local losses the ranks would decide differently, and call the closure a different number of times.
@@ -200,6 +206,11 @@ class _Distributed:
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Sets the number of backward passes accumulated before gradients are combined. Call it between steps."""
         self._sirtaki.passes_per_step = checked_passes(passes)
+
+    @property
+    def committed(self) -> bool:
+        """False if the last step() changed nothing, since a rank was lost in it; the same on all ranks."""
+        return self._sirtaki_committed
 
     @property
     def exposed_seconds(self) -> float:
@@ -360,6 +371,7 @@ def extend_optimizer(
         "_sirtaki": reducer,
         "_sirtaki_owner": id(optimizer),
         "_sirtaki_skip": False,
+        "_sirtaki_committed": True,
         "_sirtaki_per_parameter": updates_per_parameter(plain),
         "_sirtaki_update": update,
         "_sirtaki_updates": DeferredUpdates(optimizer, plain, reducer, update) if options.sync == "forward" else None,
@@ -456,5 +468,6 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
         check_optimizer(optimizer)
     reducer = GradientReducer(names, params, options)
     reducer.passes_per_step = passes
+    reducer.outlives_losses = all(param.device.type == "cpu" for param in params)
     extend_optimizer(optimizer, reducer, every, correction, local)
     return optimizer

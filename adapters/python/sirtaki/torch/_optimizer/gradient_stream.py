@@ -52,7 +52,9 @@ class GradientStream:
         self._stream: Any = None
         self._stream_opening: StreamOpening | None = None
         self._ready_order: list[int] = []
-        _streams.add(self)
+        #: Kinds of the results of a step whose session has ended.
+        self._kept_flags: list[int] | None = None
+        all_streams.add(self)
 
     @property
     def options(self) -> ReducerOptions:
@@ -111,14 +113,18 @@ class GradientStream:
 
     def used(self) -> list[bool]:
         """Returns True for each parameter with a gradient on any rank; valid for those fetched."""
-        flags = self._stream.used()
+        flags = self._flags()
         return [slot >= 0 and flags[slot] > 0 for slot in self._slots]
+
+    def _flags(self) -> list[int]:
+        return self._stream.used() if self._kept_flags is None else self._kept_flags
 
     def momentum_corrected(self) -> set[int]:
         """Returns ids of the parameters whose results are steps of SGD with momentum; see MomentumCorrection."""
-        if self._alone or self._stream is None or max(self._slots, default=-1) < 0:
+        ended = self._stream is None and self._kept_flags is None
+        if self._alone or ended or max(self._slots, default=-1) < 0:
             return set()
-        flags = self._stream.used()
+        flags = self._flags()
         places = zip(self.params, self._slots, strict=True)
         return {id(whole_of(param)) for param, slot in places if slot >= 0 and flags[slot] == _STEP}
 
@@ -195,11 +201,11 @@ class GradientStream:
             warnings.warn(text, stacklevel=2)
 
 
-_streams: WeakSet[GradientStream] = WeakSet()
+all_streams: WeakSet[GradientStream] = WeakSet()
 
 
 def _abandon_all() -> None:
-    for stream in list(_streams):
+    for stream in list(all_streams):
         stream.abandon()
 
 

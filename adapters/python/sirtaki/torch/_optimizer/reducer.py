@@ -11,15 +11,14 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 
 from torch import Tensor
 
 from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
-from sirtaki.torch._optimizer.backward_end import call_at_backward_end, interruptible_wait, was_interrupted
-from sirtaki.torch._optimizer.gradient_stream import GradientStream
+from sirtaki.torch._optimizer.backward_end import call_at_backward_end, was_interrupted
 from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.shards import whole_of
 from sirtaki.torch._optimizer.step import Deferred, StepBuffers, start_gather
@@ -34,6 +33,7 @@ from sirtaki.torch._optimizer.step_errors import (
     uncombined_grad_text,
 )
 from sirtaki.torch._optimizer.step_phase import Phase
+from sirtaki.torch._optimizer.survival import SurvivingStream
 from sirtaki.torch._optimizer.user_compressor import Packed, exchange, pack
 from sirtaki.torch._param_ownership import param_owners
 from sirtaki.torch._profiling import profiled
@@ -41,14 +41,11 @@ from sirtaki.torch._profiling import profiled
 _HANDED_OVER, _STALE = 1, 2
 
 
-class GradientReducer(GradientStream):
+class GradientReducer(SurvivingStream):
     """Combines the gradients of one optimizer; see the text of the module. Used from the thread that runs backward."""
 
     _backward_open: bool
     _passes: int
-    _phase: Phase
-    _ready: Any
-    _submitted: bytearray
 
     def __init__(self, names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
         super().__init__(names, params, options)
@@ -330,6 +327,7 @@ class GradientReducer(GradientStream):
     def _reset(self) -> None:
         self._phase = Phase.IDLE
         self._passes = 0
+        self._forget_loss()
         #: The program has called synchronize() itself.
         self.synchronized_by_program = False
         self._backward_open = False
@@ -357,14 +355,11 @@ class GradientReducer(GradientStream):
         if self.deferred is not None:
             self._complete(self.deferred)
         self._ready = None
-        self._alone = self.alone or self._options.size == 1
-        if not self._alone and not self._is_open():
-            try:
-                self._open(interruptible)
-            except BaseException as error:
-                if not (interruptible and was_interrupted(error)):
-                    self._reset()
-                raise
+        if self._outcome is None and not self._opened(interruptible):
+            self._outcome = False
+        if self._outcome is not None:
+            self._phase = Phase.IN_FLIGHT
+            return
         if self._phase is Phase.ENDED:
             self._edited_early, self._grads = self._edited(), [None] * len(self.params)
         self._phase = Phase.IN_FLIGHT
@@ -445,14 +440,13 @@ class GradientReducer(GradientStream):
 
     @profiled("wait_gradients")
     def _wait(self, interruptible: bool = False) -> None:
-        if self._alone:
+        if self._alone and self._outcome is None:
             self._phase = Phase.REDUCED
             return
         begin = time.perf_counter()
         try:
-            with interruptible_wait() if interruptible else nullcontext():
-                self._stream.wait()
-            self._combine_by_name()
+            if self._await_step(interruptible):
+                self._combine_by_name()
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -465,10 +459,14 @@ class GradientReducer(GradientStream):
             for param in self.params:
                 param.grad = None
         else:
-            self.residuals.steps += 1
-            self._take_results()
+            if self._outcome is False:
+                self._make_void()
+            else:
+                self.residuals.steps += 1
+                self._take_results()
         finally:
             self.exposed_seconds += time.perf_counter() - begin
+        self._count_step()
         self._forget_memory()
         self._sparse, self._passes = [], 0
         self._phase = Phase.REDUCED

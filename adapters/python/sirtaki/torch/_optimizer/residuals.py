@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -45,6 +46,8 @@ class ResidualStore:
         self._stream: Any = None
         self._slots: list[int] = []
         self._loaded: dict[str, Any] | None = None
+        #: `_loaded` is what the stream of the session before held.
+        self._kept = False
         self._steps = 0
         #: Result of gather() for state() until the next step, in a list of one; [] if there is none.
         self._gathered: list[dict[str, Any] | None] = []
@@ -71,12 +74,36 @@ class ResidualStore:
     def stream_opened(self, stream: Any, slots: list[int], shared: bool) -> None:
         """Called when the stream is open, before any gradient. Collective if `shared`: a rank has loaded a state."""
         self._stream, self._slots = stream, slots
-        if shared:
+        if not shared:
+            return
+        before = self._loaded
+        try:
             self._redistribute()
+        except errors.RanksChangedError:
+            self._loaded = before
+            raise
+        self._kept = False
 
     def stream_closed(self) -> None:
         """Called when the stream is closed, with its residuals."""
         self._stream = None
+
+    def keep(self) -> None:
+        """Copies what the stream holds for the one that follows it in the next session. The stream must be idle."""
+        if self._stream is None or not self.codec_leaves_residual:
+            return
+        self._gathered = []
+        # A step that a loss has broken off may have an error for the residuals, too; they are lost then.
+        with suppress(errors.SirtakiError):
+            self._loaded = self.state() or {"steps": self.steps, "owed": {}, "memory": {}}
+            self._kept = True
+
+    def settle(self) -> None:
+        """Makes what was kept that of the present rank: residuals stay where they are, whatever the number of ranks."""
+        self._stream = None
+        if self._kept and self._loaded is not None:
+            rank, size = self._rank_and_size()
+            self._loaded = {**self._loaded, "rank": rank, "size": size}
 
     def report(self) -> list[dict[str, Any]]:
         """Returns a row for each of these tensors in the stream; [] before the first step. Not collective."""
@@ -158,6 +185,7 @@ class ResidualStore:
             InvalidArgumentError: the state does not fit the parameters, or is another rank's after the first step.
         """
         self._gathered = []
+        self._kept = False
         if state is not None:
             self._check(state)
             self.steps = state.get("steps", 0)
