@@ -16,7 +16,7 @@ using control::StreamReport;
 
 class StreamCommitTest : public alone::StreamAlone {
  protected:
-  StreamCommitTest() : StreamAlone({.layout = kLayout, .replan = false, .commit_gate = true}) {}
+  StreamCommitTest() : StreamAlone({.layout = alone::kLayout, .replan = false, .commit_gate = true}) {}
 
   void finish() {
     submit(kTensors);
