@@ -284,10 +284,6 @@ Status validate(const Config& config) {
     return contradiction("device.nccl_credit_bytes", "device.nccl_partition_bytes",
                          "the credit must hold at least one partition");
   }
-  if (config.device.nccl_credit_bytes < config.schedule.fusion_bytes) {
-    return contradiction("device.nccl_credit_bytes", "schedule.fusion_bytes",
-                         "the credit must hold at least one fused partition");
-  }
   return {};
 }
 
