@@ -3,8 +3,9 @@
 usage: check_cuda_resources.py --limits kernels/cuda_resources.txt [--architectures LIST] OBJECT...
 The build keeps the report of ptxas on the kernels of an object as OBJECT.resources. A row of the table is `name |
 registers | stack bytes | shared bytes`; `*` in a name matches any text. Every kernel must match exactly one row, every
-row a kernel; no kernel may spill registers. LIST has the form of CMAKE_CUDA_ARCHITECTURES; every kernel must have
-machine code for each of its architectures that is not only virtual. Exit status 1 if there is a problem.
+row a kernel; no kernel may spill registers. The limits hold for TUNED alone. LIST has the form of
+CMAKE_CUDA_ARCHITECTURES; every kernel must have machine code for each of its architectures that is not only virtual.
+Exit status 1 if there is a problem.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+#: The architecture that the kernels are tuned for; older ones need more registers and hold fewer threads.
+TUNED = "sm_90"
 COMPILING = re.compile(r"ptxas info\s*: Compiling entry function '(\w+)' for '(\w+)'")
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"ptxas info\s*: Used (\d+) registers")
@@ -107,6 +110,8 @@ def problems(usages: Sequence[Usage], limits: Sequence[Limit]) -> list[str]:
         unused -= set(rows)
         if len(rows) != 1:
             found.append(f"{where}: {len(rows)} rows of the table fit, not 1")
+        if usage.architecture != TUNED:
+            continue
         if usage.spills:
             found.append(f"{where}: {usage.spills} bytes of spills")
         for row in rows:

@@ -62,6 +62,12 @@ def test_a_kernel_over_a_limit_is_named(usage: check.Usage, limit: check.Limit, 
     assert any(text in problem and usage.kernel in problem for problem in check.problems([usage], [limit]))
 
 
+def test_the_limits_hold_where_the_kernels_are_tuned() -> None:
+    older = check.Usage("_Z4takePf", "sm_75", 128, 16, 0, 12)
+    assert check.problems([older], [check.Limit("_Z4*", 64, 0, 0)]) == []
+    assert "0 rows" in check.problems([older], [])[0]
+
+
 def test_every_kernel_needs_one_row_and_every_row_a_kernel() -> None:
     limit = check.Limit("_Z3*", 30, 0, 16384)
     assert "0 rows" in check.problems([TAKE], [])[0]
