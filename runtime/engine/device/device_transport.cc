@@ -209,14 +209,9 @@ void DeviceTransport::decide(Transport transport, const Status& why) {
   transport_ = transport;
   if (connecting_) {
     connecting_->abort(why);
-    // NCCL waits for its network, and the job goes on meanwhile.
-    connecting_->close([weak = std::weak_ptr(self_)](const Status& /*closed*/) {
-      if (const auto self = weak.lock()) {
-        (*self)->connecting_.reset();
-        (*self)->ids_.reset();
-        (*self)->host_ids_.reset();
-      }
-    });
+    // NCCL waits for its network, and the job goes on meanwhile. The object stays until close(), because the release of
+    // its memory would wait for the work of the GPU.
+    connecting_->close([](const Status& /*closed*/) {});
   }
   if (transport == Transport::kNccl) {
     deps_.log.info("GPU tensors use NCCL " + net::nccl::version_text(library_->version) + " of " + library_->from +
