@@ -1,7 +1,7 @@
 # sirtaki_cuda_architectures(nvcc wanted out) sets `out` to values for CMAKE_CUDA_ARCHITECTURES: machine code for those
 # of the `wanted` architectures that `nvcc` knows, so that nothing is compiled when a program starts on one of them, and
 # PTX for the newest of them, which newer devices compile themselves. If nvcc knows none of them, as where the only
-# wanted one is newer than nvcc, there is PTX for the newest that it knows.
+# wanted one is newer than nvcc, there is PTX for the newest older one that it knows.
 function(sirtaki_cuda_architectures nvcc wanted out)
   execute_process(COMMAND "${nvcc}" --list-gpu-code OUTPUT_VARIABLE listed COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCHALL "sm_[0-9]+[\r\n]" known "${listed}\n")
@@ -15,8 +15,18 @@ function(sirtaki_cuda_architectures nvcc wanted out)
     endif()
   endforeach()
   if(NOT found)
-    list(GET known -1 newest)
-    message(WARNING "${nvcc} knows no CUDA architecture of ${wanted}: devices compile the kernels at their first start")
+    # PTX serves newer architectures, never older ones.
+    list(SORT wanted COMPARE NATURAL)
+    list(POP_FRONT wanted oldest)
+    foreach(architecture IN LISTS known)
+      if(architecture VERSION_LESS oldest)
+        set(newest "${architecture}")
+      endif()
+    endforeach()
+    if(NOT newest)
+      message(FATAL_ERROR "${nvcc} compiles for no CUDA architecture of ${oldest};${wanted}, nor for an older one; it knows ${known}")
+    endif()
+    message(WARNING "${nvcc} knows no CUDA architecture of ${oldest};${wanted}: devices compile the kernels at their first start")
     set("${out}" "${newest}-virtual" PARENT_SCOPE)
     return()
   endif()

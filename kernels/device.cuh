@@ -154,16 +154,16 @@ struct Arrays {
   // no branch between loads, so that all of them are in flight before the first addition waits for one.
   template <int kItems>
   __device__ void load(std::int64_t first, std::int32_t count, bool vector, float (&a)[kItems]) const {
-    vector && count >= kItems * static_cast<int>(kLanes) ? load_as<true>(first, count, vector, a)
-                                                         : load_as<false>(first, count, vector, a);
+    vector&& count >= kItems* static_cast<int>(kLanes) ? load_as<true>(first, count, vector, a)
+                                                       : load_as<false>(first, count, vector, a);
   }
   template <int kItems>
   __device__ void store(const float (&a)[kItems], std::int64_t first, std::int32_t count, bool vector) const {
     if (left == nullptr) {
       return;
     }
-    vector && count >= kItems * static_cast<int>(kLanes) ? store_rows<true>(a, count, vector, left + first)
-                                                         : store_rows<false>(a, count, vector, left + first);
+    vector&& count >= kItems* static_cast<int>(kLanes) ? store_rows<true>(a, count, vector, left + first)
+                                                       : store_rows<false>(a, count, vector, left + first);
   }
 
  private:

@@ -316,12 +316,8 @@ Launch group_topk_sum(const GroupTopkSum& args, Stream stream) {
       args.divisor < 1) {
     return kInvalid;
   }
-  Sum sum{{},
-          reinterpret_cast<float*>(args.out),
-          static_cast<float>(args.divisor),
-          args.n,
-          entries_of(args.how, args.n),
-          args.how.group,
+  Sum sum{{},           reinterpret_cast<float*>(args.out), static_cast<float>(args.divisor),
+          args.n,       entries_of(args.how, args.n),       args.how.group,
           args.how.keep};
   for (const std::byte* payload : args.payloads) {
     if (!aligned(payload, 4)) {

@@ -138,7 +138,7 @@ struct Sum {
   float divisor;
   std::int64_t n;
   std::int64_t blocks;
-  std::uint64_t inverse;  // of `block`
+  std::uint64_t inverse;  // the inverse of `block`, for quotient()
   std::int32_t block;
   bool vector;
 };

@@ -263,9 +263,8 @@ __global__ void __launch_bounds__(kThreads) threshold_write(const Encode args) {
           equal += key_of(value) == limit && i < args.n ? 1 : 0;
         });
     auto quota = static_cast<std::int32_t>(tile.equal);
-    const std::int32_t before =
-        exchange.before_this_warp(static_cast<std::int32_t>(warp_sum(above)),
-                                  static_cast<std::int32_t>(warp_sum(equal)), quota);
+    const std::int32_t before = exchange.before_this_warp(static_cast<std::int32_t>(warp_sum(above)),
+                                                          static_cast<std::int32_t>(warp_sum(equal)), quota);
     Writer<Value> writer(args, t * kTile, std::int64_t{tile.first} + before);
     row = 0;
     for_each_row(

@@ -57,6 +57,16 @@ int leave_thread(int device_before, int mode_before) {
   return exchanged == cudaSuccess ? error : exchanged;
 }
 
+static_assert(kOutOfMemory == cudaErrorMemoryAllocation);
+
+// The caller can do without the memory, so the program must not find the error in this thread.
+int forget_shortage(cudaError_t error) {
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+  }
+  return error;
+}
+
 int make_stream(bool high_priority, void** stream) {
   int least = 0;
   int greatest = 0;
@@ -67,7 +77,7 @@ int make_stream(bool high_priority, void** stream) {
   const cudaError_t error =
       cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, high_priority ? greatest : least);
   *stream = made;
-  return error;
+  return forget_shortage(error);
 }
 int destroy_stream(void* stream) {
   return cudaStreamDestroy(stream_of(stream));
@@ -77,20 +87,10 @@ int make_event(void** event) {
   cudaEvent_t made = nullptr;
   const cudaError_t error = cudaEventCreateWithFlags(&made, cudaEventDisableTiming);
   *event = made;
-  return error;
+  return forget_shortage(error);
 }
 int destroy_event(void* event) {
   return cudaEventDestroy(event_of(event));
-}
-
-static_assert(kOutOfMemory == cudaErrorMemoryAllocation);
-
-// The caller can do without the memory, so the program must not find the error in this thread.
-int forget_shortage(cudaError_t error) {
-  if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-  }
-  return error;
 }
 
 int allocate_device(void** data, std::size_t bytes) {

@@ -45,7 +45,8 @@ Status CudaDevice::status(int code, const char* action) const {
   if (code == 0) {
     return {};
   }
-  return unavailable("CUDA device " + std::to_string(index_) + ": " + action + ": " + calls_.error_text(code));
+  return {code == cuda::kOutOfMemory ? Code::kExhausted : Code::kUnavailable,
+          "CUDA device " + std::to_string(index_) + ": " + action + ": " + calls_.error_text(code)};
 }
 
 Status CudaDevice::enter_thread() {
@@ -79,11 +80,7 @@ Result<std::byte*> CudaDevice::allocate(Place place, std::size_t bytes) {
   void* data = nullptr;
   const bool pinned = place == Place::kPinned;
   const int code = pinned ? calls_.allocate_pinned(&data, bytes) : calls_.allocate_device(&data, bytes);
-  const Status allocated = status(code, pinned ? "allocating pinned memory" : "allocating memory");
-  if (code == cuda::kOutOfMemory) {
-    return Status(Code::kExhausted, std::string(allocated.text()));
-  }
-  SRT_TRY(allocated);
+  SRT_TRY(status(code, pinned ? "allocating pinned memory" : "allocating memory"));
   return static_cast<std::byte*>(data);
 }
 

@@ -53,7 +53,8 @@ class DeviceApi {
   virtual void leave(const Before& before) = 0;
   // Returns the launch functions of kernels for streams of this device.
   virtual const kernels::cuda::Kernels& kernels() const = 0;
-  // Returns the reason if no kernel can run on this device, for which the plug-in may lack machine code; all else works.
+  // Returns the reason if no kernel can run on this device, for which the plug-in may lack machine code; all else
+  // works.
   virtual Status kernels_ready() const = 0;
 
   // ---- creation, at start-up; kUnavailable with the text of the device ----

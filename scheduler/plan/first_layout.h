@@ -14,9 +14,9 @@
 
 namespace sirtaki::scheduler {
 
-// Every partition costs memory on every rank. A tag has 18 bits for the position, and the stream reserves the two
+// Every partition costs memory on every rank. A tag has 18 bits for the position, and the stream reserves the three
 // largest positions for exchanges of its own (runtime/engine/common/tags.h).
-inline constexpr std::int64_t kMaxPartitions = (1 << 18) - 2;
+inline constexpr std::int64_t kMaxPartitions = (1 << 18) - 3;
 
 // Returns the partitions in total order. kInvalidArgument: more than kMaxPartitions.
 Result<std::vector<Partition>> first_layout(const std::vector<PlannedTensor>& tensors, std::span<const int> order,

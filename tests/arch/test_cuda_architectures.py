@@ -50,3 +50,11 @@ def test_a_gpu_newer_than_nvcc_compiles_the_newest_itself(tmp_path: Path) -> Non
     found, warnings = architectures(tmp_path, OLD, "120")
     assert found == "90-virtual"
     assert "devices compile the kernels at their first start" in " ".join(warnings.split())
+
+
+def test_ptx_is_never_newer_than_the_gpu(tmp_path: Path) -> None:
+    assert architectures(tmp_path, NEW, "103;105")[0] == "103"
+    assert architectures(tmp_path, NEW, "105")[0] == "103-virtual"
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        architectures(tmp_path, NEW, "70")
+    assert "nor for an older one" in " ".join(failed.value.stderr.split())

@@ -4,8 +4,8 @@
 // For tests; included in front of a .cu file (-include). Threads: one. A block is a set of fibers that change places at
 // synchronization points of lanes or warps, in an order that set_order() chooses; blocks run one after the other. So a
 // missing barrier shows if the order matters; races between blocks and the speed of memory do not show.
-// Lanes of a warp that meet in different functions or with a mask that leaves out one of them, that read from a lane that
-// has ended, or that wait for ever, end the program with a message.
+// Lanes of a warp that meet in different functions or with a mask that leaves out one of them, that read from a lane
+// that has ended, or that wait for ever, end the program with a message.
 #pragma once
 
 #include <cstddef>

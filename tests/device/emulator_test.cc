@@ -99,9 +99,9 @@ TEST(EmulatorDeathTest, RefusesLanesThatMeetInDifferentFunctions) {
 TEST(EmulatorDeathTest, RefusesAMaskThatLeavesOutALiveLane) {
   EXPECT_DEATH(run(1, 32, [] { static_cast<void>(__ballot_sync(0x7FFFFFFFU, true)); }), "the mask leaves out lanes");
   // Two halves of a warp that mean to vote apart.
-  EXPECT_DEATH(run(1, 32,
-                   [] { static_cast<void>(__ballot_sync(place().thread.x < 16 ? 0xFFFFU : 0xFFFF0000U, true)); }),
-               "the mask leaves out lanes");
+  EXPECT_DEATH(
+      run(1, 32, [] { static_cast<void>(__ballot_sync(place().thread.x < 16 ? 0xFFFFU : 0xFFFF0000U, true)); }),
+      "the mask leaves out lanes");
 }
 
 TEST(EmulatorDeathTest, RefusesToReadFromALaneThatHasEnded) {

@@ -92,6 +92,14 @@ TEST(DeviceHosts, WithoutMemoryOnOneGpuTheCpuEncodes) {
   EXPECT_EQ(encoded_bytes(without, kTopk), std::vector<std::uint64_t>(std::size_t{kRanks}, 0));
 }
 
+TEST(DeviceHosts, WithoutKernelsOnOneGpuTheCpuEncodes) {
+  for (const char* data : {"log.level = \"error\"\n", "log.level = \"error\"\ndevice.data = \"host\"\n"}) {
+    world::ThreadOptions without = on_hosts(kRanks, 1, data);
+    without.rank_without_kernels = 1;
+    EXPECT_EQ(encoded_bytes(without, kTopk), std::vector<std::uint64_t>(std::size_t{kRanks}, 0)) << data;
+  }
+}
+
 TEST(DeviceHosts, ALostGpuEndsTheJobOnAllRanks) {
   world::ThreadOptions lost = on_hosts(kRanks, 1);
   lost.broken_rank = 1;

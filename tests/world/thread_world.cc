@@ -24,7 +24,7 @@ struct Gpu {
   device::testing::FakeDevice* device = nullptr;  // null: tensors are in host memory
   device::Stream stream;
   std::shared_ptr<const device::testing::FakeDevice::Seen> seen;
-  std::shared_ptr<int> calls_at_opening = {};  // of the memory of the device, until the last stream had opened
+  std::shared_ptr<int> calls_at_opening = {};  // calls for memory of the device until the last stream had opened
 
   Device where() const { return {device == nullptr ? DeviceType::kCpu : DeviceType::kCuda, 0}; }
   // Waits until the memory of the GPU can be read.
@@ -228,6 +228,9 @@ std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, st
                       : Gpu();
   if (rank == options.broken_rank) {
     gpu.device->break_down(unavailable("an illegal address"));
+  }
+  if (rank == options.rank_without_kernels) {
+    gpu.device->refuse_kernels(unavailable("no kernels"));
   }
   if (rank == options.short_rank) {
     gpu.device->limit_memory(1000, 950);

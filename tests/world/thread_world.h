@@ -22,6 +22,7 @@ struct ThreadOptions {
   Rank cpu_rank = -1;                  // rank whose tensors are on the host nevertheless
   Rank broken_rank = -1;               // rank whose GPU fails at the first work
   Rank short_rank = -1;                // rank whose GPU has no memory left
+  Rank rank_without_kernels = -1;      // rank whose GPU the plug-in has no code for
   bool nccl = false;                   // ranks have a fake NCCL
   Rank rank_without_nccl = -1;         // rank that has no NCCL nevertheless
   Rank nccl_error_rank = -1;           // rank to which NCCL reports an error

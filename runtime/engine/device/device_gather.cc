@@ -334,8 +334,7 @@ Status DeviceGather::decode(const Run& run) {
     payloads.push_back(device_.get() + block_at(share, sender) + run.place);
   }
   const compression::DeviceCoding& coding = *slices_.codec_state(piece).coder().on_device();
-  return DeviceTransport::queued(
-      coding.sum(transport_.queue(), piece.piece, {payloads, piece.gradient, divisor()}));
+  return DeviceTransport::queued(coding.sum(transport_.queue(), piece.piece, {payloads, piece.gradient, divisor()}));
 }
 
 void DeviceGather::cancel(const Status& cause) {

@@ -41,6 +41,9 @@ Result<SelectedPath> PathSelector::make_path(const PathQuery& query, net::Device
   SRT_TRY(transport_.open_copies());
   SelectedPath path;
   if (compresses(query.support)) {
+    if (const Status kernels = stage_.device().kernels_ready(); !kernels.ok()) {
+      return Status(Code::kExhausted, std::string(kernels.text()));
+    }
     SRT_ASSIGN(path.compressor, DeviceCompressor::create(transport_, nccl, query.plan, {host_, options_.credit_bytes}));
   }
   if (nccl != nullptr) {
@@ -53,13 +56,15 @@ Result<SelectedPath> PathSelector::make_path(const PathQuery& query, net::Device
   return path;
 }
 
-// The maximum over ranks names one that lacks memory, with the size of the block that it could not allocate; -1: none.
+// The maximum over ranks names one that lacks memory, with the size of the block that it could not allocate, or one
+// that lacks kernels, with a size of 0; -1: none.
 void PathSelector::agree(const PathQuery& query, Result<SelectedPath> mine,
                          MoveFunction<void(Result<SelectedPath>)> then) {
   const int size = host_.size();
   const auto lacks = std::make_shared<std::int64_t>(-1);
   if (!mine) {
-    *lacks = static_cast<std::int64_t>(transport_.refused_bytes()) * size + host_.rank();
+    const bool has_kernels = stage_.device().kernels_ready().ok();
+    *lacks = (has_kernels ? static_cast<std::int64_t>(transport_.refused_bytes()) : 0) * size + host_.rank();
   }
   net::CollectiveArgs args;
   args.kind = OpKind::kAllreduce;
@@ -84,9 +89,13 @@ void PathSelector::report(const std::string& stream, Rank rank, std::int64_t byt
   transport_.log().write(
       host_.rank() == 0 ? LogLevel::kWarn : LogLevel::kInfo,
       "stream '" + stream + "': gradients travel through host memory, because rank " + std::to_string(rank) +
-          " cannot allocate " + std::to_string(bytes) +
-          " bytes of GPU memory for residuals and buffers. Likely cause: the framework or another process holds the "
-          "memory of the GPU; give this one less work, or choose device.codecs=host or device.data=host for all");
+          (bytes == 0
+               ? " has no kernels for its GPU. Build the package with its architecture in SIRTAKI_CUDA_ARCHITECTURES, "
+                 "or choose device.codecs=host for all"
+               : " cannot allocate " + std::to_string(bytes) +
+                     " bytes of GPU memory for residuals and buffers. Likely cause: the framework or another process "
+                     "holds the memory of the GPU; give this one less work, or choose device.codecs=host or "
+                     "device.data=host for all"));
 }
 
 }  // namespace sirtaki::engine

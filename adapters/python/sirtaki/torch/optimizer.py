@@ -468,6 +468,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
         check_optimizer(optimizer)
     reducer = GradientReducer(names, params, options)
     reducer.passes_per_step = passes
-    reducer.outlives_losses = all(param.device.type == "cpu" for param in params)
+    on_cpu = all(param.device.type == "cpu" for param in params)
+    reducer.outlives_losses = on_cpu and options.process_set == global_process_set
     extend_optimizer(optimizer, reducer, every, correction, local)
     return optimizer

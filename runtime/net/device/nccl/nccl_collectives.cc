@@ -363,7 +363,8 @@ void NcclCollectives::poll_draining() {
       const auto done = parts_.device.done(event.get());
       return !done || *done;
     });
-    if (!draining.events.empty() && parts_.loop.now() < draining.deadline) {
+    const bool used = !draining.events.empty() || (draining.launching && !teardown_.done());
+    if (used && parts_.loop.now() < draining.deadline) {
       return false;
     }
     for (auto& [done, status] : draining.replies) {
@@ -411,7 +412,8 @@ void NcclCollectives::end_all(const TagGroup* tags, const Status& cause, const S
   Draining draining;
   draining.deadline = parts_.loop.now() + options_.end_timeout;
   if (std::exchange(launching_, false)) {
-    // A part of the group may be on the stream already.
+    // A part of the group may be on the stream already, and NCCL may launch the rest until it has ended.
+    draining.launching = true;
     auto event = events_->take();
     if (event && parts_.device.record(event->get(), stream_).ok()) {
       draining.events.push_back(std::move(*event));

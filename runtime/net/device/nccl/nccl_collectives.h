@@ -97,6 +97,7 @@ class NcclCollectives final : public DeviceCollectives {
   struct Draining {
     std::vector<std::pair<Done, Status>> replies;
     std::vector<device::PooledEvent> events;
+    bool launching = false;  // a thread of NCCL may still launch work, until the communicator has ended
     TimePoint deadline;
   };
   enum Name : std::size_t { kJob, kHost, kNames };

@@ -66,9 +66,9 @@ void ThreadTeardown::start(End end, CommHandle comm, std::shared_ptr<CommHandle>
               std::string(error.what()));
     return;
   }
-  // Entering a device does not wait for its work.
+  // Entering a device does not wait for its work; a driver that hangs may hold it nevertheless.
   std::unique_lock lock(call->mutex);
-  call->changed.wait(lock, [&] { return call->reached != Call::Stage::kStarted; });
+  call->changed.wait_until(lock, running.deadline, [&] { return call->reached != Call::Stage::kStarted; });
   lock.unlock();
   running_.push_back(std::move(running));
 }

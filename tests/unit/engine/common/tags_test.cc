@@ -68,7 +68,7 @@ TEST(Tags, NoAttemptMeetsTheTombstoneOfAnOldOne) {
   }
 }
 
-static_assert(scheduler::kMaxPartitions <= static_cast<std::int64_t>(kExchangePosition));
+static_assert(scheduler::kMaxPartitions <= static_cast<std::int64_t>(kGatePosition));
 
 }  // namespace
 }  // namespace sirtaki::engine

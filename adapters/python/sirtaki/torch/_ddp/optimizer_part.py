@@ -82,6 +82,11 @@ class OptimizerPart:
         """True; see in_flight."""
         return True
 
+    @property
+    def void(self) -> bool:
+        """False: a loss is an error here."""
+        return False
+
     def synchronize(self) -> None:
         """Makes gradients ready for the optimizer; waits for nothing."""
         self.synchronized_by_program = False

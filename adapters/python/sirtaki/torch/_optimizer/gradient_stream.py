@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
+from sirtaki.process_sets import global_process_set
 from sirtaki.torch._optimizer.backward_end import interruptible_wait, was_interrupted
 from sirtaki.torch._optimizer.gradient_layout import StreamOpening
 from sirtaki.torch._optimizer.options import ReducerOptions
@@ -60,6 +61,10 @@ class GradientStream:
     def options(self) -> ReducerOptions:
         """Options of the reduction."""
         return self._options
+
+    def bears_losses(self) -> bool:
+        """Returns True if the loss of a rank leaves the stream alike on all survivors: it has never been open."""
+        return self._layout is None and self._options.process_set == global_process_set
 
     @property
     def stream_name(self) -> str:

@@ -92,6 +92,8 @@ class ResidualStore:
         """Copies what the stream holds for the one that follows it in the next session. The stream must be idle."""
         if self._stream is None or not self.codec_leaves_residual:
             return
+        if self._loaded is not None and not self._kept:
+            return  # the state of a checkpoint, which the stream has not taken yet
         self._gathered = []
         # A step that a loss has broken off may have an error for the residuals, too; they are lost then.
         with suppress(errors.SirtakiError):

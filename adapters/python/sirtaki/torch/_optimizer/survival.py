@@ -64,20 +64,28 @@ class SurvivingStream(GradientStream):
         #: The step that is reduced is void.
         self.void = False
 
+    def _forget_count(self) -> None:
+        """Called by join(): ranks with fewer batches have made fewer steps."""
+        _program.reset()
+
     def _count_step(self) -> None:
         _program.ended += int(self.outlives_losses)
 
     # ---- a loss ----
 
-    def _survives(self) -> bool:
+    def bears_losses(self) -> bool:
+        """See GradientStream."""
         by_name = self._options.compressor is not None or (self._layout is not None and any(self._layout.sparse))
-        return self.outlives_losses and not by_name and basics.goes_on_after_losses()
+        return (self.outlives_losses and not by_name) or super().bears_losses()
+
+    def _survives(self) -> bool:
+        return basics.goes_on_after_losses() and all(stream.bears_losses() for stream in all_streams)
 
     def _survive(self) -> None:
         """Opens the next session with the other survivors. Raises the errors of regroup()."""
         mine = [s for s in all_streams if isinstance(s, SurvivingStream) and s.outlives_losses]
         for stream in set(all_streams).difference(mine):
-            stream.abandon()
+            stream.abandon()  # it has never been open: see bears_losses()
         while True:
             for stream in mine:
                 stream._keep()
@@ -109,6 +117,7 @@ class SurvivingStream(GradientStream):
             with suppress(errors.SirtakiError):
                 self._stream.wait()
                 self._outcome = True
+        if self._phase in (Phase.IN_FLIGHT, Phase.REDUCED) and self._kept_flags is None:
             with suppress(errors.SirtakiError):
                 self._kept_flags = self._stream.used()
         self.residuals.keep()
