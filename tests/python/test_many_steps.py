@@ -42,7 +42,7 @@ for name, how in {METHODS!r}.items():
     plain = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters(), compression=how)
     generator = torch.Generator().manual_seed(hvd.rank())
-    for step in range(400):
+    for step in range(200):
         optimizer.zero_grad()
         inputs = torch.randn(2, 1, 8, 8, generator=generator)
         losses = (model(inputs) - inputs.flatten(1)[:, :32]).square().mean(dim=1)

@@ -186,6 +186,8 @@ TEST_F(CudaDeviceTest, TellsAShortageOfMemoryFromALostDevice) {
   script_.code = cuda::kOutOfMemory;
   EXPECT_EQ(device->allocate(Place::kDevice, 8).status().code(), Code::kExhausted);
   EXPECT_EQ(device->allocate(Place::kPinned, 8).status().code(), Code::kExhausted);
+  EXPECT_EQ(device->make_event().status().code(), Code::kExhausted);
+  script_.code = 700;
   EXPECT_EQ(device->make_event().status().code(), Code::kUnavailable);
 }
 

@@ -149,7 +149,11 @@ class SurvivingStream(GradientStream):
                 self._open(interruptible)
             except BaseException as error:
                 if isinstance(error, errors.RanksChangedError) and self._survives():
-                    self._survive()
+                    try:
+                        self._survive()
+                    except BaseException:
+                        self._reset()
+                        raise
                     continue
                 if not (interruptible and was_interrupted(error)):
                     self._reset()
