@@ -314,7 +314,9 @@ void NcclCollectives::poll() {
     fail(status);
   }
   poll_draining();
-  if (closing_deadline_ && (teardown_.done() || parts_.loop.now() >= *closing_deadline_)) {
+  // Callbacks of operations come before that of close().
+  const bool over = teardown_.done() && draining_.empty();
+  if (closing_deadline_ && (over || parts_.loop.now() >= *closing_deadline_)) {
     closing_deadline_.reset();
     reply(std::exchange(closing_, {}), {});
   }
