@@ -1,6 +1,6 @@
 // FakeNccl: NCCL's functions for several ranks of one process, which move and add memory on a FakeDevice.
 //
-// For conformance tests of callers of NCCL. It has the properties on which callers of NCCL hang or fail:
+// Used by conformance tests of callers of NCCL. FakeNccl has the properties on which callers of NCCL hang or fail:
 //   - a group is in progress at its end, and its work reaches the stream some polls later;
 //   - the work of a group over one communicator is one kernel, which occupies the device of its rank until all ranks
 //     have arrived: another one on that device starts later, whatever its stream;

@@ -11,6 +11,7 @@
 #include "compression/codecs/catalog.h"
 #include "compression/device_coding.h"
 #include "runtime/base/check.h"
+#include "runtime/base/round_up.h"
 #include "runtime/engine/reduction/by_host.h"
 
 namespace sirtaki::engine {
@@ -22,10 +23,6 @@ enum Phase : std::uint8_t { kExchangePhase, kSumPhase, kGatherPhase };
 // Kernels require words; blocks begin where kernels read faster.
 constexpr std::size_t kPayloadAlign = 4;
 constexpr std::size_t kBlockAlign = 16;
-
-constexpr std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 // Clears the gap between `end` and the next used bytes: gaps travel, too, and must not leak old memory.
 void clear_until(Bytes block, std::size_t begin, std::size_t& end, std::size_t bytes) {
@@ -67,15 +64,14 @@ std::vector<std::size_t> DeviceGather::buffers(const scheduler::Partition& parti
     coder->at_step(0);  // a warm-up sends most in its first step
     const std::int64_t run = groups == nullptr ? slice.numel : std::min(tensor.stripe, slice.numel);
     for (std::int64_t at = 0; at < slice.numel; at += run) {
-      payloads += rounded_up(coder->payload_bytes(std::min(run, slice.numel - at)), kPayloadAlign);
+      payloads += round_up(coder->payload_bytes(std::min(run, slice.numel - at)), kPayloadAlign);
       ++runs;
     }
   }
   const auto shares = static_cast<std::size_t>(groups == nullptr ? 1 : groups->hosts.shares());
   const auto senders = static_cast<std::size_t>(groups == nullptr ? net.size() : groups->hosts.count());
-  const std::size_t headers = shares * (rounded_up(partition.slices.size(), kBlockAlign) + kBlockAlign);
-  std::vector<std::size_t> bytes{rounded_up(runs * sizeof(std::uint32_t), kBlockAlign) +
-                                 senders * (payloads + headers)};
+  const std::size_t headers = shares * (round_up(partition.slices.size(), kBlockAlign) + kBlockAlign);
+  std::vector<std::size_t> bytes{round_up(runs * sizeof(std::uint32_t), kBlockAlign) + senders * (payloads + headers)};
   if (groups != nullptr && partition.slices.size() > 1) {
     bytes.push_back(partition.size_bytes());
   }
@@ -133,7 +129,7 @@ Status DeviceGather::lay_out() {
   make_runs();
   const int shares = groups_ == nullptr ? 1 : groups_->hosts.shares();
   for (int number = 0; number < shares; ++number) {
-    shares_.push_back({0, rounded_up(slices_.header_bytes(), kBlockAlign), groups_ == nullptr,
+    shares_.push_back({0, round_up(slices_.header_bytes(), kBlockAlign), groups_ == nullptr,
                        groups_ == nullptr ? all_ranks(size()) : groups_->hosts.owners(number)});
   }
   for (std::size_t i = 0; groups_ != nullptr && i < groups_->own.size(); ++i) {
@@ -143,13 +139,13 @@ Status DeviceGather::lay_out() {
     Share& share = share_of(run);
     run.piece.payload_bytes = slices_.codec_state(run.piece).coder().payload_bytes(run.piece.piece.numel);
     run.place = share.block_bytes;
-    share.block_bytes += rounded_up(run.piece.payload_bytes, kPayloadAlign);
+    share.block_bytes += round_up(run.piece.payload_bytes, kPayloadAlign);
   }
-  flags_bytes_ = rounded_up(runs_.size() * sizeof(std::uint32_t), kBlockAlign);
+  flags_bytes_ = round_up(runs_.size() * sizeof(std::uint32_t), kBlockAlign);
   std::size_t end = flags_bytes_;
   for (Share& share : shares_) {
     share.at = end;
-    share.block_bytes = rounded_up(share.block_bytes, kBlockAlign);
+    share.block_bytes = round_up(share.block_bytes, kBlockAlign);
     end += share.block_bytes * senders();
   }
   SRT_ASSIGN(host_, transport_.stage().take(end));

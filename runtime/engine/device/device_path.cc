@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/round_up.h"
 #include "runtime/device/arena.h"
 #include "runtime/engine/reduction/wire_size.h"
 
@@ -10,10 +11,6 @@ namespace sirtaki::engine {
 namespace {
 
 constexpr std::size_t kAlign = device::Arena::kAlignment;
-
-constexpr std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlign - 1) / kAlign * kAlign;
-}
 
 std::size_t packed_bytes(const scheduler::Partition& partition) {
   return static_cast<std::size_t>(partition.numel) * dtype_size(wire_dtype(partition));
@@ -49,7 +46,7 @@ Status DevicePath::reserve(const scheduler::Plan& plan, std::int64_t fusion_byte
     }
     const DType wire = wire_dtype(format, tensor.dtype);
     const auto size = static_cast<std::size_t>(tensor.numel) * dtype_size(wire);
-    bytes += wire != tensor.dtype || static_cast<std::int64_t>(size) <= fusion_bytes ? aligned(size) : 0;
+    bytes += wire != tensor.dtype || static_cast<std::int64_t>(size) <= fusion_bytes ? round_up(size, kAlign) : 0;
   }
   if (bytes > 0) {
     SRT_ASSIGN(memory_, transport_.take(bytes));
@@ -64,7 +61,7 @@ void DevicePath::adopt(const scheduler::Plan& plan) {
   for (const scheduler::Partition& partition : plan.partitions()) {
     if (!partition.format.compressed() && !in_place(partition)) {
       places_[static_cast<std::size_t>(partition.position)] = needed_;
-      needed_ += aligned(packed_bytes(partition));
+      needed_ += round_up(packed_bytes(partition), kAlign);
     }
   }
   discard_step();

@@ -6,15 +6,12 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/round_up.h"
 
 namespace sirtaki::net {
 namespace {
 
 constexpr std::size_t kMaxPages = 2048;
-
-constexpr std::size_t round_up(std::size_t value, std::size_t to) {
-  return (value + to - 1) / to * to;
-}
 
 }  // namespace
 
