@@ -117,10 +117,18 @@ class ThreadRank final : public RankApi {
     });
   }
   Await<Status> abort_stream(StreamId stream, std::string why) override {
-    return Await<Status>([this, stream, why] { return session_.stream(stream).abort(why); });
+    return Await<Status>([this, stream, why] {
+      Status status = session_.stream(stream).abort(why);
+      gpu_.synchronize();
+      return status;
+    });
   }
   Await<Status> close_stream(StreamId stream) override {
-    return Await<Status>([this, stream] { return session_.stream(stream).close(); });
+    return Await<Status>([this, stream] {
+      Status status = session_.stream(stream).close();
+      gpu_.synchronize();
+      return status;
+    });
   }
   std::vector<std::uint8_t> used(StreamId stream) override { return *session_.stream(stream).used(); }
 
