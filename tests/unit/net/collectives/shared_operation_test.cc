@@ -184,7 +184,13 @@ TEST(SharedOperation, WhatNobodyReadsGivesWayToData) {
   const Alone unread(*world, 0, 1, 300'000);
   ASSERT_TRUE(becomes_used(*world, 10));
   Allreduces batch(*world, 4, 600'001);
-  batch.start(100);
+  // Rank 1 reads nothing before rank 0 has tried to publish all four, of which only one has room.
+  batch.start_on(0, 100);
+  ASSERT_TRUE(becomes_used(*world, 29));
+  for (int turn = 0; turn < 10; ++turn) {
+    EXPECT_EQ(pages_used(*world), 29U);
+  }
+  batch.start_on(1, 100);
   ASSERT_TRUE(world->wait([&] { return batch.ended(); }));
   EXPECT_EQ(batch.failed() + batch.wrong(), 0);
   EXPECT_TRUE(all_free(*world));
