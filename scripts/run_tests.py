@@ -222,9 +222,9 @@ def stages(jobs: str) -> list[Stage]:
             (
                 (
                     *(python, "-m", "pytest", "-q", "tests", "-m", "not compat", f"--durations={SLOWEST}"),
-                    # A file stays on one worker, as do the jobs that its cases share. Ranks wait for each other, so
-                    # two workers keep two cores busy that one leaves idle for a quarter of the time.
-                    *("-n", jobs, "--dist", "loadfile", "--no-loadscope-reorder"),
+                    # A file stays on one worker, as do the jobs that its cases share. Ranks wait for each other and
+                    # for their deadlines, so one worker more than there are cores keeps the cores busy.
+                    *("-n", str(int(jobs) + 1), "--dist", "loadfile", "--no-loadscope-reorder"),
                 ),
             ),
             needs=("package",),
