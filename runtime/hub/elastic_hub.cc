@@ -57,7 +57,7 @@ void ElasticHub::on_quit(rendezvous::Server& server, PeerId peer, bool at_end) {
   }
   slots_.erase(peer);
   waiting_.erase(peer);
-  roster_.on_departure(connection_of(peer), {at_end, {}}, loop_.now());
+  roster_.on_departure(connection_of(peer), {at_end}, loop_.now());
   act(server);
 }
 

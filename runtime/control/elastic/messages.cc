@@ -1,7 +1,5 @@
 #include "runtime/control/elastic/messages.h"
 
-#include <utility>
-
 #include "runtime/base/wire.h"
 #include "runtime/control/message_kinds.h"
 
@@ -52,7 +50,6 @@ void put(WireWriter& w, const Regroup& m) {
 
 void put(WireWriter& w, const Departure& m) {
   w.put(static_cast<std::uint8_t>(m.done));
-  put(w, m.streams);
 }
 
 void put(WireWriter& w, const EpochEnds& m) {
@@ -79,7 +76,6 @@ void put(WireWriter& w, const EpochFormed& m) {
 
 void put(WireWriter& w, const JobEnds& m) {
   put_status(w, m.why);
-  put(w, m.streams);
 }
 
 // Writes a message of any type.
@@ -148,8 +144,7 @@ Regroup get(WireReader& r, Tag<Regroup>) {
 }
 
 Departure get(WireReader& r, Tag<Departure>) {
-  const bool done = get_flag(r);
-  return {done, get_reports(r)};
+  return {get_flag(r)};
 }
 
 EpochEnds get(WireReader& r, Tag<EpochEnds>) {
@@ -181,8 +176,7 @@ EpochFormed get(WireReader& r, Tag<EpochFormed>) {
 }
 
 JobEnds get(WireReader& r, Tag<JobEnds>) {
-  Status why = get_status(r);
-  return {std::move(why), get_verdicts(r)};
+  return {get_status(r)};
 }
 
 // Reads a message of any type.

@@ -45,7 +45,6 @@ struct Regroup {
 // others go on without this process.
 struct Departure {
   bool done = false;
-  StreamReports streams;
 };
 
 using RosterReport = std::variant<Hello, Regroup, Departure>;
@@ -85,10 +84,10 @@ struct EpochFormed {
   StreamVerdicts streams;    // the verdict over the epoch before
 };
 
-// No epoch follows. A status that is ok is not sent: the code kShutdown says that the job has come to its end.
+// No epoch follows, so nobody learns which steps of the last one count. A status that is ok is not sent: the code
+// kShutdown says that the job has come to its end.
 struct JobEnds {
   Status why;
-  StreamVerdicts streams;  // the same over the last epoch; empty unless all of its survivors have reported
 };
 
 using RosterNotice = std::variant<EpochEnds, ChangeWanted, EpochFormed, JobEnds>;

@@ -59,7 +59,7 @@ void Roster::on_regroup(Connection from, const Regroup& regroup, TimePoint now) 
   }
   Person& person = found->second;
   if (phase_ == Phase::kDone) {
-    actions_.emplace_back(Send{from, JobEnds{job_has_ended(), {}}});
+    actions_.emplace_back(Send{from, JobEnds{job_has_ended()}});
     return;
   }
   const bool member = person.rank >= 0;
@@ -92,9 +92,6 @@ void Roster::on_departure(Connection from, const Departure& departure, TimePoint
     return;
   }
   const Rank rank = found->second.rank;
-  if (rank >= 0 && !reports_[static_cast<std::size_t>(rank)]) {
-    reports_[static_cast<std::size_t>(rank)] = departure.streams;
-  }
   if (rank < 0 || !departure.done) {
     return remove(from, {Code::kPeerLost, "rank " + std::to_string(rank) + " left the job before its end"}, now);
   }
@@ -209,9 +206,8 @@ void Roster::want_change() {
 
 void Roster::finish(const Status& why) {
   phase_ = Phase::kDone;
-  const StreamVerdicts streams = all_wait() ? verdict(reports_).streams : StreamVerdicts();
   for (const auto& [connection, person] : people_) {
-    actions_.emplace_back(Send{connection, JobEnds{why, streams}});
+    actions_.emplace_back(Send{connection, JobEnds{why}});
   }
   actions_.emplace_back(End{why});
 }

@@ -66,9 +66,6 @@ void Roster::settle(TimePoint now) {
   if (phase_ == Phase::kDone) {
     return;
   }
-  if (done_ && !all_wait()) {
-    return give_up_missing(now);  // the verdict about the last step needs their reports
-  }
   if (done_) {
     return finish({Code::kShutdown, "the job has come to its end: a member has come to the end of the program"});
   }

@@ -157,15 +157,16 @@ TEST_F(RosterTest, ADeadRankThatHasReportedStillProvesACommit) {
   EXPECT_EQ(last_notice<EpochFormed>(2)->streams, (StreamVerdicts{{kSteps, 6}}));
 }
 
-TEST_F(RosterTest, ARankThatLeavesAtTheEndStillProvesACommit) {
+TEST_F(RosterTest, ALossAfterTheFirstRankAtTheEndOfTheProgramEndsTheJobAtOnce) {
   form_first(3);
-  roster_.on_departure(connection(0), {true, {{kSteps, 0, 5, StepState::kPassed}}}, now_);
-  lose(1);
+  roster_.on_departure(connection(0), {true}, now_);
+  take();
   EXPECT_EQ(end(), "");
-  again(2, 5, StepState::kComplete);
+  lose(1);
   ASSERT_NE(last_notice<JobEnds>(2), nullptr);
-  EXPECT_EQ(last_notice<JobEnds>(2)->streams, (StreamVerdicts{{kSteps, 6}}));
   EXPECT_NE(end().find("shut down"), std::string::npos) << end();
+  again(2, 5, StepState::kComplete);
+  EXPECT_EQ(roster_.epoch(), Epoch(1));
 }
 
 TEST_F(RosterTest, ARankThatLeavesBeforeTheEndIsLost) {
@@ -276,7 +277,7 @@ TEST_F(RosterTest, NoTickIsDueWhileAProgramIsSlow) {
 TEST_F(RosterTest, ACandidateLearnsThatTheJobHasEnded) {
   form_first(3);
   hello(3);
-  roster_.on_departure(connection(0), {true, {}}, now_);
+  roster_.on_departure(connection(0), {true}, now_);
   take();
   const auto* close = std::get_if<Roster::Close>(&actions_.back());
   ASSERT_NE(close, nullptr);
