@@ -296,6 +296,9 @@ void GradientStream::abort(Status cause, Task released) {
     });
     return;
   }
+  if (phase_ == Phase::kOpen && state_.gate_started && !waiters_.step) {
+    return abort_behind_gate(std::move(cause), std::move(released));
+  }
   waiters_.released.push_back(std::move(released));
   give_up(cause);
   if (phase_ == Phase::kVoid) {

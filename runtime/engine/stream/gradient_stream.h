@@ -135,7 +135,7 @@ class GradientStream {
   // that wait() will return. A second call replaces the waiter of the first, which ends with kAborted.
   void wait_tensors(std::vector<int> tensors, Done done);
   // Gives the step up on all ranks; later calls belong to the next step. Calls `released` when the memory of the caller
-  // is not used any more.
+  // is not used any more. In the commit gate it is the next step that is given up: this one may count on other ranks.
   void abort(Status cause, Task released);
 
   // Contributes zeros to the steps of the other ranks, because the program has no more data. The program must make no
@@ -157,7 +157,7 @@ class GradientStream {
   void on_aborted(const control::StreamAborted& message);
   void on_flags(const control::StreamFlags& message);
   // Records that a rank has left in order; `cause` explains later failures for want of a peer.
-  void note_left(const Status& cause) { deviations_.left.update(cause); }
+  void note_left(const Status& cause);
   // Ends the stream, because it is closed, or because the job is over and the owner has aborted the collectives. Every
   // wait answers with `cause` from now on.
   void fail(const Status& cause);
@@ -250,6 +250,8 @@ class GradientStream {
   bool step_complete() const;
   bool step_over() const { return step_complete() && (!traits_.options.commit_gate || state_.gate_done); }
   void start_gate();
+  void leave_gate();
+  void abort_behind_gate(Status cause, Task released);
   // Returns whether results may be used: every rank has finished, and, if ranks exchange flags, it is known which ranks
   // had a gradient.
   bool committed() const { return state_.finished && (flags_on() ? state_.flags_done : state_.commit_done); }

@@ -21,9 +21,33 @@ void GradientStream::start_gate() {
   ++in_flight_count_;
   deps_.net.start(std::move(args), [this, attempt = attempt_](const Status& status) {
     --in_flight_count_;
-    // A lost peer does not void the step: others may have passed. The coordinator decides what follows.
-    state_.gate_done = state_.gate_done || (status.ok() && attempt == attempt_ && phase_ == Phase::kOpen);
+    if (attempt == attempt_ && phase_ == Phase::kOpen) {
+      // A lost peer does not void the step: others may have passed. The coordinator decides what follows.
+      state_.gate_done = status.ok();
+      state_.gate_failed = !status.ok();
+      leave_gate();
+    }
     answer();
+  });
+}
+
+// Gives up a step whose gate has failed because a rank has left in order: no loss will end it.
+void GradientStream::leave_gate() {
+  if (state_.gate_failed && !deviations_.left.ok() && phase_ == Phase::kOpen) {
+    phase_ = Phase::kVoid;
+    cancel_in_flight(deviations_.left);
+    deps_.control.send(control::StreamAbort{id_, attempt_, step_, deviations_.left});
+  }
+}
+
+// A rank in the gate has spoken for its step, which others may have passed. So its change of mind concerns the next
+// one.
+void GradientStream::abort_behind_gate(Status cause, Task released) {
+  wait([this, cause = std::move(cause), released = std::move(released)](const Status& ended) mutable {
+    if (ended.ok()) {
+      return abort(std::move(cause), std::move(released));
+    }
+    released();  // the step is void on all ranks, or the stream has failed
   });
 }
 

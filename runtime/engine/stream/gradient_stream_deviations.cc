@@ -168,6 +168,11 @@ void GradientStream::reopen() {
   open_step();
 }
 
+void GradientStream::note_left(const Status& cause) {
+  deviations_.left.update(cause);
+  leave_gate();
+}
+
 void GradientStream::fail(const Status& cause) {
   deps_.loop.cancel(deviations_.verdict);
   deviations_.failure.update(cause);

@@ -46,6 +46,7 @@ struct StepState {
 
   bool gate_started = false;  // this rank holds all results of the step
   bool gate_done = false;     // all ranks do
+  bool gate_failed = false;   // some rank has not entered the gate, or its entry has not arrived
 
   int partitions_started = 0;
   int partitions_done = 0;

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,7 +99,12 @@ class HeldBack final : public net::Collectives {
 
 class NoControl final : public ControlLink {
  public:
-  void send(control::MemberMessage /*message*/) override {}
+  void send(control::MemberMessage message) override {
+    if (const auto* abort = std::get_if<control::StreamAbort>(&message)) {
+      aborted = *abort;
+    }
+  }
+  std::optional<control::StreamAbort> aborted;  // the last one
 };
 
 // A path that sends memory of its own, and counts the requests for zeros.

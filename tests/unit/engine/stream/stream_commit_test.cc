@@ -87,6 +87,67 @@ TEST_F(StreamCommitTest, APeerLostInTheGateDoesNotVoidTheStep) {
   EXPECT_TRUE(stream_->in_flight().has_value());
 }
 
+// The rank that has left may have done so before its entry into the gate; nobody else ends the step then.
+TEST_F(StreamCommitTest, AStepWhoseGateFailsBecauseAPeerHasLeftIsGivenUp) {
+  for (const bool left_first : {true, false}) {
+    const Status left(Code::kPeerLost, "rank 1 has shut down", {1, ""});
+    finish();
+    reduce();
+    if (left_first) {
+      stream_->note_left(left);
+    }
+    net_.fail(gate(), {Code::kPeerLost, "the connection has ended"});
+    loop_.run();
+    stream_->note_left(left);
+    EXPECT_FALSE(stream_->in_flight().has_value()) << stream_->describe();
+    stream_->on_aborted({kStream, stream_->attempt() + 1, 0, true, left});
+    EXPECT_EQ(wait().to_string(), left.to_string());
+  }
+}
+
+TEST_F(StreamCommitTest, AStepThatIsGivenUpInTheGateCountsAndTheNextOneIsGivenUp) {
+  bool released = false;
+  finish();
+  reduce();
+  stream_->abort({Code::kAborted, "enough"}, [&] { released = true; });
+  EXPECT_EQ(stream_->report(), at(0, StepState::kComplete));
+  EXPECT_FALSE(released);
+  net_.succeed();
+  loop_.run();
+  EXPECT_TRUE(released);
+  EXPECT_EQ(stream_->report().step, 1U);
+  ASSERT_TRUE(control_.aborted.has_value());
+  EXPECT_EQ(control_.aborted->step, 1U);
+  stream_->on_aborted({kStream, 1, 1, true, Status(Code::kAborted, "enough")});
+  loop_.run();
+  EXPECT_EQ(stream_->report(), at(1, StepState::kIdle));
+  EXPECT_TRUE(step().ok());
+}
+
+TEST_F(StreamCommitTest, ALossInTheGateEndsTheWaitOfARankThatHasGivenUp) {
+  bool released = false;
+  finish();
+  reduce();
+  stream_->abort({Code::kAborted, "enough"}, [&] { released = true; });
+  lose();
+  loop_.run();
+  EXPECT_TRUE(released);
+  EXPECT_EQ(stream_->report(), at(0, StepState::kComplete));
+}
+
+TEST_F(StreamCommitTest, ARankThatGivesUpInTheGateLearnsThatAnotherOneHasDoneSoBefore) {
+  bool released = false;
+  finish();
+  reduce();
+  stream_->abort({Code::kAborted, "enough"}, [&] { released = true; });
+  stream_->on_aborted({kStream, 1, 0, true, Status(Code::kAborted, "earlier")});
+  loop_.run();
+  EXPECT_TRUE(released);
+  EXPECT_FALSE(control_.aborted.has_value());
+  EXPECT_EQ(stream_->report(), at(0, StepState::kIdle));
+  EXPECT_TRUE(step().ok());
+}
+
 TEST_F(StreamCommitTest, PositionsCountStepsOverAttempts) {
   EXPECT_TRUE(step().ok());
   submit(1);
