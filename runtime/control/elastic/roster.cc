@@ -223,6 +223,8 @@ std::string Roster::describe() const {
   flag(ended_, ", ended");
   flag(done_, ", program at its end");
   flag(form_at_.has_value(), ", lingers");
+  number(", repeats ", repeats_.count);
+  number(" behind ", repeats_.committed);
   for (const auto& [connection, person] : people_) {
     number("; slot ", person.id.slot);
     number(".", person.id.incarnation);

@@ -38,6 +38,10 @@ struct RosterOptions {
   Duration wait_timeout = std::chrono::minutes(10);     // time in kWaiting, if more processes may come
   Duration regroup_timeout = std::chrono::minutes(30);  // time that survivors wait for the program of another one
   Duration linger = std::chrono::milliseconds(20);      // from a loss to the next epoch: losses come in groups
+  // The job ends after so many epochs in a row, each shorter than `repeat_within`, that ended without a loss and
+  // without a step that counts: the next one would end in the same way.
+  int most_repeats = 10;
+  Duration repeat_within = std::chrono::minutes(1);
 };
 
 class Roster {
@@ -117,7 +121,8 @@ class Roster {
   void settle_next(TimePoint now);
   void wait_for_more(std::size_t present, TimePoint now);
   void give_up_missing(TimePoint now);
-  void form(const std::vector<Connection>& members);
+  bool count_repeats(TimePoint now);
+  void form(const std::vector<Connection>& members, TimePoint now);
   std::size_t coming() const;
   std::string too_few_text(std::size_t present) const;
   std::vector<Connection> survivors() const;  // sorted by rank
@@ -142,6 +147,13 @@ class Roster {
   bool done_ = false;  // a member has come to the end of the program
   std::uint32_t change_ = 0;
   bool change_wanted_ = false;
+
+  struct Repeats {
+    int count = 0;
+    std::uint64_t committed = 0;  // most steps of a stream that have counted
+    TimePoint since;              // beginning of the present epoch
+  };
+  Repeats repeats_;
 
   std::optional<TimePoint> start_by_;
   std::optional<TimePoint> wait_by_;

@@ -85,7 +85,7 @@ void Roster::settle_first(TimePoint now) {
   }
   if (present >= static_cast<std::size_t>(options_.start) || (present >= min_members() && (over || coming() == 0))) {
     members.resize(std::min(present, max_members()));
-    form(members);
+    form(members, now);
   }
 }
 
@@ -112,9 +112,32 @@ void Roster::settle_next(TimePoint now) {
   if (!complete) {
     return give_up_missing(now);
   }
-  if (!form_at_ || now >= *form_at_) {
-    form(members);
+  if (form_at_ && now < *form_at_) {
+    return;
   }
+  if (count_repeats(now)) {
+    return finish(
+        {Code::kPeerLost,
+         std::to_string(repeats_.count) +
+             " epochs in a row have ended without a loss and without a step that counts: " +
+             std::string(lost_.back().cause.text()) +
+             ". Likely cause: two ranks that reach the coordinator and not each other, or an error that comes "
+             "again at the same place; fix: look at the first error of that rank, and measure the links with "
+             "sirtakirun --check"});
+  }
+  form(members, now);
+}
+
+// Counts the epochs in a row that ended early without progress. Returns true if there are too many.
+bool Roster::count_repeats(TimePoint now) {
+  const std::uint64_t before = repeats_.committed;
+  for (const StreamVerdict& stream : verdict(reports_).streams) {
+    repeats_.committed = std::max(repeats_.committed, stream.committed);
+  }
+  const bool whole = ended_ && survivors().size() == reports_.size();
+  const bool repeats = whole && repeats_.committed == before && now - repeats_.since < options_.repeat_within;
+  repeats_.count = repeats ? repeats_.count + 1 : 0;
+  return repeats_.count >= options_.most_repeats;
 }
 
 void Roster::wait_for_more(std::size_t present, TimePoint now) {
@@ -143,7 +166,7 @@ void Roster::give_up_missing(TimePoint now) {
   }
 }
 
-void Roster::form(const std::vector<Connection>& members) {
+void Roster::form(const std::vector<Connection>& members, TimePoint now) {
   const bool first = epoch_ == Epoch();
   ++epoch_.value;
   phase_ = Phase::kRunning;
@@ -164,6 +187,7 @@ void Roster::form(const std::vector<Connection>& members) {
   reports_.assign(members.size(), std::nullopt);
   lost_.clear();
   ended_ = false;
+  repeats_.since = now;
   change_wanted_ = false;
   start_by_.reset();
   wait_by_.reset();

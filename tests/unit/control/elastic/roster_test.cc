@@ -240,6 +240,32 @@ TEST_F(RosterTest, ARankThatCannotContinueTheEpochReportsLikeTheOthers) {
   EXPECT_EQ(roster_.broken(), 0);
 }
 
+TEST_F(RosterTest, EpochsThatEndAtOnceWithoutALossOrAStepEndTheJob) {
+  form_first(3);
+  for (int round = 0; end().empty(); ++round) {
+    ASSERT_LT(round, 20);
+    again(1);
+    again(0);
+    again(2);
+  }
+  EXPECT_EQ(roster_.epoch(), Epoch(11));
+  EXPECT_NE(end().find("10 epochs in a row have ended without a loss and without a step that counts: rank 1 cannot"),
+            std::string::npos)
+      << end();
+}
+
+TEST_F(RosterTest, EpochsMayEndWithoutALossIfStepsCountOrTimePasses) {
+  form_first(3);
+  for (std::uint64_t round = 1; round < 40; ++round) {
+    tick(round < 20 ? seconds(1) : seconds(61));
+    for (const int slot : {1, 0, 2}) {
+      again(slot, std::min<std::uint64_t>(round, 20));
+    }
+  }
+  EXPECT_EQ(end(), "");
+  EXPECT_EQ(roster_.epoch(), Epoch(40));
+}
+
 TEST_F(RosterTest, ARankWithoutResultsOfACommittedStepIsAdmittedAgainAndCounted) {
   form_first(3);
   lose(0);
