@@ -117,7 +117,8 @@ void Engine::begin_stream(Opening opening) {
                   deps_.stats.counter("streams.lent_bytes"),
                   deps_.stats.counter("streams.wire_bytes"),
                   deps_.stats.histogram("streams.step_ns"),
-                  deps_.stats.histogram("streams.exposed_ns")};
+                  deps_.stats.histogram("streams.exposed_ns"),
+                  options_.commit_gate ? &deps_.stats.histogram("streams.gate_ns") : nullptr};
   streams_[opening.id.value] = std::make_unique<GradientStream>(opening.id, std::move(opening.spec),
                                                                 std::move(opening.start), stream_options(), deps);
   for (const auto& message : opening.held) {

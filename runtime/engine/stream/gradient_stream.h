@@ -92,6 +92,7 @@ struct StreamDeps {
   Counter& wire_bytes;    // the same as plans count them: bytes of the allreduce that costs the network as much
   Histogram& step_time;   // first tensor ready to step done
   Histogram& exposed;     // wait() called to step done
+  Histogram* gate;        // all results here to all results everywhere; nullptr without a commit gate
 };
 
 class GradientStream {

@@ -15,6 +15,7 @@ void GradientStream::start_gate() {
     state_.gate_done = true;
     return;
   }
+  state_.gate_since = deps_.loop.now();
   net::CollectiveArgs args;
   args.kind = OpKind::kBarrier;
   args.tag = stream_tag(id_, attempt_, kGatePosition, step_);
@@ -25,6 +26,9 @@ void GradientStream::start_gate() {
       // A lost peer does not void the step: others may have passed. The coordinator decides what follows.
       state_.gate_done = status.ok();
       state_.gate_failed = !status.ok();
+      if (state_.gate_done) {
+        deps_.gate->add(deps_.loop.now() - state_.gate_since);
+      }
       leave_gate();
     }
     answer();

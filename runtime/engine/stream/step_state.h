@@ -45,8 +45,9 @@ struct StepState {
   bool exchange_done = false;
 
   bool gate_started = false;  // this rank holds all results of the step
-  bool gate_done = false;     // all ranks do
-  bool gate_failed = false;   // some rank has not entered the gate, or its entry has not arrived
+  TimePoint gate_since;
+  bool gate_done = false;    // all ranks do
+  bool gate_failed = false;  // some rank has not entered the gate, or its entry has not arrived
 
   int partitions_started = 0;
   int partitions_done = 0;

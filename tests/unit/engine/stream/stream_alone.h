@@ -167,7 +167,8 @@ class StreamAlone : public ::testing::Test {
             stats_.counter("lent"),
             stats_.counter("wire"),
             stats_.histogram("step"),
-            stats_.histogram("exposed")};
+            stats_.histogram("exposed"),
+            &stats_.histogram("gate")};
   }
 
   void submit(int tensors) {

@@ -45,6 +45,7 @@ TEST_F(StreamCommitTest, AStepEndsWhenAllHaveEnteredTheGate) {
   loop_.run();
   EXPECT_EQ(ended.value_or(Status(Code::kTimeout, "")).to_string(), "ok");
   EXPECT_EQ(stream_->report(), at(1, StepState::kIdle));
+  EXPECT_EQ(stats_.histogram("gate").count(), 1U);
   EXPECT_TRUE(step().ok());
 }
 
