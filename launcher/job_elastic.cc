@@ -18,7 +18,8 @@ void Job::on_survived(const hub::Survived& loss) {
   // Output is tagged with the number at the start, which is not that of the last epoch after an earlier loss.
   const bool renumbered = !cause.starts_with("rank " + std::to_string(loss.slot) + " ");
   const std::string tag = renumbered ? " (output [" + std::to_string(loss.slot) + "])" : "";
-  log(cause + tag + "; " + hub::go_on_text(loss.remaining, loss.next));
+  const bool at_end = loss.next == Epoch();
+  log(cause + tag + "; " + (at_end ? "the job has come to its end" : hub::go_on_text(loss.remaining, loss.next)));
   if (state.exited) {
     verdict_.survived.push_back(failure_of(loss.slot));
   } else {
@@ -44,8 +45,11 @@ void Job::on_over(const Status& why) {
     fail_run(*verdict_.failure);
   } else if (!verdict_.survived.empty()) {
     fail_run(verdict_.survived.front());
+  } else if (verdict_.lost_first) {
+    const auto& [rank, text] = *verdict_.lost_first;  // it may still run: a rank that is stopped, for example
+    fail_run({rank, ranks_.at(static_cast<std::size_t>(rank)).link->placement().host, without_rank(text, rank), 1, {}});
   } else {
-    fail_run({0, ranks_.front().link->placement().host, std::string(why.text()), 1, {}});
+    fail_run({-1, "", std::string(why.text()), 1, {}});
   }
 }
 
@@ -64,14 +68,19 @@ void Job::judge_elastic_run() {
   if (verdict_.failure || verdict_.interrupted) {
     return;
   }
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const RankState& state = ranks_[rank];
-    if (!state.lost && state.exited && !state.ended_by_us && state.wait_status != 0) {
-      verdict_.failure = verdict_.survived.empty() ? failure_of(static_cast<Rank>(rank)) : verdict_.survived.front();
-      exit_code_ = verdict_.failure->exit_code;
-      return;
-    }
+  const auto failed = [](const RankState& state) {
+    return !state.lost && state.exited && !state.ended_by_us && state.wait_status != 0;
+  };
+  const auto first = std::ranges::find_if(ranks_, failed);
+  if (first == ranks_.end()) {
+    return;
   }
+  Rank rank = static_cast<Rank>(first - ranks_.begin());
+  if (verdict_.lost_first && failed(ranks_.at(static_cast<std::size_t>(verdict_.lost_first->first)))) {
+    rank = verdict_.lost_first->first;
+  }
+  verdict_.failure = verdict_.survived.empty() ? failure_of(rank) : verdict_.survived.front();
+  exit_code_ = verdict_.failure->exit_code;
 }
 
 }  // namespace sirtaki::launcher

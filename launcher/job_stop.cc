@@ -324,7 +324,9 @@ void Job::conclude() {
   }
   assign_blame();
   if (verdict_.failure) {
-    for (const std::string& line : failure_report(*verdict_.failure, output_.mux->tail(verdict_.failure->rank))) {
+    const Rank blamed = verdict_.failure->rank;
+    const auto tail = blamed < 0 ? std::vector<std::string>() : output_.mux->tail(blamed);
+    for (const std::string& line : failure_report(*verdict_.failure, tail)) {
       output_.mux->own_line(line);
     }
   } else if (exit_code_ == 0 && plan_.options.check) {

@@ -5,6 +5,9 @@
 namespace sirtaki::launcher {
 
 std::string failure_line(const Failure& failure) {
+  if (failure.rank < 0) {
+    return failure.what;
+  }
   return "rank " + std::to_string(failure.rank) + " on " + failure.host + ": " + failure.what;
 }
 
@@ -33,7 +36,8 @@ std::string signal_hint(int signal) {
 }
 
 std::vector<std::string> failure_report(const Failure& failure, const std::vector<std::string>& tail) {
-  std::vector<std::string> lines = {"sirtakirun: the first to fail was " + failure_line(failure)};
+  const std::string who = failure.rank < 0 ? "no rank is to blame: " : "the first to fail was ";
+  std::vector<std::string> lines = {"sirtakirun: " + who + failure_line(failure)};
   if (!tail.empty()) {
     lines.push_back("sirtakirun: last lines of its standard error:");
     for (const std::string& line : tail) {

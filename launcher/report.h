@@ -10,7 +10,7 @@
 namespace sirtaki::launcher {
 
 struct Failure {
-  Rank rank = -1;
+  Rank rank = -1;  // -1: no rank is to blame, and `host` is empty
   std::string host;
   std::string what;  // "exit code 3", "killed by signal 9 (Killed)", "lost: ..."
   int exit_code = 1;

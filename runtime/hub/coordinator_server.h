@@ -21,9 +21,11 @@ namespace sirtaki::hub {
 
 // The loss of a rank that the others survive.
 struct Survived {
-  Rank slot = -1;     // rank with which the lost process was started
-  Status cause;       // names the rank in its last epoch, host, process and reason
-  Epoch next;         // number of the epoch that the survivors will form, or have formed at the start
+  Rank slot = -1;  // rank with which the lost process was started
+  Status cause;    // names the rank in its last epoch, host, process and reason
+  // Number of the epoch that the survivors will form, or have formed at the start; 0: none, because the program has
+  // come to its end on some rank.
+  Epoch next;
   int remaining = 0;  // number of survivors
 };
 
@@ -36,7 +38,7 @@ struct CoordinatorServerEvents {
   MoveFunction<void(Rank, const Status&)> on_lost;
   MoveFunction<void(Rank)> on_left;                   // the rank has left in order
   MoveFunction<void(const std::string&)> on_warning;  // one line for the log, such as a stall report
-  // Only in elastic jobs, where on_lost is called only after the program has come to its end on some rank. After an
+  // Only in elastic jobs, where on_lost is called only for a loss that ends the job, before on_over. After an
   // earlier loss, also that of a rank that never joined, either on_survived is called, and the other ranks must be left
   // alone, or on_over, and none of them can go on.
   MoveFunction<void(const Survived&)> on_survived;

@@ -181,11 +181,11 @@ void ElasticHub::tell_owner() {
   }
   for (const auto& [slot, cause] : std::exchange(losses_, {})) {
     const bool at_end = over_ && over_->code() == Code::kShutdown;
-    if (!over_ && events_.survived) {
-      const Epoch next(roster_.epoch().value + (in_epoch_ ? 0 : 1));
-      events_.survived({slot, cause, next, static_cast<int>(remaining_.size())});
-    } else if (at_end && events_.lost) {
+    if (over_ && !at_end) {
       events_.lost(slot, cause);
+    } else {
+      const Epoch next = at_end ? Epoch() : Epoch(roster_.epoch().value + (in_epoch_ ? 0 : 1));
+      events_.survived({slot, cause, next, static_cast<int>(remaining_.size())});
     }
   }
   if (over_ && !std::exchange(told_over_, true) && events_.over) {

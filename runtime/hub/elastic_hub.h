@@ -26,7 +26,7 @@ class ElasticHub {
     std::function<void(const rendezvous::Membership&)> formed;
     std::function<void()> ended;  // the epoch, before its members are notified
     std::function<void(const Survived&)> survived;
-    std::function<void(Rank, const Status&)> lost;  // a slot, after the program has come to its end on another rank
+    std::function<void(Rank, const Status&)> lost;  // a slot; `over` follows
     std::function<void(const Status&)> over;
     std::function<void(int)> connected;  // number of processes, after each change
   };

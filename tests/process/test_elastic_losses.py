@@ -129,6 +129,13 @@ def test_too_few_ranks_end_the_job_with_the_first_loss() -> None:
 
 def test_a_stopped_rank_is_given_up_and_killed_at_the_end() -> None:
     done = train(3, 2, f"1:4:{int(signal.SIGSTOP)}")
+def test_a_stopped_rank_without_which_the_job_ends_is_named() -> None:
+    done = train(2, 2, f"1:3:{int(signal.SIGSTOP)}")
+    assert done.code == 1, done.err
+    assert re.search(r"the first to fail was rank 1 on \S+: has been silent for", done.err), done.err
+    assert "too few ranks: 1 of at least 2 (elastic.min)" in done.err
+
+
     check_survivors(done, {0, 2}, 4 * 3 + 6 * 2)
     assert "2 ranks go on as epoch 2" in done.err
 

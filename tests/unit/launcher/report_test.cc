@@ -14,6 +14,12 @@ TEST(FailureReport, NamesRankHostCauseAndLastLines) {
   EXPECT_EQ(lines[3], "  | b");
 }
 
+TEST(FailureReport, NamesNoRankIfNoneIsToBlame) {
+  const auto lines = failure_report({-1, "", "too few ranks", 1, {}}, {});
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0], "sirtakirun: no rank is to blame: too few ranks");
+}
+
 TEST(FailureReport, DoesNotNameTheRankTwice) {
   EXPECT_EQ(without_rank("rank 3 (host a, process 7) has been silent for 5 s", 3), "has been silent for 5 s");
   EXPECT_EQ(without_rank("rank 3 (host a, process 7) has been silent", 2),
