@@ -16,7 +16,7 @@ from launch_support import PYTHON, Outcome, launch, running, wait_until
 
 STEPS = 10
 # Each step gathers the state of all ranks. A fault "slot:step:signal" hits before it; 0 raises an exception, 1 one that
-# passes shutdown(), and -1 one that leads back to the last commit.
+# passes shutdown(), 2 calls sys.exit(1), and -1 raises one that leads back to the last commit.
 TRAIN = f"""
 import os, sys
 import sirtaki
@@ -41,6 +41,8 @@ def train(state):
                     raise ValueError("broken by the test")
                 finally:
                     sirtaki.shutdown()
+            if fault[2] == 2:
+                sys.exit(1)
             if fault[2] < 0:
                 raise sirtaki.HorovodInternalError("made by the test")
             os.kill(os.getpid(), fault[2])
@@ -104,12 +106,12 @@ def test_two_ranks_lost_at_once() -> None:
     check_survivors(done, {0, 3}, 5 * 4 + 5 * 2)
 
 
-@pytest.mark.parametrize("fault", [0, 1])
-def test_an_exception_of_one_rank_is_a_loss(fault: int) -> None:
+@pytest.mark.parametrize("fault", [0, 1, 2])
+def test_an_exception_or_a_bad_exit_code_of_one_rank_is_a_loss(fault: int) -> None:
     done = train(3, 1, f"1:3:{fault}")
     check_survivors(done, {0, 2}, 3 * 3 + 7 * 2)
-    assert "ValueError: broken by the test" in done.err
-    assert "exit code 1" in done.err
+    assert ("ValueError: broken by the test" in done.err) == (fault != 2)
+    assert re.search(r"rank 1 \(host .*exit code 1; 2 ranks go on as epoch 2", done.err), done.err
 
 
 def test_a_shared_error_without_a_loss_leads_back_to_the_commit() -> None:
@@ -127,8 +129,6 @@ def test_too_few_ranks_end_the_job_with_the_first_loss() -> None:
     assert "DONE" not in done.out
 
 
-def test_a_stopped_rank_is_given_up_and_killed_at_the_end() -> None:
-    done = train(3, 2, f"1:4:{int(signal.SIGSTOP)}")
 def test_a_stopped_rank_without_which_the_job_ends_is_named() -> None:
     done = train(2, 2, f"1:3:{int(signal.SIGSTOP)}")
     assert done.code == 1, done.err
@@ -136,6 +136,8 @@ def test_a_stopped_rank_without_which_the_job_ends_is_named() -> None:
     assert "too few ranks: 1 of at least 2 (elastic.min)" in done.err
 
 
+def test_a_stopped_rank_is_given_up_and_killed_at_the_end() -> None:
+    done = train(3, 2, f"1:4:{int(signal.SIGSTOP)}")
     check_survivors(done, {0, 2}, 4 * 3 + 6 * 2)
     assert "2 ranks go on as epoch 2" in done.err
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 import sys
@@ -10,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sirtaki import _core, _torchrun, errors
 from sirtaki._telemetry.logs import LogPipe
@@ -60,6 +61,8 @@ class _SessionState:
         self.before_end: list[Any] = []
         self.add_process_set: Callable[[Any], Any] | None = None
         self.log_pipe: LogPipe | None = None
+        #: Last argument of sys.exit() in the main thread; None if the program does not exit.
+        self.exit_status: object = None
 
 
 _state = _SessionState()
@@ -178,6 +181,8 @@ def open_session(job: _torchrun.Job | None, options: Mapping[str, object]) -> No
         except BaseException:
             _close_log_pipe()
             raise
+        if is_elastic():
+            _watch_exit()
         _state.generation += 1
         _state.first_generation = _state.generation
         for callback in _state.after_init:
@@ -290,7 +295,22 @@ def _at_exit() -> None:
 
 def _ends_by_error() -> bool:
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)
-    return error is not None and not hasattr(sys, "ps1")
+    return (error is not None or _state.exit_status not in {None, 0}) and not hasattr(sys, "ps1")
+
+
+def _watch_exit() -> None:
+    """Records the status that sys.exit() is called with, since no exception remains of it at the end."""
+    plain = sys.exit
+    if hasattr(plain, "__wrapped__"):
+        return
+
+    @functools.wraps(plain)
+    def recorded(status: Any = None, /) -> NoReturn:
+        if threading.current_thread() is threading.main_thread():
+            _state.exit_status = status
+        plain(status)
+
+    sys.exit = recorded
 
 
 atexit.register(_at_exit)
