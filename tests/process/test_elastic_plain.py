@@ -90,9 +90,9 @@ def check_loops(np: int, faults: str, sync: str, compression: str) -> list[tuple
     ("fault", "sync", "compression"),
     [
         ("0:4:forward", "backward", "none"),
-        ("1:4:backward", "backward", "group_topk:rate=0.1"),
+        ("1:4:backward", "backward", "group_topk:rate=0.1,min=0"),
         ("2:4:between", "step", "none"),
-        ("0:4:behind", "step", "group_topk:rate=0.1"),
+        ("0:4:behind", "step", "group_topk:rate=0.1,min=0"),
         ("1:0:forward", "backward", "none"),
     ],
 )

@@ -126,6 +126,7 @@ def case_an_optimizer_combines_steps() -> None:
         model = _model()
         optimizer = hvd.DistributedOptimizer(make(model.parameters()), model.named_parameters(), op=hvd.Adasum)
         assert isinstance(optimizer, torch.optim.Optimizer)
+        assert optimizer.committed
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.5)
         copies = [_model() for _ in range(hvd.size())]
         plains = [make(one.parameters()) for one in copies]

@@ -41,6 +41,10 @@ from sirtaki.torch.compression import Choice, Compression
 from sirtaki.torch.ops import Adasum, Average
 
 
+class _VoidStep(Exception):  # noqa: N818  (not an error)
+    """Leaves step() of the user's optimizer before it has changed anything. Its argument is the loss."""
+
+
 class _Distributed:
     """Methods that DistributedOptimizer adds to the class of the user's optimizer; documented there."""
 
@@ -102,12 +106,15 @@ class _Distributed:
             return None
         result = None
         if closure is not None:
-            if self._sirtaki_update is None:
-                result = user_methods(self).step(self._combining(closure))
-            else:
-                # SGD runs its closure once, before anything else, so the closure can run here.
-                result = self._combining(closure)()
-                self._sirtaki_apply()
+            try:
+                if self._sirtaki_update is None:
+                    result = user_methods(self).step(self._combining(closure))
+                else:
+                    # SGD runs its closure once, before anything else, so the closure can run here.
+                    result = self._combining(closure)()
+                    self._sirtaki_apply()
+            except _VoidStep as void:
+                (result,) = void.args
         else:
             if self._sirtaki_skip:
                 if reducer.in_flight:
@@ -140,10 +147,14 @@ class _Distributed:
             with torch.enable_grad():
                 loss = closure()
             self._sirtaki.synchronize()
-            if self._sirtaki.void:
+            if self._sirtaki.void and decides:
                 raise errors.RanksChangedError(
-                    "a rank was lost in a step with a closure, which cannot be left out; use elastic.run()"
+                    "a rank was lost in a step whose optimizer calls its closure several times, as LBFGS does; such a "
+                    "step cannot be left out, so train inside of elastic.run()"
                 )
+            if self._sirtaki.void:
+                # Other optimizers call the closure once, before they change anything.
+                raise _VoidStep(loss)
             return self._sirtaki.mean_loss(loss) if decides else loss
 
         # With local losses the ranks would decide differently, and call the closure a different number of times.
@@ -400,8 +411,8 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     """Makes `optimizer` combine gradients over all ranks. Call init() first, and do the same on all ranks.
 
     The same object is returned, with a subclass of its class, so schedulers, isinstance() and checkpoints keep working.
-    It gains wait(), synchronize(), skip_synchronize(), no_sync(), set_backward_passes_per_step(), exposed_seconds, and
-    the methods of compression and local updates; with op=Adasum only the first five.
+    It gains committed, wait(), synchronize(), skip_synchronize(), no_sync(), set_backward_passes_per_step(),
+    exposed_seconds, and the methods of compression and local updates; with op=Adasum only the first six.
 
     A parameter unused on some ranks counts as zeros there; one unused on all keeps `.grad is None`. A parameter belongs
     to the optimizer made last. Its shape and dtype must stay those of the first step.

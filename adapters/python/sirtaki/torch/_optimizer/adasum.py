@@ -142,6 +142,11 @@ class _Adasum:
         groups = self.param_groups  # type: ignore[attr-defined]
         return self._sirtaki_adasum.step(groups, plain if closure is None else lambda: plain(closure))
 
+    @property
+    def committed(self) -> bool:
+        """True: no step is void, because the loss of a rank is an error."""
+        return True
+
     def synchronize(self) -> None:
         """Returns at once: gradients are local."""
 
