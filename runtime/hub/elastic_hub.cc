@@ -163,8 +163,8 @@ void ElasticHub::end_epoch(rendezvous::Server& server) {
   }
   events_.ended();
   const control::LostRank lost = cause_.value_or(control::LostRank());  // nobody is left to be told if there is none
-  server.end_epoch(lost.rank,
-                   {Code::kRanksChanged, std::string(lost.cause.text()) + "; " + outlook(), {lost.rank, ""}});
+  const Rank blamed = lost.cause.blame().rank < 0 ? lost.rank : lost.cause.blame().rank;
+  server.end_epoch(lost.rank, {Code::kRanksChanged, std::string(lost.cause.text()) + "; " + outlook(), {blamed, ""}});
 }
 
 // Describes what follows the end of an epoch.

@@ -14,7 +14,7 @@ std::vector<Input> seeds() {
   const LostRank lost{1, {Code::kPeerLost, "killed", {1, ""}}};
   const std::vector<RosterReport> reports = {
       Hello{{3, 2}},
-      Regroup{Epoch(1), 4, true, 70, streams},
+      Regroup{Epoch(1), 4, true, {Code::kPeerLost, "cut", {1, ""}}, streams},
       Departure{true},
   };
   const std::vector<RosterNotice> notices = {

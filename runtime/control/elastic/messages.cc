@@ -44,7 +44,10 @@ void put(WireWriter& w, const Regroup& m) {
   w.put(m.last.value);
   w.put(m.change);
   w.put(static_cast<std::uint8_t>(m.has_state));
-  w.put(m.committed);
+  w.put(static_cast<std::uint8_t>(!m.why.ok()));
+  if (!m.why.ok()) {
+    put_status(w, m.why);
+  }
   put(w, m.streams);
 }
 
@@ -138,7 +141,9 @@ Regroup get(WireReader& r, Tag<Regroup>) {
   m.last = Epoch(r.get<std::uint32_t>());
   m.change = r.get<std::uint32_t>();
   m.has_state = get_flag(r);
-  m.committed = r.get<std::uint64_t>();
+  if (get_flag(r)) {
+    m.why = get_status(r);
+  }
   m.streams = get_reports(r);
   return m;
 }

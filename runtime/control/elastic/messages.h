@@ -36,9 +36,9 @@ struct Regroup {
   // Number of the change for which all ranks have ended the epoch behind the same committed step; 0: the epoch ended
   // for another reason.
   std::uint32_t change = 0;
-  bool has_state = false;       // this process has what a new process has to get
-  std::uint64_t committed = 0;  // last committed step; for people
-  StreamReports streams;        // in `last`
+  bool has_state = false;  // this process has what a new process has to get
+  Status why;              // ended the session of this process; ok: its program has given the epoch up
+  StreamReports streams;   // in `last`
 };
 
 // Reports that this process leaves the epoch. `done`: the program has come to its end, and so has the job; else the

@@ -67,7 +67,6 @@ void Roster::on_regroup(Connection from, const Regroup& regroup, TimePoint now) 
     return broke_protocol(from, "it asked for the next epoch out of turn", now);
   }
   person.waits = true;
-  person.committed = regroup.committed;
   person.has_state = member && regroup.has_state;
   if (member) {
     on_report(person, regroup, now);
@@ -82,7 +81,13 @@ void Roster::on_report(const Person& person, const Regroup& regroup, TimePoint n
     phase_ = Phase::kForming;  // all end the epoch behind the same step
     regroup_by_ = now + options_.regroup_timeout;
   } else if (!ended_ && (phase_ == Phase::kRunning || regroup.change != change_)) {
-    end_epoch({rank, {Code::kPeerLost, "rank " + std::to_string(rank) + " cannot continue the epoch"}}, now);
+    const std::string cause = regroup.why.ok() ? "" : ": " + std::string(regroup.why.text());
+    const Rank blamed = regroup.why.blame().rank;
+    end_epoch({rank,
+               {Code::kPeerLost,
+                "rank " + std::to_string(rank) + " cannot continue the epoch" + cause,
+                {blamed < 0 ? rank : blamed, ""}}},
+              now);
   }
 }
 

@@ -100,7 +100,6 @@ class Roster {
     Rank rank = -1;  // in the present or last epoch; -1: candidate
     bool has_state = false;
     bool waits = false;  // for the next epoch
-    std::uint64_t committed = 0;
   };
   using People = std::map<Connection, Person>;
   using Reports = std::vector<std::optional<StreamReports>>;  // indexed by rank; nullopt: none yet

@@ -36,8 +36,12 @@ class ControlLine final : private rendezvous::ClientHandler {
   // Joins the next epoch; see Client::join(). In an elastic job it reports the positions given to freeze(), and learns
   // which steps count.
   Result<rendezvous::Membership> join(rendezvous::JoinRequest request);
-  // Sets the positions of this rank in the streams of an epoch that has ended, for the next join().
-  void freeze(control::StreamReports reports) { frozen_ = std::move(reports); }
+  // Sets the positions of this rank in the streams of an epoch that has ended, and its cause, for the next join(). The
+  // cause is ok if the program has given the epoch up.
+  void freeze(control::StreamReports reports, const Status& why) {
+    frozen_ = std::move(reports);
+    why_ = why;
+  }
   // Returns the streams whose step in progress counts, by the verdict that join() has brought, and forgets them.
   std::set<StreamId> take_committed() { return std::exchange(committed_, {}); }
   rendezvous::AsioLoop& loop() { return loop_; }
@@ -57,6 +61,7 @@ class ControlLine final : private rendezvous::ClientHandler {
   bool elastic_ = false;
   Epoch last_;  // the epoch that join() has returned
   control::StreamReports frozen_;
+  Status why_;
   std::set<StreamId> committed_;
   rendezvous::ClientHandler* handler_ = nullptr;  // used on the control loop
   rendezvous::AsioLoop loop_{"srt-control"};

@@ -278,8 +278,9 @@ void Session::drop() {
   }
   loop_.run_sync([&] {
     if (engine_) {
+      const Status why = engine_->failure();
       engine_->abort(cause);
-      job_.line->freeze(engine_->reports());
+      job_.line->freeze(engine_->reports(), why);
       engine_->forget_network();
     }
     if (plane_) {

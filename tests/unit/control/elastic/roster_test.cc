@@ -44,7 +44,7 @@ class RosterTest : public testing::Test {
     take();
   }
   void again(int slot, std::uint64_t step = 5, StepState state = StepState::kWorking) {
-    regroup(slot, {roster_.epoch(), 0, true, step, {{kSteps, 0, step, state}}});
+    regroup(slot, {roster_.epoch(), 0, true, {}, {{kSteps, 0, step, state}}});
   }
   void tick(Duration later) {
     now_ += later;
@@ -202,7 +202,7 @@ TEST_F(RosterTest, TooFewRanksWaitForAProcessThatMayCome) {
 TEST_F(RosterTest, AFreshProcessNeverReplacesTheState) {
   form_first(3);
   hello(3);
-  regroup(3, {Epoch(), 0, true, 0, {}});
+  regroup(3, {Epoch(), 0, true, {}, {}});
   lose(0);
   lose(1);
   lose(2);
@@ -230,8 +230,11 @@ TEST_F(RosterTest, AProcessThatDialsAgainHasLeftItsConnection) {
 
 TEST_F(RosterTest, ARankThatCannotContinueTheEpochReportsLikeTheOthers) {
   form_first(3);
-  again(2, 5, StepState::kComplete);
+  regroup(2, {Epoch(1), 0, true, {Code::kRanksChanged, "cut off", {1, ""}}, {{kSteps, 0, 5, StepState::kComplete}}});
   ASSERT_NE(last_notice<EpochEnds>(0), nullptr);
+  const Status& cause = last_notice<EpochEnds>(0)->lost.cause;
+  EXPECT_EQ(cause.text(), "rank 2 cannot continue the epoch: cut off");
+  EXPECT_EQ(cause.blame().rank, 1);
   again(0, 5, StepState::kPassed);
   again(1, 6, StepState::kWorking);
   EXPECT_EQ(slots(), (std::vector{0, 1, 2}));

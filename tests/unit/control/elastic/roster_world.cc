@@ -173,7 +173,7 @@ void World::connect(Process& p, int slot) {
   p.complete = false;
   const std::uint32_t incarnation = 1;
   p.up.emplace_back(RosterReport(Hello{{slot, incarnation}}));
-  p.up.emplace_back(RosterReport(Regroup{Epoch(p.epoch), 0, p.has_state, p.log.size(), {}}));
+  p.up.emplace_back(RosterReport(Regroup{Epoch(p.epoch), 0, p.has_state, {}, {}}));
 }
 
 StreamReports World::place_of(int slot, StepState state) const {
@@ -213,7 +213,7 @@ void World::end_epoch(int slot, std::uint32_t change) {
   }
   p.mode = Mode::kOutside;
   const StreamReports streams = place_of(slot, StepState::kIdle);
-  p.up.emplace_back(RosterReport(Regroup{Epoch(p.epoch), change, p.has_state, p.log.size(), streams}));
+  p.up.emplace_back(RosterReport(Regroup{Epoch(p.epoch), change, p.has_state, {}, streams}));
 }
 
 void World::receive(int slot) {
@@ -240,8 +240,8 @@ void World::read(int slot, const EpochEnds& notice) {
   Process& p = processes_[static_cast<std::size_t>(slot)];
   if (p.mode == Mode::kRunning && notice.epoch == Epoch(p.epoch)) {
     p.mode = Mode::kOutside;
-    p.up.emplace_back(RosterReport(Regroup{notice.epoch, 0, p.has_state, p.log.size(),
-                                           place_of(slot, p.complete ? StepState::kComplete : StepState::kWorking)}));
+    p.up.emplace_back(RosterReport(Regroup{
+        notice.epoch, 0, p.has_state, {}, place_of(slot, p.complete ? StepState::kComplete : StepState::kWorking)}));
   }
 }
 
