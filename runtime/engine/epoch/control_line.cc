@@ -47,6 +47,7 @@ Result<rendezvous::Membership> ControlLine::join(rendezvous::JoinRequest request
                   "this rank lacks results of a step that the others have, and cannot go on with them");
   }
   last_ = membership.epoch;
+  why_ = {};
   for (const control::StreamReport& report : std::exchange(frozen_, {})) {
     if (std::ranges::any_of(formed->streams, [&](const control::StreamVerdict& verdict) {
           return verdict.stream == report.stream && verdict.committed > report.step;
