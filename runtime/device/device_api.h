@@ -5,7 +5,7 @@
 // Owner: the opener, one object for each GPU; it must outlive everything made from it.
 // Threads: any thread that has called enter_thread(), or is between visit() and leave().
 // Creating streams, events or memory may synchronize with the device inside CUDA. Create them at start-up, before work
-// is in flight, and reuse them through event_pool.h and arena.h.
+// is in flight, and reuse them (event_pool.h).
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // PinnedPool: page-locked host memory in blocks that are kept for reuse.
 //
 // The pool allocates a block at first need, which may synchronize with the device. Use it only where no work on the
-// device waits for another rank; otherwise allocate at start-up (arena.h). Sizes are rounded up by at most a quarter
+// device waits for another rank; otherwise allocate at start-up. Sizes are rounded up by at most a quarter
 // above the smallest, so that tensors of similar sizes share blocks.
 // Owner: the class that uses the blocks; the pool must outlive them. Not thread-safe. Return a block only when the
 // device has finished with it; the pool does not track pending device work.

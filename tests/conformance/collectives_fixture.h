@@ -179,11 +179,11 @@ class CollectivesConformance : public ::testing::TestWithParam<std::tuple<std::s
     return list;
   }
 
+  static bool over_nccl() { return std::get<0>(GetParam()) == "nccl" || std::get<0>(GetParam()) == "ordered"; }
   // Returns whether the backend refuses such a reduction.
   bool refused(DType dtype, ReduceOp op) {
     const bool narrow = dtype == DType::kU16 || dtype == DType::kI16;
-    const bool over_nccl = std::get<0>(GetParam()) == "nccl" || std::get<0>(GetParam()) == "ordered";
-    return (dtype == DType::kBool && op == ReduceOp::kAverage) || (narrow && over_nccl);
+    return (dtype == DType::kBool && op == ReduceOp::kAverage) || (narrow && over_nccl());
   }
 
   std::unique_ptr<World> world_;

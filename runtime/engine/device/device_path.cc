@@ -4,13 +4,13 @@
 #include <utility>
 
 #include "runtime/base/round_up.h"
-#include "runtime/device/arena.h"
 #include "runtime/engine/reduction/wire_size.h"
 
 namespace sirtaki::engine {
 namespace {
 
-constexpr std::size_t kAlign = device::Arena::kAlignment;
+// Alignment of memory that CUDA allocates.
+constexpr std::size_t kAlign = 256;
 
 std::size_t packed_bytes(const scheduler::Partition& partition) {
   return static_cast<std::size_t>(partition.numel) * dtype_size(wire_dtype(partition));

@@ -136,13 +136,6 @@ class Maker {
     return std::move(calls_);
   }
 
-  std::vector<Call> barrier(std::byte* scratch) {
-    add([scratch, stream = stream_](const Api& api, CommHandle comm) {
-      return api.all_reduce(scratch, scratch, 1, Element::kU8, Reduction::kMax, comm, stream);
-    });
-    return std::move(calls_);
-  }
-
  private:
   Element element() const { return *element_of(args_.dtype); }
 
@@ -195,6 +188,9 @@ bool averages_itself(const CollectiveArgs& args, int size) {
 }
 
 Status check_supported(const CollectiveArgs& args) {
+  if (args.kind == OpKind::kBarrier) {
+    return {Code::kUnsupported, "barrier: there is none on the device; use the collectives of the host"};
+  }
   const bool reduces = args.kind == OpKind::kAllreduce || args.kind == OpKind::kReduceScatter;
   if (reduces && !element_of(args.dtype)) {
     return {Code::kUnsupported, std::string(op_kind_name(args.kind)) + ": NCCL does not reduce " +
@@ -203,7 +199,7 @@ Status check_supported(const CollectiveArgs& args) {
   return {};
 }
 
-std::vector<Call> calls_of(const CollectiveArgs& args, Rank rank, int size, NativeStream stream, std::byte* scratch) {
+std::vector<Call> calls_of(const CollectiveArgs& args, Rank rank, int size, NativeStream stream) {
   Maker maker(args, rank, size, stream);
   switch (args.kind) {
     case OpKind::kAllreduce:
@@ -217,7 +213,7 @@ std::vector<Call> calls_of(const CollectiveArgs& args, Rank rank, int size, Nati
     case OpKind::kReduceScatter:
       return maker.reducescatter();
     case OpKind::kBarrier:
-      return maker.barrier(scratch);
+      break;
   }
   raise_bug(__FILE__, __LINE__, "operation kind");
 }

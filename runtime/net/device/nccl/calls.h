@@ -18,12 +18,12 @@ namespace sirtaki::net::nccl {
 // NCCL differ in the division of negative sums.
 bool averages_itself(const CollectiveArgs& args, int size);
 
-// Returns kUnsupported for reductions of element types that NCCL lacks.
+// Returns kUnsupported for barriers, which would need memory of the device, and for reductions of element types that
+// NCCL lacks.
 Status check_supported(const CollectiveArgs& args);
 
 // Returns the calls for arguments that pass check_args() and check_supported(), on `stream`. The result is empty if
-// there is nothing to do, which is then the case on every peer, too. `scratch`: 1 byte of device memory, for a barrier.
-std::vector<Communicator::Call> calls_of(const CollectiveArgs& args, Rank rank, int size, NativeStream stream,
-                                         std::byte* scratch);
+// there is nothing to do, which is then the case on every peer, too.
+std::vector<Communicator::Call> calls_of(const CollectiveArgs& args, Rank rank, int size, NativeStream stream);
 
 }  // namespace sirtaki::net::nccl

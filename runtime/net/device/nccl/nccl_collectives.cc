@@ -40,8 +40,6 @@ Result<std::unique_ptr<NcclCollectives>> NcclCollectives::create(const Parts& pa
 // Creates everything that may synchronize with the device, while no collective is on it.
 Status NcclCollectives::prepare() {
   SRT_ASSIGN(events_, device::EventPool::create(parts_.device, options_.most_in_flight + kSpareEvents));
-  SRT_ASSIGN(scratch_memory_, device::Arena::create(parts_.device, device::Place::kDevice, 1));
-  SRT_ASSIGN(scratch_, scratch_memory_->take(1));
   communicators_[kJob] = make_communicator("job", parts_.ids, rank(), size());
   if (options_.host_size > 1) {
     SRT_CHECK(parts_.host_ids != nullptr);
@@ -218,8 +216,7 @@ void NcclCollectives::launch_next() {
   std::vector<Communicator::Call> calls;
   for (const Operation& operation : group.operations) {
     if (communicator != nullptr) {
-      std::ranges::move(calls_of(operation.args, rank(), size(), stream_.native, scratch_.bytes().data()),
-                        std::back_inserter(calls));
+      std::ranges::move(calls_of(operation.args, rank(), size(), stream_.native), std::back_inserter(calls));
     }
   }
   if (calls.empty()) {

@@ -21,7 +21,6 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/device/arena.h"
 #include "runtime/device/event_pool.h"
 #include "runtime/net/device/device_collectives.h"
 #include "runtime/net/device/nccl/communicator.h"
@@ -136,8 +135,6 @@ class NcclCollectives final : public DeviceCollectives {
   std::unique_ptr<Teardown> threads_;
   Teardown& teardown_;
   std::unique_ptr<device::EventPool> events_;
-  std::unique_ptr<device::Arena> scratch_memory_;
-  device::Block scratch_;
   device::Stream stream_;
   std::array<std::unique_ptr<Communicator>, kNames> communicators_;  // null: this rank is alone
   std::size_t next_ = 0;                                             // communicator that connects or closes next

@@ -189,10 +189,8 @@ TEST_F(DeviceTransportTest, TwoRanksOnOneGpuUseHostMemory) {
       "rank 0: communicator 'job' of rank 0: connecting: NCCL reports invalid usage, Duplicate GPU detected : rank "
       "0 "
       "and rank 1 both on CUDA device 1b000");
-  const int calls = at(0).device->memory_calls();
   at(0).transport->close();
   EXPECT_EQ(at(0).device->alive(), before) << "everything made for NCCL is released";
-  EXPECT_GT(at(0).device->memory_calls(), calls) << "not earlier, since that would wait for the GPU";
 }
 
 TEST_F(DeviceTransportTest, BlocksAreReusedAndKept) {
