@@ -283,14 +283,13 @@ class Smoke {
 
   void start_all() {
     for (const Case& one : cases_) {
-      collectives_->start_work(one.args, {.ready = ready_, .finished = {}, .queued = {}},
-                               [this, &one](const Status& status) {
-                                 if (!status.ok()) {
-                                   finish(status.with_context(one.name));
-                                 } else if (++arrived_ == cases_.size()) {
-                                   fetch();
-                                 }
-                               });
+      collectives_->start_work(one.args, {.ready = ready_}, [this, &one](const Status& status) {
+        if (!status.ok()) {
+          finish(status.with_context(one.name));
+        } else if (++arrived_ == cases_.size()) {
+          fetch();
+        }
+      });
     }
   }
 

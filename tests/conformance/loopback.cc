@@ -176,11 +176,6 @@ Status LoopbackGroup::launch(Meeting& meeting, device::Event& over) {
   // No stream continues before all have read its input.
   SRT_ASSIGN(const std::vector<device::Event> moved, mark_all(meeting));
   SRT_TRY(all_wait(moved));
-  for (Rank rank = 0; rank < size(); ++rank) {
-    if (const device::Event finished = meeting.entries[at(rank)]->work.finished) {
-      SRT_TRY(device_.record(finished, streams_[at(rank)]));
-    }
-  }
   SRT_ASSIGN(device::PooledEvent last, events_->take());
   over = last.get();
   meeting.events.push_back(std::move(last));
@@ -276,8 +271,7 @@ void LoopbackCollectives::start_work(CollectiveArgs args, DeviceWork work, Done 
     loop_.post([moved = std::move(done), status = std::move(refused)]() mutable { moved(status); });
     return;
   }
-  Task queued = std::exchange(work.queued, {});
-  flights_.emplace(tag, Flight{std::move(done), std::move(queued), {}, {}, nullptr});
+  flights_.emplace(tag, Flight{std::move(done), {}, {}, nullptr});
   group_->enter(rank_, {std::move(args), std::move(work)});
 }
 
@@ -295,10 +289,6 @@ void LoopbackCollectives::launched(OpTag tag, LoopbackGroup::Launched launched) 
     return;
   }
   watch();
-  Task queued = std::exchange(flight->second.queued, {});
-  if (queued && flight->second.status.ok()) {
-    queued();
-  }
 }
 
 void LoopbackCollectives::end(std::unordered_map<OpTag, Flight>::iterator flight) {

@@ -97,7 +97,6 @@ class LoopbackCollectives final : public DeviceCollectives {
   friend class LoopbackGroup;
   struct Flight {
     Done done;
-    Task queued;
     Status status;  // status of its end: the first error
     device::Event over;
     std::shared_ptr<LoopbackGroup::Meeting> meeting;  // set once all ranks have started the operation

@@ -57,22 +57,16 @@ class LoopbackTest : public ::testing::Test {
   std::array<Status, 2> last_;
 };
 
-TEST_F(LoopbackTest, WaitsOnTheDeviceForTheInputAndTellsItTheEnd) {
+TEST_F(LoopbackTest, WaitsOnTheDeviceForTheInput) {
   const device::Stream stream = *device_.make_stream(device::Priority::kNormal);
   const device::Event ready = *device_.make_event();
-  const device::Event finished = *device_.make_event();
   device_.hold();
   ASSERT_TRUE(device_.record(ready, stream).ok());
-  bool queued = false;
-  start(0, 1, {ready, {}, {}});
-  start(1, 1, {{}, finished, [&] { queued = true; }});
-  EXPECT_FALSE(queued);
+  start(0, 1, {.ready = ready});
+  start(1, 1);
   run_briefly();
-  EXPECT_TRUE(queued);
-  EXPECT_FALSE(*device_.done(finished));
   EXPECT_EQ(ends_, (std::array<int, 2>{0, 0}));
   device_.run();
-  EXPECT_TRUE(*device_.done(finished));
   run_briefly();
   EXPECT_EQ(ends_, (std::array<int, 2>{1, 1}));
   for (const auto& result : memory_) {

@@ -352,18 +352,16 @@ TEST(NcclAborts, TheLoopGoesOnWhileAbortsWaitForTheDevice) {
     ranks->connect();
   });
   ASSERT_TRUE(wait_until([&] { return ranks->connected == kRanks; }));
-  std::atomic<int> queued = 0;
   loop.run_sync([&] {
     for (const bool on_host : {true, false}) {
-      DeviceWork how = work(on_host);
-      how.queued = [&] {
-        ++queued;
-        notify();
-      };
-      ranks->start(0, on_host ? 1 : 2, std::move(how));
+      ranks->start(0, on_host ? 1 : 2, work(on_host));
     }
   });
-  ASSERT_TRUE(wait_until([&] { return queued == 2; }));
+  ASSERT_TRUE(wait_until([&] {
+    bool queued = false;
+    loop.run_sync([&] { queued = ranks->at(0).collectives->waiting() == 0; });
+    return queued;
+  }));
   loop.post([&] { ranks->at(0).collectives->abort({Code::kAborted, "test"}); });
   std::promise<void> promise;
   auto answered = promise.get_future();

@@ -12,15 +12,10 @@
 
 namespace sirtaki::net {
 
-// Ordering of an operation with other work on the device. The caller owns the events and keeps them until Done.
+// Ordering of an operation with other work on the device. The caller owns the event and keeps it until Done.
 struct DeviceWork {
   // The device touches the buffers only after the recording of this event at the time of start_work(). Optional.
   device::Event ready;
-  // Optional; recorded behind the operation, so that another stream can wait for it without the host.
-  device::Event finished;
-  // Called once `finished` is recorded, and streams may wait for it. Not called if the operation fails earlier; never
-  // called after Done or inside start_work().
-  Task queued;
   // Sums in place among the ranks of each host, although all ranks of the job start the operation. kUnsupported if the
   // ranks of a host do not form a group.
   bool on_host = false;

@@ -248,18 +248,9 @@ void NcclCollectives::launched(const Status& done) {
   queue_.pop_front();
   group.deadline = parts_.loop.now() + options_.timeout;
   bytes_in_flight_ += group.bytes;
-  std::vector<Task> queued;
-  for (Operation& operation : group.operations) {
-    if (operation.work.queued) {
-      queued.push_back(std::move(operation.work.queued));
-    }
-  }
   pause_ = options_.communicator.first_poll;
   poll_later();
   launch_next();
-  for (Task& task : queued) {
-    task();
-  }
 }
 
 Status NcclCollectives::finish_on_device(Group& group) {
@@ -267,13 +258,7 @@ Status NcclCollectives::finish_on_device(Group& group) {
     SRT_TRY(divide(operation.args));
   }
   SRT_ASSIGN(group.end, events_->take());
-  SRT_TRY(parts_.device.record(group.end.get(), stream_));
-  for (const Operation& operation : group.operations) {
-    if (operation.work.finished) {
-      SRT_TRY(parts_.device.record(operation.work.finished, stream_));
-    }
-  }
-  return {};
+  return parts_.device.record(group.end.get(), stream_);
 }
 
 Status NcclCollectives::divide(const CollectiveArgs& args) {

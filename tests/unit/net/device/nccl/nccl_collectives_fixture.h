@@ -30,7 +30,7 @@ class NcclCollectivesTest : public ::testing::Test {
     collectives_.reset();
     loop_.run([] { return false; });
     device_.run();
-    EXPECT_EQ(device_.alive(), 2) << "but for a stream and an event of the test";
+    EXPECT_EQ(device_.alive(), 1) << "but for a stream of the test";
   }
 
   void make(NcclOptions options) {
@@ -92,7 +92,6 @@ class NcclCollectivesTest : public ::testing::Test {
   LocalTeardown teardown_;
   FakeDevice device_;
   device::Stream stream_ = *device_.make_stream(device::Priority::kNormal);
-  device::Event event_ = *device_.make_event();
   float memory_[2] = {6, 8};
   std::unique_ptr<NcclCollectives> collectives_;
   std::map<std::uint64_t, Status> ends_;

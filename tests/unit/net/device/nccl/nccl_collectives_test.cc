@@ -48,20 +48,16 @@ TEST_F(NcclCollectivesTest, EndsWhenTheDeviceIsDone) {
   EXPECT_EQ(collectives_->bytes_in_flight(), 0U);
 }
 
-TEST_F(NcclCollectivesTest, WaitsForTheInputAndRecordsTheEndOnTheDevice) {
+TEST_F(NcclCollectivesTest, WaitsForTheInputOnTheDevice) {
   const device::Event ready = *device_.make_event();
   connect();
   device_.hold();
   ASSERT_TRUE(device_.record(ready, stream_).ok());
-  bool queued = false;
-  start(1, {ready, event_, [&] { queued = true; }});
-  EXPECT_FALSE(queued) << "called from inside";
+  start(1, {.ready = ready});
   run_briefly();
-  EXPECT_TRUE(queued) << "it is on the stream, though its input is not ready";
-  EXPECT_FALSE(*device_.done(event_));
+  EXPECT_EQ(collectives_->waiting(), 0U) << "it is on the stream, though its input is not ready";
   EXPECT_FALSE(ends_.contains(1));
   device_.run();
-  EXPECT_TRUE(*device_.done(event_));
   EXPECT_TRUE(wait(1));
   device_.destroy(ready);
 }
@@ -129,19 +125,15 @@ TEST_F(NcclCollectivesTest, LaunchesInTheOrderOfStarts) {
 TEST_F(NcclCollectivesTest, LaunchesAGroupAtOnce) {
   connect();
   device_.hold();
-  int queued = 0;
   for (std::uint64_t tag = 1; tag <= 5; ++tag) {
-    DeviceWork work;
-    work.more = tag < 5;
-    work.queued = [&] { ++queued; };
-    start(tag, std::move(work));
+    start(tag, tag < 5 ? with_more() : DeviceWork());
     EXPECT_EQ(nccl_.count("group_start"), tag < 5 ? 0 : 1) << "it waits for the rest";
   }
   run_briefly();
   EXPECT_EQ(nccl_.count("all_reduce"), 5);
   EXPECT_EQ(nccl_.count("group_end"), 1) << "NCCL starts a thread for each";
   EXPECT_EQ(device_.queued(), 1U) << "one event for all";
-  EXPECT_EQ(queued, 5);
+  EXPECT_EQ(collectives_->waiting(), 0U);
   EXPECT_EQ(collectives_->bytes_in_flight(), 5 * sizeof(memory_));
   device_.run();
   for (std::uint64_t tag = 1; tag <= 5; ++tag) {
@@ -192,11 +184,9 @@ TEST_F(NcclCollectivesTest, SumsOfAHostHaveACommunicatorAndTheStreamOfAll) {
   DeviceWork first;
   first.ready = ready;
   start(10, std::move(first));
-  DeviceWork second = on_host();
-  second.finished = event_;
-  start(11, std::move(second));
+  start(11, on_host());
   run_briefly();
-  EXPECT_EQ(device_.queued(), 5U) << "a record of the test; a wait and two ends, and an event of the caller";
+  EXPECT_EQ(device_.queued(), 4U) << "a record of the test; a wait and two ends";
   EXPECT_EQ(nccl_.count("all_reduce"), 2);
   device_.run();
   EXPECT_TRUE(wait(10) && wait(11));
@@ -296,11 +286,9 @@ TEST_F(NcclCollectivesTest, EmptyOperationsSucceed) {
   CollectiveArgs args;
   args.tag = OpTag(1);
   bool ended = false;
-  bool queued = false;
-  collectives_->start_work(args, {{}, event_, [&] { queued = true; }}, [&](Status status) { ended = status.ok(); });
-  EXPECT_FALSE(queued);
+  collectives_->start(args, [&](Status status) { ended = status.ok(); });
+  EXPECT_FALSE(ended) << "called from inside";
   EXPECT_TRUE(loop_.run([&] { return ended; }));
-  EXPECT_TRUE(queued);
   EXPECT_EQ(nccl_.count("group_start"), 0);
 }
 
