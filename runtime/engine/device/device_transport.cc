@@ -290,26 +290,30 @@ Result<std::shared_ptr<std::byte>> DeviceTransport::take(std::size_t bytes) {
   }
   return std::shared_ptr<std::byte>(data, [weak = std::weak_ptr(self_), bytes](std::byte* memory) {
     if (const auto self = weak.lock()) {
-      (*self)->take_back(bytes, memory);
+      (*self)->spare_.emplace(bytes, memory);
     }
   });
 }
 
-void DeviceTransport::take_back(std::size_t bytes, std::byte* memory) {
-  if (auto mark = mark_copies()) {
-    spare_since_ = std::move(*mark);
-    spare_.emplace(bytes, memory);
-  }
-}
-
-void DeviceTransport::release_spare() {
-  if ((ordered_ && !ordered_->idle()) || !over(spare_since_)) {
+// Nobody can take the blocks while their last uses are waited for.
+void DeviceTransport::release_spare(Done then) {
+  if (spare_.empty()) {
+    then({});
     return;
   }
-  for (const auto& [size, data] : std::exchange(spare_, {})) {
-    std::erase(made_, data);
-    deps_.stage.device().release(device::Place::kDevice, data);
-  }
+  when_copied({}, [weak = std::weak_ptr(self_), spare = std::exchange(spare_, {}),
+                   then = std::move(then)](const Status& copied) mutable {
+    const auto self = weak.lock();
+    if (self && copied.ok() && (!(*self)->ordered_ || (*self)->ordered_->idle())) {
+      for (const auto& [size, data] : spare) {
+        std::erase((*self)->made_, data);
+        (*self)->deps_.stage.device().release(device::Place::kDevice, data);
+      }
+    } else if (self) {
+      (*self)->spare_.merge(spare);
+    }
+    then(copied);
+  });
 }
 
 // ---- ends ----
@@ -383,7 +387,6 @@ void DeviceTransport::close() {
     copies_ = {};
   }
   last_copies_.reset();
-  spare_since_.reset();
   nccl_ = nullptr;
   ordered_.reset();
   connecting_.reset();

@@ -90,8 +90,10 @@ class DeviceTransport {
   // close(). Returned blocks are reused and kept, since releasing one waits for all work of the device. kExhausted if
   // the device has no memory left; everything else goes on.
   Result<std::shared_ptr<std::byte>> take(std::size_t bytes);
-  // Releases the returned blocks, unless work on the device could wait for another rank, or still uses them.
-  void release_spare();
+  // Releases the returned blocks once their uses are over, unless work on the device could wait for another rank then:
+  // a release waits for all work of the device. Calls `then` exactly once, inline if there are none; an error means
+  // that the device failed, or that the job is over.
+  void release_spare(Done then);
   // Returns the size of the last block that take() could not allocate.
   std::size_t refused_bytes() const { return refused_bytes_; }
   DeviceStage& stage() { return deps_.stage; }
@@ -142,7 +144,6 @@ class DeviceTransport {
   std::optional<device::Mark> last_copies_;       // set by leave()
   std::vector<std::byte*> made_;                  // all blocks
   std::multimap<std::size_t, std::byte*> spare_;  // returned blocks by size; see take()
-  std::optional<device::Mark> spare_since_;       // copies queued before the last block was returned
   std::size_t refused_bytes_ = 0;
   bool closed_ = false;
   TimerId timer_;

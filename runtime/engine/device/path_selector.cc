@@ -29,21 +29,28 @@ void PathSelector::select(const PathQuery& query, net::DeviceCollectives* nccl,
     then(SelectedPath());
     return;
   }
-  Result<SelectedPath> mine = make_path(query, nccl);
-  if (!mine && mine.status().code() != Code::kExhausted) {
-    then(stage_.fail(mine.status()));
+  Offer mine = make_offer(query, nccl);
+  if (!mine.path && mine.path.status().code() != Code::kExhausted) {
+    then(stage_.fail(mine.path.status()));
     return;
   }
   agree(query, std::move(mine), std::move(then));
+}
+
+PathSelector::Offer PathSelector::make_offer(const PathQuery& query, net::DeviceCollectives* nccl) {
+  const Status kernels = stage_.device().kernels_ready();
+  if (compresses(query.support) && !kernels.ok()) {
+    return {Status(Code::kExhausted, std::string(kernels.text())), 0};
+  }
+  Result<SelectedPath> path = make_path(query, nccl);
+  const std::int64_t lacks = path ? -1 : static_cast<std::int64_t>(transport_.refused_bytes());
+  return {std::move(path), lacks};
 }
 
 Result<SelectedPath> PathSelector::make_path(const PathQuery& query, net::DeviceCollectives* nccl) {
   SRT_TRY(transport_.open_copies());
   SelectedPath path;
   if (compresses(query.support)) {
-    if (const Status kernels = stage_.device().kernels_ready(); !kernels.ok()) {
-      return Status(Code::kExhausted, std::string(kernels.text()));
-    }
     SRT_ASSIGN(path.compressor, DeviceCompressor::create(transport_, nccl, query.plan, {host_, options_.credit_bytes}));
   }
   if (nccl != nullptr) {
@@ -58,14 +65,9 @@ Result<SelectedPath> PathSelector::make_path(const PathQuery& query, net::Device
 
 // The maximum over ranks names one that lacks memory, with the size of the block that it could not allocate, or one
 // that lacks kernels, with a size of 0; -1: none.
-void PathSelector::agree(const PathQuery& query, Result<SelectedPath> mine,
-                         MoveFunction<void(Result<SelectedPath>)> then) {
+void PathSelector::agree(const PathQuery& query, Offer mine, MoveFunction<void(Result<SelectedPath>)> then) {
   const int size = host_.size();
-  const auto lacks = std::make_shared<std::int64_t>(-1);
-  if (!mine) {
-    const bool has_kernels = stage_.device().kernels_ready().ok();
-    *lacks = (has_kernels ? static_cast<std::int64_t>(transport_.refused_bytes()) : 0) * size + host_.rank();
-  }
+  const auto lacks = std::make_shared<std::int64_t>(mine.lacks < 0 ? -1 : mine.lacks * size + host_.rank());
   net::CollectiveArgs args;
   args.kind = OpKind::kAllreduce;
   // The last attempt number, so that giving up the first steps cannot touch this tag.
@@ -74,14 +76,17 @@ void PathSelector::agree(const PathQuery& query, Result<SelectedPath> mine,
   args.op = ReduceOp::kMax;
   args.out = std::as_writable_bytes(std::span(lacks.get(), 1));
   args.in = args.out;
-  host_.start(std::move(args), [this, size, lacks, name = query.name, mine = std::move(mine),
+  host_.start(std::move(args), [this, size, lacks, name = query.name, path = std::move(mine.path),
                                 then = std::move(then)](const Status& status) mutable {
-    if (status.ok() && *lacks >= 0) {
-      mine = SelectedPath();
-      transport_.release_spare();
-      report(name, static_cast<Rank>(*lacks % size), *lacks / size);
+    if (!status.ok() || *lacks < 0) {
+      then(status.ok() ? std::move(path) : Result<SelectedPath>(status));
+      return;
     }
-    then(status.ok() ? std::move(mine) : Result<SelectedPath>(status));
+    path = SelectedPath();  // returns its blocks
+    report(name, static_cast<Rank>(*lacks % size), *lacks / size);
+    transport_.release_spare([then = std::move(then)](const Status& released) mutable {
+      then(released.ok() ? Result<SelectedPath>(SelectedPath()) : Result<SelectedPath>(released));
+    });
   });
 }
 

@@ -59,10 +59,16 @@ class PathSelector {
   void select(const PathQuery& query, net::DeviceCollectives* nccl, MoveFunction<void(Result<SelectedPath>)> then);
 
  private:
+  // The path of this rank, or what it lacks.
+  struct Offer {
+    Result<SelectedPath> path;  // kExhausted: this rank can use host memory only
+    std::int64_t lacks = -1;    // bytes of the block that could not be allocated; 0: kernels; -1: nothing
+  };
+
   bool compresses(const DeviceSupport& support) const { return support.compressed && options_.compresses; }
-  // kExhausted if there is too little memory.
+  Offer make_offer(const PathQuery& query, net::DeviceCollectives* nccl);
   Result<SelectedPath> make_path(const PathQuery& query, net::DeviceCollectives* nccl);
-  void agree(const PathQuery& query, Result<SelectedPath> mine, MoveFunction<void(Result<SelectedPath>)> then);
+  void agree(const PathQuery& query, Offer mine, MoveFunction<void(Result<SelectedPath>)> then);
   void report(const std::string& stream, Rank rank, std::int64_t bytes);
 
   DeviceStage& stage_;

@@ -121,6 +121,10 @@ class DeviceTransportTest : public ::testing::Test {
     }
     static_cast<void>(world_->wait([] { return false; }));
   }
+  void run_briefly() {
+    static_cast<void>(
+        world_->wait([this, until = loop().now() + std::chrono::seconds(1)] { return loop().now() >= until; }));
+  }
   void expect_all_on_the_host(const std::string& why) {
     for (Member& member : members_) {
       EXPECT_EQ(member.transport->name(), "host");
@@ -195,14 +199,19 @@ TEST_F(DeviceTransportTest, TwoRanksOnOneGpuUseHostMemory) {
 
 TEST_F(DeviceTransportTest, BlocksAreReusedAndKept) {
   run_until_idle();
-  const FakeDevice& device = *at(0).device;
+  FakeDevice& device = *at(0).device;
   const int before = device.device_memory_calls();
   for (const std::size_t bytes : {1000U, 2000U, 4000U, 3000U}) {
     ASSERT_TRUE(at(0).transport->take(bytes));
   }
   EXPECT_EQ(device.device_memory_calls(), before + 3) << "the last one fits into the one before";
-  at(0).transport->release_spare();
-  EXPECT_EQ(device.device_memory_calls(), before + 6);
+  device.be_slow();
+  const Result<std::shared_ptr<std::byte>> used = at(0).transport->take(1000);
+  std::optional<Status> released;
+  at(0).transport->release_spare([&](Status status) { released = std::move(status); });
+  static_cast<void>(world_->wait([] { return false; }));
+  EXPECT_TRUE(released && released->ok());
+  EXPECT_EQ(device.device_memory_calls(), before + 5) << "but not the one in use";
 }
 
 TEST_F(DeviceTransportTest, MemoryIsKeptWhileCopiesUseIt) {
@@ -215,10 +224,14 @@ TEST_F(DeviceTransportTest, MemoryIsKeptWhileCopiesUseIt) {
   ASSERT_TRUE(at(0).transport->copy(here.data(), memory->get(), here.size()).ok());
   memory->reset();
   const int before = device.device_memory_calls();
-  at(0).transport->release_spare();
+  bool released = false;
+  at(0).transport->release_spare([&](const Status& status) { released = status.ok(); });
+  run_briefly();
+  EXPECT_FALSE(released);
   EXPECT_EQ(device.device_memory_calls(), before);
   device.run();
-  at(0).transport->release_spare();
+  run_briefly();
+  EXPECT_TRUE(released);
   EXPECT_EQ(device.device_memory_calls(), before + 1);
 }
 
