@@ -222,6 +222,9 @@ std::string misuse_of_device(const ThreadOptions& options, Rank rank, const Gpu&
   if (gpu.device != nullptr && !gpu.seen->breaches.empty()) {
     return who + ": a thread that the device does not know calls " + gpu.seen->breaches.front();
   }
+  if (gpu.device != nullptr && gpu.seen->stuck > 0) {
+    return who + ": releases of memory that would wait for the device for ever: " + std::to_string(gpu.seen->stuck);
+  }
   const int left = gpu.device == nullptr ? 0 : gpu.seen->left - 1;  // the stream of the program remains
   if (options.expect_no_leaks && left != 0) {
     return who + ": objects of the device that were not released: " + std::to_string(left);

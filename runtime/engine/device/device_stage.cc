@@ -36,12 +36,10 @@ Status DeviceStage::prepare() {
 
 DeviceStage::~DeviceStage() {
   last_visit_.emplace(*device_);
-  for (const TimerId timer : {poll_timer_, end_timer_, return_timer_}) {
-    deps_.loop.cancel(timer);
-  }
-  // Releasing memory in use would synchronize with the device, which may hang.
-  const Status polled = poll_returns();
-  if (cut_off_ || !polled.ok() || !returning_.empty() || !fetching_.empty()) {
+  deps_.loop.cancel(poll_timer_);
+  deps_.loop.cancel(end_timer_);
+  // A release would synchronize with the device, which may hang.
+  if (!drained()) {
     memory_.abandon();
   }
   for (const device::Stream stream : {in_, out_}) {
@@ -67,6 +65,7 @@ Result<device::PinnedBlock> DeviceStage::take(std::size_t bytes) {
 void DeviceStage::fetch(Bytes to, const std::byte* from, Result<device::Mark> after, Done then) {
   SRT_IN_LOOP(deps_.loop);
   Result<device::Mark> end = ended_.ok() ? start_fetch(to, from, std::move(after)) : ended_;
+  cut_off_ = cut_off_ || (ended_.ok() && !end);
   const Status status = end.status();
   fetching_.push_back({end ? std::move(*end) : device::Mark(), std::move(then), deps_.loop.now() + options_.deadline});
   if (!status.ok()) {
@@ -204,24 +203,15 @@ void DeviceStage::end(const Status& cause) {
   if (std::exchange(report_lost_, false)) {
     deps_.lost(ended_);
   }
-  cut_off_ = cut_off_ || !fetching_.empty();
   for (Fetch& fetch : std::exchange(fetching_, {})) {
+    returning_.push_back({std::move(fetch.end), {}});
     fetch.then(ended_);
   }
-  // returning_ is kept: the device may still read its memory.
+  // returning_ is kept: the device may still use memory of its copies.
 }
 
-void DeviceStage::when_returned(Task then) {
-  SRT_IN_LOOP(deps_.loop);
-  const Status polled = poll_returns();
-  if (!polled.ok() || cut_off_ || returning_.empty()) {
-    then();
-    return;
-  }
-  return_timer_ = deps_.loop.after(options_.last_poll, [this, then = std::move(then)]() mutable {
-    return_timer_ = {};
-    when_returned(std::move(then));
-  });
+bool DeviceStage::drained() {
+  return !cut_off_ && poll_returns().ok() && returning_.empty() && fetching_.empty();
 }
 
 // Ends everything later, because the caller may be in the middle of a change of state.

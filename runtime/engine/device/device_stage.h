@@ -78,9 +78,9 @@ class DeviceStage {
   void end(const Status& cause);
   // Leaks pinned memory from now on: the device may still copy from or to returned blocks.
   void keep_pinned() { cut_off_ = true; }
-  // Calls `then` once all returned tensors have arrived, or their arrival cannot be determined; pinned memory can be
-  // released afterwards. Call it after end().
-  void when_returned(Task then);
+  // Returns true if the device has done all work of the stage, so that releasing memory does not wait for that; false
+  // from an error of the device or keep_pinned() on. Call it after end().
+  bool drained();
 
  private:
   struct Fetch {
@@ -118,12 +118,11 @@ class DeviceStage {
   device::Stream out_;
   Status ended_;
   bool report_lost_ = false;
-  bool cut_off_ = false;  // the device may still work on operations that have ended here
+  bool cut_off_ = false;  // the device may still do work whose end cannot be determined
   std::deque<Fetch> fetching_;
-  std::deque<Return> returning_;
-  TimerId poll_timer_;    // for poll()
-  TimerId end_timer_;     // for end(), after fail()
-  TimerId return_timer_;  // for when_returned()
+  std::deque<Return> returning_;  // from end() on, also fetches that have ended here, without a block
+  TimerId poll_timer_;            // for poll()
+  TimerId end_timer_;             // for end(), after fail()
   Duration pause_;
 };
 

@@ -340,34 +340,38 @@ void DeviceTransport::leave(const Status& cause, Task then) {
       last_copies_ = std::move(*last);
     }
   }
-  leave_when_idle(std::move(then));
+  leave_when_drained(std::move(then));
 }
 
-void DeviceTransport::leave_when_idle(Task then) {
-  const bool idle = drained();
-  if (nccl_ == nullptr && idle) {
+void DeviceTransport::leave_when_drained(Task then) {
+  if (nccl_ != nullptr && launched_over() && !std::exchange(closes_nccl_, true)) {
+    nccl_->close([weak = std::weak_ptr(self_), then = std::move(then)](const Status& /*closed*/) mutable {
+      if (const auto self = weak.lock()) {
+        (*self)->leave_when_drained(std::move(then));
+      }
+    });
+  } else if (drained()) {
     then();
-  } else if (idle) {
-    nccl_->close([then = std::move(then)](const Status& /*closed*/) mutable { then(); });
   } else {
-    timer_ = deps_.loop.after(kDrainPoll, [this, then = std::move(then)]() mutable {
-      timer_ = {};
-      leave_when_idle(std::move(then));
+    timer_ = deps_.loop.after(kDrainPoll, [weak = std::weak_ptr(self_), then = std::move(then)]() mutable {
+      if (const auto self = weak.lock()) {
+        (*self)->leave_when_drained(std::move(then));
+      }
     });
   }
 }
 
-// Releasing memory before this would synchronize with the device, which may hang.
-bool DeviceTransport::drained() const {
-  return over(last_copies_) && (!ordered_ || ordered_->idle());
+bool DeviceTransport::launched_over() const {
+  if (ordered_ && !ordered_->idle()) {
+    return false;
+  }
+  const auto done = last_copies_ ? deps_.stage.device().done(last_copies_->event()) : Result<bool>(true);
+  return done && *done;
 }
 
-bool DeviceTransport::over(const std::optional<device::Mark>& mark) const {
-  if (!mark) {
-    return true;
-  }
-  const auto done = deps_.stage.device().done(mark->event());
-  return done && *done;
+bool DeviceTransport::drained() {
+  net::nccl::NcclCollectives* const nccl = nccl_ != nullptr ? nccl_ : connecting_.get();
+  return launched_over() && (nccl == nullptr || nccl->drained()) && deps_.stage.drained();
 }
 
 void DeviceTransport::close() {

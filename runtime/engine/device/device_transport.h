@@ -104,10 +104,12 @@ class DeviceTransport {
 
   // Ends pending and later operations over NCCL, and waiters for copies, with `cause`.
   void abort(const Status& cause);
-  // Ends operations with `cause`, and calls `then` once NCCL has been closed in order. Other ranks may have to close,
-  // too, so the caller needs a deadline.
+  // Ends operations with `cause`, and calls `then` once NCCL has been closed in order and the device has done all work
+  // of the runtime. Other ranks may have to close, too, and a kernel of the program may never end, so the caller needs
+  // a deadline. Call it after DeviceStage::end().
   void leave(const Status& cause, Task then);
-  // Frees NCCL and device resources, except memory that the device may still use. Requires that no user is left.
+  // Frees NCCL and device resources. Leaks memory, that of the stage included, unless the device has done all work of
+  // the runtime by now: a release waits for the device, which may hang. Requires that no user is left.
   void close();
 
  private:
@@ -121,10 +123,9 @@ class DeviceTransport {
   void on_connected(const Status& all);
   void decide(Transport transport, const Status& why);
   void answer(MoveFunction<void(Answer)> then);
-  void leave_when_idle(Task then);
-  bool drained() const;
-  bool over(const std::optional<device::Mark>& mark) const;
-  void take_back(std::size_t bytes, std::byte* memory);
+  void leave_when_drained(Task then);
+  bool launched_over() const;
+  bool drained();
 
   const DeviceTransportDeps deps_;
   const DeviceTransportOptions options_;
@@ -146,6 +147,7 @@ class DeviceTransport {
   std::multimap<std::size_t, std::byte*> spare_;  // returned blocks by size; see take()
   std::size_t refused_bytes_ = 0;
   bool closed_ = false;
+  bool closes_nccl_ = false;  // leave() has begun to
   TimerId timer_;
   std::shared_ptr<DeviceTransport*> self_ = std::make_shared<DeviceTransport*>(this);
 };

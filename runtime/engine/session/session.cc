@@ -301,7 +301,6 @@ void Session::drop() {
 }
 
 void Session::end_threads() {
-  await_returns();
   // The engine stays until the session is destroyed: other threads may be inside a call.
   loop_.stop();
   requests_.close();

@@ -151,9 +151,6 @@ class Session {
   Status open_device(int index);
   Status stage_device(int index, const Result<net::nccl::Library>& nccl);
   void leave_device(const Status& cause);
-  void await_returns();
-  // Runs `begin` on the loop and waits until it has called its argument, for kDeviceGrace at most.
-  void await(const std::function<void(Task)>& begin);
 
   // Functions of on_done() that have not been called yet.
   struct FunctionsInWait {

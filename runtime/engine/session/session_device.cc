@@ -88,26 +88,25 @@ Status Session::stage_device(int index, const Result<net::nccl::Library>& nccl) 
   return {};
 }
 
-void Session::await(const std::function<void(Task)>& begin) {
-  const auto done = std::make_shared<std::promise<void>>();
-  if (loop_.run_sync([&] { begin([done] { done->set_value(); }); })) {
-    done->get_future().wait_for(kDeviceGrace);
-  }
-}
-
-// Runs before the data plane closes, since ranks leave NCCL over it.
+// Runs before the data plane closes, since ranks leave NCCL over it. The last results may still be on their way to the
+// GPU.
 void Session::leave_device(const Status& cause) {
-  await([&](Task then) { plane_ ? plane_->leave(cause, std::move(then)) : then(); });
+  const auto left = std::make_shared<std::promise<void>>();
+  const bool begun = loop_.run_sync([&] {
+    if (plane_) {
+      plane_->leave(cause, [left] { left->set_value(); });
+    } else {
+      left->set_value();
+    }
+  });
+  if (begun) {
+    left->get_future().wait_for(kDeviceGrace);
+  }
   loop_.run_sync([this] {
     if (plane_) {
       plane_->close();
     }
   });
-}
-
-// The last results may still be on their way to the GPU.
-void Session::await_returns() {
-  await([this](Task then) { stage_ ? stage_->when_returned(std::move(then)) : then(); });
 }
 
 }  // namespace sirtaki::engine

@@ -341,6 +341,13 @@ void FakeDevice::synchronize(Place place) {
   }
 }
 
+bool FakeDevice::hangs() {
+  if (slow_) {
+    run_all();
+  }
+  return std::ranges::any_of(queues_, [](const auto& queue) { return !queue->work.empty(); });
+}
+
 Result<std::byte*> FakeDevice::allocate(Place place, std::size_t bytes) {
   called("allocate");
   expect(!sealed_, "memory is allocated after the start");
@@ -376,6 +383,9 @@ void FakeDevice::release(Place place, std::byte* data) {
   called("release");
   const std::lock_guard lock(mutex_);
   synchronize(place);
+  if (seen_ && hangs()) {
+    ++seen_->stuck;
+  }
   --alive_;
   const Memory memory = memory_.extract(data).mapped();
   expect(memory.place == place, "memory is released as another kind");

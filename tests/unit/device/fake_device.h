@@ -62,8 +62,9 @@ class FakeDevice final : public DeviceApi {
   struct Seen {
     std::vector<std::string> breaches;  // calls on threads that have not entered the device
     int left = 0;                       // objects that were not destroyed before the device
+    int stuck = 0;                      // releases of memory that would never return
   };
-  // Starts to record breaches; the result survives the device.
+  // Starts to record misuse; the result survives the device.
   std::shared_ptr<const Seen> watch();
   // Number of streams, events and blocks of memory that are not destroyed yet.
   int alive() const { return alive_; }
@@ -113,6 +114,8 @@ class FakeDevice final : public DeviceApi {
   Status refused();
   // Counts a call that waits for the device.
   void synchronize(Place place);
+  // Returns true if the device comes to a piece of work that it cannot end.
+  bool hangs();
   void called(const char* what);
   void add(Queue& queue, Work work);
   // Runs the work that is due.

@@ -351,11 +351,16 @@ void NcclCollectives::poll_draining() {
     if (used && parts_.loop.now() < draining.deadline) {
       return false;
     }
+    cut_off_ = cut_off_ || used;
     for (auto& [done, status] : draining.replies) {
       reply(std::move(done), std::move(status));
     }
     return true;
   });
+}
+
+bool NcclCollectives::drained() {
+  return !cut_off_ && !launching_ && idle() && draining_.empty() && teardown_.done();
 }
 
 bool NcclCollectives::in_flight(const TagGroup& tags) const {

@@ -74,6 +74,9 @@ class NcclCollectives final : public DeviceCollectives {
   void cancel(TagGroup tags, Status cause) override;
   void abort(Status cause) override;
 
+  // Returns true if the device has done all work of these collectives, and NCCL has ended what was aborted or closed,
+  // so that releasing memory waits for neither.
+  bool drained();
   // Returns the number of groups that are not launched yet.
   std::size_t waiting() const { return queue_.size(); }
   std::size_t bytes_in_flight() const { return bytes_in_flight_; }
@@ -151,6 +154,7 @@ class NcclCollectives final : public DeviceCollectives {
   std::deque<Group> running_;  // groups on the device, in order
   std::size_t bytes_in_flight_ = 0;
   std::vector<Draining> draining_;
+  bool cut_off_ = false;  // the device had not ended failed operations at their deadline
   TimerId timer_;
   Duration pause_{};
   std::shared_ptr<NcclCollectives*> self_ = std::make_shared<NcclCollectives*>(this);

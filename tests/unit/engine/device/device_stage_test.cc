@@ -305,20 +305,28 @@ TEST_F(DeviceStageTest, AFetchAddedByACallbackIsPending) {
 
 TEST_F(DeviceStageTest, AFailureAtTheEndKeepsReturningBlocks) {
   std::vector<float> tensor = {1};
-  bool returned = false;
   run([&] {
     auto block = stage_->take(4);
     ASSERT_TRUE(block);
     EXPECT_TRUE(stage_->put_back(std::move(*block), reinterpret_cast<std::byte*>(tensor.data())).ok());
     stage_->end(Status(Code::kShutdown, "closed"));
-    stage_->when_returned([&] { returned = true; });
     EXPECT_EQ(stage_->fail(unavailable("late")).text(), "closed");
   });
   pass(std::chrono::milliseconds(5));
-  EXPECT_FALSE(returned) << "the device still copies";
+  EXPECT_FALSE(stage_->drained()) << "the device still copies";
   device_->run();
-  pass(std::chrono::milliseconds(5));
-  EXPECT_TRUE(returned);
+  EXPECT_TRUE(stage_->drained());
+}
+
+TEST_F(DeviceStageTest, AFetchThatHasEndedHereMayStillBeOnTheDevice) {
+  std::vector<float> tensor = {1};
+  device::PinnedBlock block;
+  const auto end = fetch(tensor, block);
+  run([&] { stage_->end(Status(Code::kShutdown, "closed")); });
+  EXPECT_TRUE(end->has_value());
+  EXPECT_FALSE(stage_->drained());
+  device_->run();
+  EXPECT_TRUE(stage_->drained());
 }
 
 TEST_F(DeviceStageTest, TheEndOfTheJobEndsIt) {

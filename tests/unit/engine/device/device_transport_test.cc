@@ -79,7 +79,9 @@ class DeviceTransportTest : public ::testing::Test {
   }
   ~DeviceTransportTest() override {
     for (Member& member : members_) {
-      member.transport->close();
+      if (member.transport) {
+        member.transport->close();
+      }
       member.transport.reset();
       member.stage.reset();
     }
@@ -279,6 +281,26 @@ TEST_F(DeviceTransportTest, IfARankLacksMemoryAllUseThatOfTheHost) {
     ASSERT_TRUE(path && *path);
     EXPECT_TRUE((*path)->dense);
   }
+}
+
+// A copy never ends, and releasing memory would wait for it.
+TEST_F(DeviceTransportTest, AGpuThatHangsDoesNotBlockTheEnd) {
+  run_until_idle();
+  const auto seen = at(0).device->watch();
+  std::vector<std::byte> here(1000);
+  auto memory = at(0).transport->take(here.size());
+  ASSERT_TRUE(memory);
+  at(0).device->hold();
+  ASSERT_TRUE(at(0).transport->copy(here.data(), memory->get(), here.size()).ok());
+  memory->reset();
+  bool left = false;
+  at(0).transport->leave({Code::kShutdown, "test"}, [&] { left = true; });
+  run_briefly();
+  EXPECT_FALSE(left);
+  at(0).transport->close();
+  at(0).transport.reset();
+  at(0).stage.reset();
+  EXPECT_EQ(seen->stuck, 0);
 }
 
 TEST_F(DeviceTransportTest, CopiesAreMarkedWithoutAVisit) {

@@ -72,8 +72,9 @@ class DeviceSession : public ::testing::Test {
     ops.push_back(std::move(spec));
     return session_->submit(std::move(ops));
   }
-  Result<StreamId> open_stream(int index = 0) {
+  Result<StreamId> open_stream(int index = 0, const std::string& codec = {}) {
     StreamSpec spec;
+    spec.codec = codec;
     spec.name = "training";
     StreamTensor weight;
     weight.name = "weight";
@@ -349,6 +350,37 @@ TEST_F(DeviceSession, MemoryOfTheLastResultIsReleased) {
   EXPECT_TRUE(status->ok());
   session_.reset();
   EXPECT_EQ(seen_->left, 1) << "the program's stream";
+}
+
+// The kernel of the program never ends, and releasing memory would wait for it.
+TEST_F(DeviceSession, AGpuThatHangsDoesNotBlockTheEnd) {
+  gpu_->run();
+  std::vector<float> tensor = {1, 2, 3};
+  const auto stream = open_stream(0, "group_topk:min=0,ndim=0,wire=gather");
+  ASSERT_TRUE(stream) << stream.status().to_string();
+  const int calls = gpu_->device_memory_calls();
+  EXPECT_GT(calls, 0);
+  FakeDevice::queue(
+      program_, [] {}, [] { return false; });
+  const auto requests = submit(allreduce(tensor));
+  ASSERT_TRUE(requests);
+  ASSERT_TRUE(session_->stream(*stream).ready(0, view(tensor), false, program_).ok());
+  ASSERT_TRUE(session_->stream(*stream).finish().ok());
+  session_->close();
+  EXPECT_EQ(session_->wait(requests->front(), kPatience)->code(), Code::kShutdown);
+  session_.reset();
+  EXPECT_EQ(seen_->stuck, 0);
+}
+
+TEST_F(DeviceSession, MemoryOfAFetchThatIsGivenUpIsReleased) {
+  std::vector<float> tensor = {1, 2, 3};
+  const auto requests = submit(allreduce(tensor));
+  ASSERT_TRUE(requests);
+  gpu_->be_slow();
+  session_->close();
+  session_.reset();
+  EXPECT_EQ(seen_->left, 1) << "the program's stream";
+  EXPECT_EQ(seen_->stuck, 0);
 }
 
 TEST_F(DeviceSession, TheEndOfTheSessionEndsWhatIsFetched) {

@@ -52,6 +52,7 @@ TEST_F(NcclCollectivesTest, DoesNotWaitForEverForADeviceThatHangs) {
   const TimePoint begin = loop_.now();
   EXPECT_TRUE(wait(1));
   EXPECT_GE(loop_.now() - begin, std::chrono::seconds(1));
+  EXPECT_FALSE(collectives_->drained()) << "a release of memory would wait for the device";
 }
 
 TEST_F(NcclCollectivesTest, AbortEndsALaunchInProgress) {
@@ -128,6 +129,7 @@ TEST_F(NcclCollectivesTest, AllCommunicatorsEndAtOnceWhileTheLoopGoesOn) {
   collectives_->close([&](const Status& /*status*/) { closed = true; });
   run_briefly();
   EXPECT_FALSE(closed) << "NCCL has not ended";
+  EXPECT_FALSE(collectives_->drained());
   teardown_.held = false;
   teardown_.run();
   EXPECT_TRUE(loop_.run([&] { return closed; }));
