@@ -104,21 +104,15 @@ void NcclCollectives::connect(std::uint64_t attempt, Done done) {
   connect_next({});
 }
 
-Communicator* NcclCollectives::take_next() {
-  while (next_ < communicators_.size()) {
-    if (Communicator* const next = communicators_[next_++].get()) {
-      return next;
-    }
-  }
-  return nullptr;
-}
-
 // Connects one after the other, so that all ranks make them in the same order.
 void NcclCollectives::connect_next(const Status& before) {
+  while (next_ < communicators_.size() && communicators_[next_] == nullptr) {
+    ++next_;
+  }
   if (!before.ok()) {
     fail(before);
-  } else if (Communicator* const next = take_next()) {
-    next->connect(attempt_, unless_gone(&NcclCollectives::connect_next));
+  } else if (next_ < communicators_.size()) {
+    communicators_[next_++]->connect(attempt_, unless_gone(&NcclCollectives::connect_next));
   } else {
     reply(std::exchange(connecting_, {}), {});
     launch_next();
@@ -131,24 +125,27 @@ void NcclCollectives::close(Done done) {
   closing_ = std::move(done);
   if (!ended_.ok() || connecting_ || !queue_.empty() || !idle()) {
     abort(cause);
-    end_closing();
+    end_closing({});
     return;
   }
   ended_ = cause;
   has_cause_ = true;
-  next_ = 0;
-  close_next({});
-}
-
-void NcclCollectives::close_next(const Status& /*before*/) {
-  if (Communicator* const next = take_next()) {
-    next->close(unless_gone(&NcclCollectives::close_next));
-  } else {
-    end_closing();
+  // Side by side, so that they share a deadline.
+  const auto count = static_cast<std::size_t>(
+      std::ranges::count_if(communicators_, [](const auto& communicator) { return communicator != nullptr; }));
+  const auto left = std::make_shared<std::size_t>(count);
+  for (const auto& communicator : communicators_) {
+    if (communicator) {
+      communicator->close([left, then = unless_gone(&NcclCollectives::end_closing)](const Status& closed) mutable {
+        if (--*left == 0) {
+          then(closed);
+        }
+      });
+    }
   }
 }
 
-void NcclCollectives::end_closing() {
+void NcclCollectives::end_closing(const Status& /*closed*/) {
   closing_deadline_ = parts_.loop.now() + options_.end_timeout;
   poll();
 }

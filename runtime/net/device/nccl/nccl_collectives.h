@@ -60,9 +60,9 @@ class NcclCollectives final : public DeviceCollectives {
   // Makes communicators; call it on all ranks with the same, unused `attempt`. Ends operations in flight first. New
   // operations may be started right after the call.
   void connect(std::uint64_t attempt, Done done);
-  // Waits for the other ranks to close, too, up to a deadline, then releases the communicators; aborts instead if
-  // operations are in flight. Calls `done` once NCCL has ended, or after end_timeout. Call it once, and start nothing
-  // afterwards.
+  // Waits for the other ranks to close, too, up to one deadline for all communicators, then releases these; aborts
+  // instead if operations are in flight. Calls `done` once NCCL has ended, or after end_timeout. Call it once, and
+  // start nothing afterwards.
   void close(Done done);
 
   Caps caps() const override;
@@ -110,11 +110,9 @@ class NcclCollectives final : public DeviceCollectives {
   Done unless_gone(void (NcclCollectives::*then)(const Status&));
   void reply(Done done, Status status);
 
-  // Connect or close the communicators one by one, from next_ on.
+  // Connects the communicators one by one, from next_ on.
   void connect_next(const Status& before);
-  void close_next(const Status& before);
-  Communicator* take_next();
-  void end_closing();
+  void end_closing(const Status& closed);
   bool idle() const { return running_.empty(); }
   Communicator* communicator_of(const Group& group) const;
   bool has_credit(const Group& group) const;
@@ -140,7 +138,7 @@ class NcclCollectives final : public DeviceCollectives {
   std::unique_ptr<device::EventPool> events_;
   device::Stream stream_;
   std::array<std::unique_ptr<Communicator>, kNames> communicators_;  // null: this rank is alone
-  std::size_t next_ = 0;                                             // communicator that connects or closes next
+  std::size_t next_ = 0;                                             // communicator that connects next
 
   Status ended_{Code::kShutdown, "the collectives are not connected"};
   bool has_cause_ = false;  // ended_ holds the cause of an end, not the initial state

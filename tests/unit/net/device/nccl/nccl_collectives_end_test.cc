@@ -212,6 +212,23 @@ TEST_F(NcclCollectivesTest, ClosesInOrderIfNothingIsInFlight) {
   EXPECT_EQ(nccl_.count("finalize"), 1);
   EXPECT_EQ(nccl_.alive(), 0);
   EXPECT_EQ(code(1), Code::kShutdown);
+  EXPECT_TRUE(collectives_->drained());
+}
+
+TEST_F(NcclCollectivesTest, AllCommunicatorsCloseUpToOneDeadline) {
+  NcclOptions options;
+  options.host_size = 2;
+  options.communicator.call_timeout = std::chrono::seconds(2);
+  make(options);
+  connect();
+  nccl_.polls = -1;
+  const TimePoint begin = loop_.now();
+  bool closed = false;
+  collectives_->close([&](const Status& /*status*/) { closed = true; });
+  EXPECT_TRUE(loop_.run([&] { return closed; }));
+  EXPECT_EQ(nccl_.count("finalize"), 2);
+  EXPECT_GE(loop_.now() - begin, std::chrono::seconds(2));
+  EXPECT_LT(loop_.now() - begin, std::chrono::seconds(3));
 }
 
 TEST_F(NcclCollectivesTest, ClosingEndsOperationsInFlight) {
