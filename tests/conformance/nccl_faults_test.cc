@@ -1,6 +1,7 @@
 // Faults of callers of NCCL, each of which a property of FakeNccl shows.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -55,6 +56,7 @@ class Ranks {
   explicit Ranks(Loop& loop) : loop_(loop), ids_(loop), host_ids_(loop) {
     nccl::NcclOptions options;
     options.size = options.host_size = kRanks;
+    options.credit_bytes = 8 * kElements * sizeof(float);
     options.timeout = std::chrono::seconds(2);
     options.end_timeout = std::chrono::seconds(20);
     for (Member& member : members_) {
@@ -338,6 +340,32 @@ TEST_F(OrderedNccl, AStepCostsALaunchForEachGroup) {
   }
   expect_sums(tags);
   EXPECT_EQ(ranks_.nccl_.groups(), kRanks * 3);
+}
+
+// Each rank gives NCCL no more than the credit, in the groups of rank 0: FakeNccl refuses others.
+TEST_F(OrderedNccl, TheCreditHoldsTwoGroups) {
+  constexpr std::size_t kGroup = 4 * kElements * sizeof(float);
+  std::vector<std::uint64_t> tags;
+  for (std::uint64_t tag = 1; tag <= 40; ++tag) {
+    tags.push_back(tag);
+  }
+  for (const std::uint64_t tag : tags) {
+    start(0, tag, false);
+    start(1, 41 - tag, false);
+  }
+  std::array<std::size_t, kRanks> most{};
+  const bool ended = loop_.run([&] {
+    bool all = true;
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+      const std::size_t bytes = static_cast<NcclCollectives&>(ordered_[rank]->inner()).bytes_in_flight();
+      most[rank] = std::max(most[rank], bytes);
+      all = all && ranks_.at(static_cast<Rank>(rank)).ends.size() == tags.size();
+    }
+    return all;
+  });
+  ASSERT_TRUE(ended);
+  expect_sums(tags);
+  EXPECT_EQ(most, (std::array<std::size_t, kRanks>{2 * kGroup, 2 * kGroup}));
 }
 
 // ---- aborts ----

@@ -27,11 +27,11 @@ class Recorder final : public DeviceCollectives {
   Rank rank() const override { return rank_; }
   int size() const override { return size_; }
   void start_work(CollectiveArgs args, DeviceWork work, Done done) override {
-    if (groups.empty() || !open_) {
+    if (groups.empty() || !open) {
       groups.emplace_back();
     }
     groups.back().push_back(args.tag.value);
-    open_ = work.more;
+    open = work.more;
     tags.push_back(args.tag);
     flying.push_back({args.tag, std::move(done)});
   }
@@ -46,13 +46,13 @@ class Recorder final : public DeviceCollectives {
 
   std::vector<OpTag> tags;  // in order of launches
   std::vector<std::vector<std::uint64_t>> groups;
+  bool open = false;  // the last group lacks its end, so NCCL launches none of it
   std::vector<Launch> flying;
   Status aborted;
 
  private:
   const Rank rank_;
   const int size_;
-  bool open_ = false;  // the last group
 };
 
 class OrderedDeviceTest : public ::testing::Test {
@@ -210,6 +210,68 @@ TEST_F(OrderedDeviceTest, AWithdrawnOperationIsInNoGroup) {
   }
 }
 
+TEST_F(OrderedDeviceTest, AnOperationCancelledInAGroupRunsWithIt) {
+  for (const Rank by : {0, 1}) {
+    SCOPED_TRACE(by);
+    members_.clear();
+    LocalOptions slow;
+    slow.delay = [](Rank, Rank, std::size_t) { return std::chrono::milliseconds(1); };
+    open(2, slow);
+    for (const std::uint64_t tag : {1U, 2U, 3U}) {
+      start_on_all(tag, 4);
+    }
+    // The group is on its way to rank 1.
+    const TimePoint until = loop_.now() + std::chrono::microseconds(1500);
+    loop_.after(std::chrono::microseconds(1500), [] {});
+    ASSERT_TRUE(loop_.run([&] { return loop_.now() >= until; }));
+    EXPECT_TRUE(at(1).inner->tags.empty());
+    cancel(by, 2);
+    run();
+    for (Member& member : members_) {
+      EXPECT_EQ(member.inner->groups, (Groups{{1, 2, 3}}));
+      EXPECT_TRUE(member.ended.empty());
+    }
+    finish_all();
+    run();
+    for (const Rank rank : {0, 1}) {
+      ASSERT_EQ(at(rank).ended.size(), 3U);
+      EXPECT_EQ(at(rank).ended[1].status.text(), rank == by ? "no more of 2" : "");
+      EXPECT_TRUE(at(rank).ended[0].status.ok() && at(rank).ended[2].status.ok());
+      EXPECT_TRUE(at(rank).broken.empty() && at(rank).inner->aborted.ok());
+    }
+  }
+}
+
+// Rank 1 has the first of three messages about a group.
+TEST_F(OrderedDeviceTest, AGroupThatTheLossOfRank0CutsIsNotLaunched) {
+  LocalOptions slow;
+  slow.bytes_per_second = 1000.0 * kLaunchWordsBytes;  // a message leaves in a millisecond
+  open(3, slow);
+  constexpr std::uint64_t kTags = 40;
+  for (const Rank rank : {2, 1, 0}) {
+    run();
+    for (std::uint64_t tag = 1; tag <= kTags; ++tag) {
+      start(rank, tag);
+    }
+  }
+  ASSERT_TRUE(loop_.run([&] { return !at(1).inner->tags.empty(); }));
+  EXPECT_TRUE(at(0).inner->tags.empty()) << "it launches after its messages have left";
+  group_->kill(0, {Code::kAborted, "killed"});
+  run();
+  EXPECT_EQ(at(1).inner->tags.size(), kMostLaunchWords);
+  EXPECT_TRUE(at(1).inner->open);
+  EXPECT_TRUE(at(2).inner->tags.empty());
+  for (const Rank rank : {1, 2}) {
+    EXPECT_EQ(at(rank).ended.size(), kTags);
+    for (const Ended& ended : at(rank).ended) {
+      EXPECT_EQ(ended.status.code(), Code::kPeerLost);
+      EXPECT_EQ(ended.status.blame().rank, 0);
+    }
+    EXPECT_EQ(at(rank).inner->aborted.code(), Code::kPeerLost);
+    EXPECT_TRUE(at(rank).broken.empty());
+  }
+}
+
 TEST_F(OrderedDeviceTest, ATagIsFreeWhenItsOperationHasEnded) {
   open(2);
   for (int i = 0; i < 3; ++i) {
@@ -239,21 +301,6 @@ TEST_F(OrderedDeviceTest, AnOperationCancelledWithoutAPlaceIsNeverLaunched) {
   start(1, 2);
   run();
   EXPECT_EQ(at(0).inner->tags, std::vector<OpTag>{OpTag(2)});
-}
-
-TEST_F(OrderedDeviceTest, AnOperationCancelledWithAPlaceRunsToItsEnd) {
-  open(2);
-  start(0, 1);
-  start(1, 1);
-  run();
-  cancel(0, 1);
-  cancel(1, 1);
-  run();
-  EXPECT_TRUE(at(0).ended.empty() && at(1).ended.empty()) << "the device still uses the memory";
-  finish_all();
-  EXPECT_EQ(at(0).ended.at(0).status.text(), "no more of 1");
-  EXPECT_EQ(at(1).ended.at(0).status.text(), "no more of 1");
-  EXPECT_TRUE(at(0).inner->aborted.ok() && at(1).inner->aborted.ok());
 }
 
 TEST_F(OrderedDeviceTest, AFailureIsReportedAndEndsEverything) {
@@ -396,12 +443,51 @@ TEST_F(OrderedDeviceTest, OrdersAreTheSameOnAllRanksForRandomSchedules) {
     run();
     for (Member& member : members_) {
       EXPECT_EQ(member.inner->tags, at(0).inner->tags);
+      EXPECT_EQ(member.inner->groups, at(0).inner->groups);
+      EXPECT_FALSE(member.inner->open);
       EXPECT_EQ(member.ended.size(), kTags);
       for (const Ended& ended : member.ended) {
         EXPECT_TRUE(ended.status.ok() || std::ranges::count(cancelled, ended.tag.value) > 0)
             << ended.status.to_string();
       }
     }
+  }
+}
+
+// One rank may have launched more than another one, but never in another order or in other groups.
+TEST_F(OrderedDeviceTest, OrdersAreTheSameUntilRank0IsLost) {
+  constexpr std::uint64_t kTags = 60;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    members_.clear();
+    LocalOptions slow;
+    slow.delay = [&random](Rank, Rank, std::size_t) { return std::chrono::microseconds(random() % 500); };
+    open(3, slow);
+    for (Rank rank = 0; rank < 3; ++rank) {
+      for (std::uint64_t tag = 1; tag <= kTags; ++tag) {
+        const auto at = std::chrono::microseconds(random() % 2000);
+        loop_.after(at, [this, rank, tag] { start(rank, tag, static_cast<std::int32_t>(tag % 3)); });
+        if (random() % 4 == 0) {
+          loop_.after(at + std::chrono::microseconds(random() % 1000), [this, rank, tag] { cancel(rank, tag); });
+        }
+      }
+    }
+    loop_.after(std::chrono::microseconds(random() % 4000), [this] { group_->kill(0, {Code::kAborted, "killed"}); });
+    run();
+    for (const Rank rank : {1, 2}) {
+      EXPECT_EQ(at(rank).ended.size(), kTags);
+      EXPECT_TRUE(at(rank).broken.empty());
+    }
+    const Recorder& one = *at(1).inner;
+    const Recorder& two = *at(2).inner;
+    const auto both = static_cast<std::ptrdiff_t>(std::min(one.tags.size(), two.tags.size()));
+    EXPECT_TRUE(std::equal(one.tags.begin(), one.tags.begin() + both, two.tags.begin()));
+    const auto whole = [](const Recorder& recorder) {
+      return static_cast<std::ptrdiff_t>(recorder.groups.size()) - (recorder.open ? 1 : 0);
+    };
+    const std::ptrdiff_t groups = std::min(whole(one), whole(two));
+    EXPECT_TRUE(std::equal(one.groups.begin(), one.groups.begin() + groups, two.groups.begin()));
   }
 }
 
