@@ -158,6 +158,13 @@ def without_aslr() -> tuple[str, ...]:
     return prefix if allowed else ()
 
 
+def at_a_time(jobs: str) -> str:
+    """Returns the number of tests to run at a time: one more than there are cores, which keeps the cores busy while the
+    ranks of a test wait for each other or for a deadline.
+    """
+    return str(int(jobs) + 1)
+
+
 def sanitizer_stage(name: str, jobs: str) -> Stage:
     """Returns the stage that builds and runs the C++ tests of the preset `name`."""
     return Stage(
@@ -167,7 +174,7 @@ def sanitizer_stage(name: str, jobs: str) -> Stage:
             ("cmake", "--build", "--preset", name, "-j", jobs),
             (
                 *(without_aslr() if name == "tsan" else ()),
-                *("ctest", "--test-dir", f"build/{name}", "--output-on-failure", "-j", jobs),
+                *("ctest", "--test-dir", f"build/{name}", "--output-on-failure", "-j", at_a_time(jobs)),
                 *("--no-tests=error", "-LE", "release_only"),
             ),
         ),
@@ -179,7 +186,7 @@ def check_stages(jobs: str) -> list[Stage]:
     """Returns the stages of `make check` in order: a check of minutes before a commit."""
     python = str(ROOT / ".venv/bin/python")
     known = {stage.name: stage for stage in stages(jobs)}
-    ctest = ("ctest", "--test-dir", "build/release", "--output-on-failure", "-j", jobs, "--no-tests=error")
+    ctest = ("ctest", "--test-dir", "build/release", "--output-on-failure", "-j", at_a_time(jobs), "--no-tests=error")
     smoke = "tests/python/test_horovod.py::test_the_example_trains_as_it_is"
     return [
         Stage("lint", ((python, "scripts/lint.py", "--changed", "--jobs", jobs),)),
@@ -208,7 +215,7 @@ def stages(jobs: str) -> list[Stage]:
             "c++ tests",
             (
                 (
-                    *("ctest", "--test-dir", "build/release", "--output-on-failure", "-j", jobs),
+                    *("ctest", "--test-dir", "build/release", "--output-on-failure", "-j", at_a_time(jobs)),
                     "--no-tests=error",
                 ),
             ),
@@ -222,9 +229,8 @@ def stages(jobs: str) -> list[Stage]:
             (
                 (
                     *(python, "-m", "pytest", "-q", "tests", "-m", "not compat", f"--durations={SLOWEST}"),
-                    # A file stays on one worker, as do the jobs that its cases share. Ranks wait for each other and
-                    # for their deadlines, so one worker more than there are cores keeps the cores busy.
-                    *("-n", str(int(jobs) + 1), "--dist", "loadfile", "--no-loadscope-reorder"),
+                    # A file stays on one worker, as do the jobs that its cases share.
+                    *("-n", at_a_time(jobs), "--dist", "loadfile", "--no-loadscope-reorder"),
                 ),
             ),
             needs=("package",),

@@ -177,7 +177,7 @@ void DeviceGather::sum_on_host() {
     return Status();
   });
   // The mark lives until NCCL has waited for it.
-  nccl_->start_work(std::move(args), std::move(work),
+  nccl_->start_work(std::move(args), work,
                     [ready = std::move(ready), done = std::move(done)](const Status& status) mutable { done(status); });
 }
 

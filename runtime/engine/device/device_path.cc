@@ -127,7 +127,7 @@ void DevicePath::start(net::CollectiveArgs args, Done done) {
   transport_.nccl_bytes().add(args.out.size());
   ++*in_flight_;
   net_.start_work(
-      std::move(args), std::move(work),
+      std::move(args), work,
       [ready = std::move(ready), flying = in_flight_, done = std::move(done)](const Status& status) mutable {
         --*flying;
         done(status);

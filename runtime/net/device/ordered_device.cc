@@ -240,7 +240,7 @@ void OrderedDevice::start_work(CollectiveArgs args, DeviceWork work, Done done) 
     return;
   }
   const std::int32_t priority = args.priority;
-  operations_.emplace(tag, Operation{std::move(args), std::move(work), std::move(done), {}});
+  operations_.emplace(tag, Operation{std::move(args), work, std::move(done), {}});
   SRT_CHECK(member_.start(tag));
   if (!sequencer_) {
     unsent_.push_back({Kind::kReady, tag, priority});
@@ -291,7 +291,7 @@ void OrderedDevice::launch(std::map<OpTag, Operation>::iterator place, bool more
   operation.launched = true;
   operation.work.more = more;
   inner_->start_work(
-      std::move(operation.args), std::move(operation.work),
+      std::move(operation.args), operation.work,
       while_alive([tag = place->first](OrderedDevice& self, const Status& status) { self.ended(tag, status); }));
 }
 

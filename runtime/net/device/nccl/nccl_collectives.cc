@@ -184,7 +184,7 @@ void NcclCollectives::start_work(CollectiveArgs args, DeviceWork work, Done done
   SRT_CHECK(group.operations.empty() || group.operations.front().work.on_host == work.on_host);
   group.open = work.more;
   group.bytes += std::max(args.in.size(), args.out.size());
-  group.operations.push_back({std::move(args), std::move(work), std::move(done)});
+  group.operations.push_back({std::move(args), work, std::move(done)});
   launch_next();
 }
 
