@@ -299,7 +299,8 @@ SIRTAKI_API sirtaki_status sirtaki_stream_wait_tensors(sirtaki_stream stream, co
 enum { SIRTAKI_GRADIENT = 1, SIRTAKI_STEP = 2 };
 SIRTAKI_API sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* used);
 /* Gives up the current step on all ranks, for instance after an exception in backward. All ranks get SIRTAKI_ABORTED
- * with `why` (may be NULL) in the text. */
+ * with `why` (may be NULL) in the text. In an elastic job a rank that holds all results of a step can not take it back,
+ * since others may have applied it: the step ends, and the next one is given up. */
 SIRTAKI_API sirtaki_status sirtaki_stream_abort(sirtaki_stream stream, const char* why);
 /* Closes the stream; operations in flight end with SIRTAKI_ABORTED first. */
 SIRTAKI_API sirtaki_status sirtaki_stream_close(sirtaki_stream stream);

@@ -1,4 +1,4 @@
-"""Plain loops of several kinds over a loss: residuals, GradScaler, accumulation, closures, Adasum."""
+"""Plain loops of several kinds over a loss: residuals, GradScaler, accumulation, closures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ slot = int(os.environ["SIRTAKI_JOB_RANK"])
 torch.set_num_threads(1)
 hvd.init()
 weight = torch.nn.Parameter(torch.zeros(8, 64))
-compression = "group_topk:rate=0.1,group=8,min=0" if kind == "residuals" else "none"
+compression = {{
+    "residuals": "group_topk:rate=0.1,group=8,min=0", "momentum": "group_topk:rate=0.1,group=8,min=0,momentum=0.5"
+}}.get(kind, "none")
 passes = 2 if kind == "passes" else 1
 if kind == "closure":
     optimizer = torch.optim.Adam([weight], 0.5)

@@ -295,13 +295,15 @@ def _at_exit() -> None:
 
 def _ends_by_error() -> bool:
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)
-    return (error is not None or _state.exit_status not in {None, 0}) and not hasattr(sys, "ps1")
+    status = _state.exit_status
+    bad = status is not None and not (isinstance(status, int) and status == 0)
+    return (error is not None or bad) and not hasattr(sys, "ps1")
 
 
 def _watch_exit() -> None:
     """Records the status that sys.exit() is called with, since no exception remains of it at the end."""
     plain = sys.exit
-    if hasattr(plain, "__wrapped__"):
+    if hasattr(plain, "_sirtaki_records"):
         return
 
     @functools.wraps(plain)
@@ -310,6 +312,7 @@ def _watch_exit() -> None:
             _state.exit_status = status
         plain(status)
 
+    recorded._sirtaki_records = True  # type: ignore[attr-defined]
     sys.exit = recorded
 
 

@@ -229,7 +229,9 @@ std::string Roster::describe() const {
   flag(done_, ", program at its end");
   flag(form_at_.has_value(), ", lingers");
   number(", repeats ", repeats_.count);
-  number(" behind ", repeats_.committed);
+  for (const StreamVerdict& stream : repeats_.positions) {
+    number(" behind ", stream.committed);
+  }
   for (const auto& [connection, person] : people_) {
     number("; slot ", person.id.slot);
     number(".", person.id.incarnation);

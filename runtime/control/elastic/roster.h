@@ -149,8 +149,8 @@ class Roster {
 
   struct Repeats {
     int count = 0;
-    std::uint64_t committed = 0;  // most steps of a stream that have counted
-    TimePoint since;              // beginning of the present epoch
+    StreamVerdicts positions;  // at the end of the last epoch; some streams begin at 0 in each epoch
+    TimePoint since;           // beginning of the present epoch
   };
   Repeats repeats_;
 

@@ -119,10 +119,10 @@ void Roster::settle_next(TimePoint now) {
     return finish(
         {Code::kPeerLost,
          std::to_string(repeats_.count) +
-             " epochs in a row have ended without a loss and without a step that counts: " +
+             " epochs in a row have ended without a loss and without a step of an optimizer that counts: " +
              std::string(lost_.back().cause.text()) +
-             ". Likely cause: two ranks that reach the coordinator and not each other, or an error that comes "
-             "again at the same place; fix: look at the first error of that rank, and measure the links with "
+             ". Likely cause: a connection between two ranks that is cut again after each start, or an error that "
+             "comes again at the same place; fix: look at the first error of that rank, and measure the links with "
              "sirtakirun --check"});
   }
   form(members, now);
@@ -130,12 +130,9 @@ void Roster::settle_next(TimePoint now) {
 
 // Counts the epochs in a row that ended early without progress. Returns true if there are too many.
 bool Roster::count_repeats(TimePoint now) {
-  const std::uint64_t before = repeats_.committed;
-  for (const StreamVerdict& stream : verdict(reports_).streams) {
-    repeats_.committed = std::max(repeats_.committed, stream.committed);
-  }
+  const StreamVerdicts before = std::exchange(repeats_.positions, verdict(reports_).streams);
   const bool whole = ended_ && survivors().size() == reports_.size();
-  const bool repeats = whole && repeats_.committed == before && now - repeats_.since < options_.repeat_within;
+  const bool repeats = whole && repeats_.positions == before && now - repeats_.since < options_.repeat_within;
   repeats_.count = repeats ? repeats_.count + 1 : 0;
   return repeats_.count >= options_.most_repeats;
 }

@@ -209,8 +209,8 @@ void DeviceTransport::decide(Transport transport, const Status& why) {
   transport_ = transport;
   if (connecting_) {
     connecting_->abort(why);
-    // NCCL waits for its network, and the job goes on meanwhile. The object stays until close(), because the release of
-    // its memory would wait for the work of the GPU.
+    // NCCL waits for its network, and the job goes on meanwhile. The object stays until close(), because its destructor
+    // waits for its threads.
     connecting_->close([](const Status& /*closed*/) {});
   }
   if (transport == Transport::kNccl) {

@@ -296,8 +296,13 @@ void GradientStream::abort(Status cause, Task released) {
     });
     return;
   }
-  if (phase_ == Phase::kOpen && state_.gate_started && !waiters_.step) {
-    return abort_behind_gate(std::move(cause), std::move(released));
+  if (phase_ == Phase::kOpen && state_.gate_started) {
+    if (!waiters_.behind_gate) {
+      waiters_.behind_gate = Abort{std::move(cause), {}};
+    }
+    waiters_.behind_gate->released.push_back(std::move(released));
+    answer();
+    return;
   }
   waiters_.released.push_back(std::move(released));
   give_up(cause);

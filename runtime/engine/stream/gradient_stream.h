@@ -252,7 +252,8 @@ class GradientStream {
   bool step_over() const { return step_complete() && (!traits_.options.commit_gate || state_.gate_done); }
   void start_gate();
   void leave_gate();
-  void abort_behind_gate(Status cause, Task released);
+  void abort_behind_gate();
+  void count_step();
   // Returns whether results may be used: every rank has finished, and, if ranks exchange flags, it is known which ranks
   // had a gradient.
   bool committed() const { return state_.finished && (flags_on() ? state_.flags_done : state_.commit_done); }
@@ -282,12 +283,18 @@ class GradientStream {
     TimerId verdict;                            // runs while the reason for the loss of a peer is unknown
     bool cancelled = false;                     // some cancelled tags were not forgotten yet
   };
+  // A call of abort() in the commit gate; later calls only wait for its end.
+  struct Abort {
+    Status cause;
+    std::vector<Task> released;
+  };
   struct Waiters {
     std::function<void(int index)> result;  // see on_result(); may be empty
     Done step;
     std::optional<TensorWaiter> tensors;
     std::vector<Task> released;  // run when in_flight_count_ == 0
     std::deque<Task> next_step;  // calls that belong to the step after the one given up
+    std::optional<Abort> behind_gate;
   };
 
   const StreamId id_;

@@ -45,13 +45,22 @@ void GradientStream::leave_gate() {
 }
 
 // A rank in the gate has spoken for its step, which others may have passed. So its change of mind concerns the next
-// one.
-void GradientStream::abort_behind_gate(Status cause, Task released) {
-  wait([this, cause = std::move(cause), released = std::move(released)](const Status& ended) mutable {
-    if (ended.ok()) {
-      return abort(std::move(cause), std::move(released));
+// one, as does a wait of the program that has not ended yet: the program takes this step for given up.
+void GradientStream::abort_behind_gate() {
+  if (phase_ == Phase::kOpen && !step_over()) {
+    return;
+  }
+  Abort pending = *std::exchange(waiters_.behind_gate, std::nullopt);
+  if (phase_ == Phase::kOpen) {
+    const std::uint64_t done = step_;
+    count_step();
+    apply_aborts();
+    agreement_->consider(done);
+  }
+  abort(std::move(pending.cause), [all = std::move(pending.released)]() mutable {
+    for (Task& released : all) {
+      released();
     }
-    released();  // the step is void on all ranks, or the stream has failed
   });
 }
 

@@ -118,25 +118,15 @@ void GradientStream::answer() {
   for (Task& task : std::exchange(waiters_.released, {})) {
     task();
   }
+  if (waiters_.behind_gate) {
+    abort_behind_gate();
+    return;
+  }
   if (!waiters_.step) {
     return;
   }
   if (phase_ == Phase::kOpen && step_over()) {
-    const TimePoint now = deps_.loop.now();
-    deps_.steps.add();
-    deps_.step_time.add(now - state_.first_ready);
-    deps_.exposed.add(now - state_.waited_since);
-    trace_.end_step(state_.waited_since, *board_);
-    if (!flags_on()) {
-      unused_->completed(attempt_, step_, joined_.joined());
-    }
-    forget_cancelled();
-    agreement_->notified(*board_, state_.waited_since, now);
-    if (state_.exchanged) {
-      agreement_->decide(step_, *state_.exchanged);
-    }
-    ++step_;
-    open_step();
+    count_step();
     Done waiter = std::exchange(waiters_.step, {});
     const std::uint64_t done = step_ - 1;
     apply_aborts();
@@ -152,6 +142,28 @@ void GradientStream::answer() {
   } else if (phase_ == Phase::kFailed) {
     std::exchange(waiters_.step, {})(deviations_.failure);
   }
+}
+
+// Ends the step that is complete, and opens the next one.
+void GradientStream::count_step() {
+  const TimePoint now = deps_.loop.now();
+  if (state_.waited_since == TimePoint()) {
+    state_.waited_since = now;  // nobody waits, or only since an earlier step that was given up
+  }
+  deps_.steps.add();
+  deps_.step_time.add(now - state_.first_ready);
+  deps_.exposed.add(now - state_.waited_since);
+  trace_.end_step(state_.waited_since, *board_);
+  if (!flags_on()) {
+    unused_->completed(attempt_, step_, joined_.joined());
+  }
+  forget_cancelled();
+  agreement_->notified(*board_, state_.waited_since, now);
+  if (state_.exchanged) {
+    agreement_->decide(step_, *state_.exchanged);
+  }
+  ++step_;
+  open_step();
 }
 
 void GradientStream::release(Task task) {

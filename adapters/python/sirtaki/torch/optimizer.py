@@ -149,8 +149,8 @@ class _Distributed:
             self._sirtaki.synchronize()
             if self._sirtaki.void and decides:
                 raise errors.RanksChangedError(
-                    "a rank was lost in a step whose optimizer calls its closure several times, as LBFGS does; such a "
-                    "step cannot be left out, so train inside of elastic.run()"
+                    "a rank was lost in a step whose optimizer may call its closure several times (LBFGS, or a class "
+                    "that is not one of torch's); such a step cannot be left out, so train inside of elastic.run()"
                 )
             if self._sirtaki.void:
                 # Other optimizers call the closure once, before they change anything.

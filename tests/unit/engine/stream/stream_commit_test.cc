@@ -149,6 +149,49 @@ TEST_F(StreamCommitTest, ARankThatGivesUpInTheGateLearnsThatAnotherOneHasDoneSoB
   EXPECT_TRUE(step().ok());
 }
 
+// A wait whose timeout has passed stays, and belongs to the next step, as it does without a gate.
+TEST_F(StreamCommitTest, AWaitForAStepThatIsGivenUpInTheGateBelongsToTheNext) {
+  std::optional<Status> ended;
+  bool released = false;
+  finish();
+  stream_->wait([&](const Status& status) { ended = status; });
+  reduce();
+  stream_->abort({Code::kAborted, "enough"}, [&] { released = true; });
+  EXPECT_EQ(stream_->report(), at(0, StepState::kComplete));
+  net_.succeed();
+  loop_.run();
+  EXPECT_TRUE(released);
+  EXPECT_FALSE(ended.has_value());
+  EXPECT_EQ(stream_->report().step, 1U);
+  stream_->on_aborted({kStream, 1, 1, true, Status(Code::kAborted, "enough")});
+  finish();
+  reduce();
+  net_.succeed();
+  loop_.run();
+  EXPECT_EQ(ended.value_or(Status(Code::kTimeout, "")).to_string(), "ok");
+  EXPECT_EQ(stream_->report(), at(2, StepState::kIdle));
+}
+
+TEST_F(StreamCommitTest, TwoThreadsThatGiveUpInTheGateGiveUpOneStep) {
+  int released = 0;
+  finish();
+  reduce();
+  stream_->abort({Code::kAborted, "first"}, [&] { ++released; });
+  stream_->abort({Code::kAborted, "second"}, [&] { ++released; });
+  std::optional<Status> ended;
+  stream_->wait([&](const Status& status) { ended = status; });
+  net_.succeed();
+  loop_.run();
+  EXPECT_EQ(released, 2);
+  ASSERT_TRUE(control_.aborted.has_value());
+  EXPECT_EQ(control_.aborted->status.text(), "first");
+  stream_->on_aborted({kStream, 1, 1, true, Status(Code::kAborted, "first")});
+  loop_.run();
+  EXPECT_FALSE(ended.has_value());
+  lose();
+  EXPECT_EQ(ended.value_or(Status()).code(), Code::kRanksChanged);
+}
+
 TEST_F(StreamCommitTest, PositionsCountStepsOverAttempts) {
   EXPECT_TRUE(step().ok());
   submit(1);
