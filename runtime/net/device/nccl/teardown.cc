@@ -64,6 +64,7 @@ void ThreadTeardown::start(End end, CommHandle comm, std::shared_ptr<CommHandle>
   } catch (const std::system_error& error) {
     log_.warn("a communicator of NCCL is left behind, because no thread can be started to end it: " +
               std::string(error.what()));
+    left_behind_ = true;
     return;
   }
   // Entering a device does not wait for its work; a driver that hangs may hold it nevertheless.
@@ -81,7 +82,7 @@ bool ThreadTeardown::done() {
     running.thread.join();
     return true;
   });
-  return running_.empty();
+  return running_.empty() && !left_behind_;
 }
 
 }  // namespace sirtaki::net::nccl

@@ -27,7 +27,7 @@ class Teardown {
   // Calls `end` with `comm`, which nothing may use any more. Does not wait for the call, and keeps `slot` until it
   // returns: NCCL writes the handle to the place that it was given once more, when the connection is made or fails.
   virtual void start(End end, CommHandle comm, std::shared_ptr<CommHandle> slot) = 0;
-  // Returns true if all calls have returned.
+  // Returns true if all calls have returned. A call that could not be made never does.
   virtual bool done() = 0;
 };
 
@@ -56,6 +56,7 @@ class ThreadTeardown final : public Teardown {
   Logger& log_;
   const Duration timeout_;
   std::vector<Running> running_;
+  bool left_behind_ = false;  // a communicator without a thread to end it
 };
 
 }  // namespace sirtaki::net::nccl
