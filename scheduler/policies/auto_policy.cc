@@ -1,12 +1,10 @@
 #include "scheduler/policies/auto_policy.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "runtime/base/check.h"
 #include "scheduler/plan/arith.h"
-#include "scheduler/policies/loss_ladder.h"
 
 namespace sirtaki::scheduler {
 namespace {
@@ -33,42 +31,14 @@ bool within(std::int64_t value, std::int64_t of, std::int64_t permille) {
   return Wide{value} * 1000 <= Wide{of} * (1000 + permille);
 }
 
-bool named_embedding(const std::string& name) {
-  constexpr std::string_view kNames[] = {"embed", "Embed", "wte", "wpe"};
-  return std::ranges::any_of(kNames, [&](std::string_view part) { return name.find(part) != std::string::npos; });
-}
-
 }  // namespace
 
 AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& planner,
                        std::shared_ptr<const CodecFacts> facts)
-    : tensors_(std::move(tensors)), planner_(planner), facts_(std::move(facts)), sensitive_(tensors_.size(), false) {
-  int first = -1;
-  int last = -1;
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const TensorInfo& info = tensors_[i].info;
-    sensitive_[i] = named_embedding(info.name);
-    if (info.dims.size() >= 2) {
-      first = first < 0 ? static_cast<int>(i) : first;
-      last = static_cast<int>(i);
-    }
-  }
-  for (const int edge : {first, last}) {
-    if (edge >= 0) {
-      sensitive_[static_cast<std::size_t>(edge)] = true;
-    }
-  }
+    : tensors_(std::move(tensors)), planner_(planner), facts_(std::move(facts)) {
   const Method& common = controlled_method(tensors_);
   gain_ = common.value("gain");
-  for (LossLevel& level : loss_ladder(common)) {
-    levels_.push_back({std::move(level.name), std::move(level.method), level.mild, level.cost_unats});
-    last_mild_ = level.mild ? levels_.size() - 1 : last_mild_;
-  }
-  if (levels_.size() > 1 && !levels_.back().mild) {
-    levels_.push_back(levels_.back());
-    levels_.back().name += " everywhere";
-    levels_.back().mild = true;
-  }
+  levels_ = loss_ladder(common);
 }
 
 AutoPolicy::Outcome AutoPolicy::at_level(std::size_t level, const StepProfile& profile,
@@ -79,8 +49,7 @@ AutoPolicy::Outcome AutoPolicy::at_level(std::size_t level, const StepProfile& p
     if (!tensors_[i].method) {
       continue;
     }
-    const Level& own = levels_[sensitive_[i] && !levels_[level].mild ? last_mild_ : level];
-    auto planned = decide_tensor(own.method, tensors_[i].info, at, *facts_);
+    auto planned = decide_tensor(levels_[level].method, tensors_[i].info, at, *facts_);
     if (!planned) {
       planned = stay_dense(tensors_[i].info, "auto: stays dense, " + std::string(planned.status().text()), *facts_);
     }

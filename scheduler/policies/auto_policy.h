@@ -2,8 +2,7 @@
 //
 // It has levels from dense to sparse, ordered by the training loss that they cost (loss_ladder.h), and no level beyond
 // the loss budget. It takes the mildest level whose step is nearly as short as the best one, and within it the fewest
-// tensors that suffice. Sensitive tensors (embeddings, the first and the last that are large enough) go no further than
-// int8, except at the last level, which serves links on which even int8 makes steps longer.
+// tensors that suffice.
 // The first level follows from the link alone: the mildest one whose gradients take less than a short step on it. The
 // first profile of steps replaces that level without confirmation. Used through codec_controller.h. Pure.
 #pragma once
@@ -15,6 +14,7 @@
 
 #include "scheduler/policies/codec_controller.h"
 #include "scheduler/policies/hysteresis.h"
+#include "scheduler/policies/loss_ladder.h"
 
 namespace sirtaki::scheduler {
 
@@ -32,12 +32,6 @@ class AutoPolicy final : public CodecController {
   void restart() override;
 
  private:
-  struct Level {
-    std::string name;
-    Method method;
-    bool mild = false;            // applies to sensitive tensors, too
-    std::int64_t cost_unats = 0;  // training loss that the level costs, in millionths of a nat
-  };
   struct Outcome {
     std::vector<PlannedTensor> tensors;
     std::int64_t step_us = 0;
@@ -60,10 +54,8 @@ class AutoPolicy final : public CodecController {
   const std::vector<Controlled> tensors_;
   const PlannerOptions planner_;
   const std::shared_ptr<const CodecFacts> facts_;
-  std::vector<bool> sensitive_;
-  std::vector<Level> levels_;  // the first is dense
-  std::size_t last_mild_ = 0;  // index of the level that sensitive tensors keep at levels that are not mild
-  std::int64_t gain_ = 0;      // 1/65536 of a step
+  std::vector<LossLevel> levels_;  // the first is dense
+  std::int64_t gain_ = 0;          // 1/65536 of a step
 
   std::size_t level_ = 0;
   std::size_t first_level_ = 0;

@@ -23,13 +23,12 @@ struct Row {
   std::string_view codec;
   std::string_view key = {};  // the key that `value` sets
   std::int64_t value = 0;     // a multiple of the key `rate` for a density
-  bool mild = false;
   std::array<std::int64_t, 3> unats = {};
 };
 
 constexpr Row kRows[] = {
-    {.codec = "int8", .mild = true, .unats = {0, 1'000, 1'000}},
-    {.codec = "int4", .mild = true, .unats = {1'000, 1'000, 25'000}},
+    {.codec = "int8", .unats = {0, 1'000, 1'000}},
+    {.codec = "int4", .unats = {1'000, 1'000, 25'000}},
     {.codec = "powersgd", .key = "rank", .value = 8, .unats = {4'000, 119'000, kUnknown}},
     {.codec = "powersgd", .key = "rank", .value = 4, .unats = {12'000, 171'000, kUnknown}},
     {.codec = "powersgd", .key = "rank", .value = 2, .unats = {33'000, 206'000, kUnknown}},
@@ -37,7 +36,7 @@ constexpr Row kRows[] = {
 };
 
 LossLevel level_of(const Row& row, const Method& policy, std::int64_t cost) {
-  LossLevel level{std::string(row.codec), method_like(*find_method(row.codec), policy), row.mild, cost};
+  LossLevel level{std::string(row.codec), method_like(*find_method(row.codec), policy), cost};
   if (row.key == "rank") {
     level.method.set(row.key, row.value);
     level.name += " of rank " + std::to_string(row.value);
@@ -60,9 +59,9 @@ LossLevel level_of(const Row& row, const Method& policy, std::int64_t cost) {
 std::vector<LossLevel> loss_ladder(const Method& policy) {
   const bool sparse = policy.value("sparse") != 0;
   const std::int64_t budget = policy.value("loss_budget") / (kDecimalOne / kUnatsPerNat);
-  std::vector<LossLevel> levels = {{"dense", method_of(*find_method("none")), true, 0}};
+  std::vector<LossLevel> levels = {{"dense", method_of(*find_method("none")), 0}};
   if (policy.value("fp16") != 0) {
-    levels.push_back({"fp16", method_of(*find_method("fp16")), true, 0});
+    levels.push_back({"fp16", method_of(*find_method("fp16")), 0});
   }
   for (const Row& row : kRows) {
     const std::int64_t cost = row.unats.at(static_cast<std::size_t>(policy.value("optimizer")));

@@ -1,7 +1,8 @@
 // The ladder of the policy auto: levels of compression, and the training loss that each costs by kind of optimizer.
 //
 // Used by AutoPolicy. The costs are measurements of benchmarks.ladder: the final training loss above that of the same
-// training without compression, in the worst of its nets at the tuned learning rate. Pure: a table.
+// training without compression, in the worst of its nets at the tuned learning rate, with every matrix at the level.
+// Pure: a table.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,6 @@ namespace sirtaki::scheduler {
 struct LossLevel {
   std::string name;
   Method method;
-  bool mild = false;            // applies to sensitive tensors, too
   std::int64_t cost_unats = 0;  // in millionths of a nat
 };
 

@@ -55,23 +55,20 @@ TEST_F(AutoPolicyTest, CompressesWhereStepsGetShorter) {
   EXPECT_NE(controller_->last_decision().find("predicted"), std::string::npos);
 }
 
-// The first matrix keeps four bits while others have low rank, unless the last level is that rank and makes steps
-// shorter.
-TEST_F(AutoPolicyTest, SparesSensitiveTensorsUnlessStepsWouldBeLonger) {
-  for (const auto& [text, spares] : {std::pair<const char*, bool>{"auto", true}, {"auto:sparse=off", false}}) {
-    bool spared = false;
-    bool everywhere = false;
+// The costs of the levels were measured with every matrix at the level: none is spared.
+TEST_F(AutoPolicyTest, TheFirstAndTheLastMatrixGoAsFarAsOthers) {
+  for (const char* text : {"auto", "auto:sparse=off"}) {
+    int levels = 0;
     for (std::int64_t rate = 400'000'000; rate > 500'000; rate = rate * 3 / 4) {
       make(text);
       profile(rate);
       profile(rate);
       if (now_[6].decision.codec == CodecId::kPowerSgd) {
-        spared = spared || now_[0].decision.codec == CodecId::kInt4;
-        everywhere = everywhere || now_[0].decision.codec == CodecId::kPowerSgd;
+        EXPECT_EQ(now_[0].decision.codec, CodecId::kPowerSgd) << text << " at " << rate;
+        ++levels;
       }
     }
-    EXPECT_EQ(spared, spares) << text;
-    EXPECT_EQ(everywhere, !spares) << text;
+    EXPECT_GT(levels, 0) << text;
   }
 }
 
