@@ -24,7 +24,8 @@ set(SIRTAKI_STOP $<$<BOOL:${SIRTAKI_WERROR}>:-Werror>)
 
 find_program(SIRTAKI_CCACHE ccache)
 if(SIRTAKI_CCACHE)
-  # Every clone, in any folder, shares one compiler cache: paths below the source folder are hashed as relative ones.
+  # Clones share one compiler cache: paths below the source folder are hashed as relative ones. Batches name their sources
+  # by absolute paths, so they are found only by clones in the same folder.
   set(cached "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1)
   set(CMAKE_C_COMPILER_LAUNCHER ${cached} "${SIRTAKI_CCACHE}")
   if(SIRTAKI_TESTS OR SIRTAKI_SANITIZE)
