@@ -45,7 +45,7 @@ def trained(copies: bool, updates: object) -> tuple[list[Tensor], list[Tensor]]:
 
 def case_local_updates_on_copies_have_the_same_bits() -> None:
     """A model on a GPU is merged on the host, in the same way as a model in host memory."""
-    # By default the delay follows measured times.
+    # The default delay follows measured times, so both trainings need the same fixed one.
     for updates in ("fixed:steps=4,delay=0", "fixed:steps=3,delay=1"):
         plain, plain_anchor = trained(False, updates)
         ours, ours_anchor = trained(True, updates)

@@ -303,6 +303,21 @@ TEST_F(OrderedDeviceTest, AnOperationCancelledWithoutAPlaceIsNeverLaunched) {
   EXPECT_EQ(at(0).inner->tags, std::vector<OpTag>{OpTag(2)});
 }
 
+TEST_F(OrderedDeviceTest, AnOperationCancelledWithAPlaceRunsToItsEnd) {
+  open(2);
+  start(0, 1);
+  start(1, 1);
+  run();
+  cancel(0, 1);
+  cancel(1, 1);
+  run();
+  EXPECT_TRUE(at(0).ended.empty() && at(1).ended.empty()) << "the device still uses the memory";
+  finish_all();
+  EXPECT_EQ(at(0).ended.at(0).status.text(), "no more of 1");
+  EXPECT_EQ(at(1).ended.at(0).status.text(), "no more of 1");
+  EXPECT_TRUE(at(0).inner->aborted.ok() && at(1).inner->aborted.ok());
+}
+
 TEST_F(OrderedDeviceTest, AFailureIsReportedAndEndsEverything) {
   open(2);
   start(0, 1);
