@@ -42,7 +42,7 @@ Result<StreamStart> Engine::make_start(StreamSpec& spec) {
   StreamStart start;
   SRT_ASSIGN(start.plan, first_plan(spec, options_.layout, *facts));
   start.unmeasured = start.plan;
-  start.controller = controller_for(spec, planner_options(stream_options(), facts->exchanging()), facts);
+  start.controller = controller_for(spec, planner_options(stream_options(), *facts), facts);
   return start;
 }
 
@@ -90,8 +90,8 @@ void Engine::on_probed(const std::string& name, const Result<scheduler::StepProf
     opening.done(profile.status());
     return;
   }
-  const auto plan =
-      plan_by_link(*opening.start.controller, *profile, opening.spec, opening.start.unmeasured, options_.layout);
+  const auto plan = plan_by_link(*opening.start.controller, *profile, opening.spec, opening.start.unmeasured,
+                                 planner_options(stream_options(), CatalogFacts(*opening.net)));
   if (!plan) {
     opening.done(plan.status());
     return;

@@ -171,6 +171,9 @@ Status check_parts(const PlanParts& parts) {
   if (parts.credit_bytes < 0) {
     return invalid_argument("credit_bytes is " + std::to_string(parts.credit_bytes) + "; it must be 0 or more");
   }
+  if (parts.exchange_bytes < 0) {
+    return invalid_argument("exchange_bytes is " + std::to_string(parts.exchange_bytes) + "; it must be 0 or more");
+  }
   if (parts.partitions.size() > static_cast<std::size_t>(kMaxPartitions)) {
     return invalid_argument(std::to_string(parts.partitions.size()) + " partitions are more than " +
                             std::to_string(kMaxPartitions) + "; raise partition_bytes");
@@ -179,6 +182,12 @@ Status check_parts(const PlanParts& parts) {
     SRT_TRY(check_partition(partition, parts));
   }
   return check_coverage(parts);
+}
+
+void put_exchange(WireWriter& bytes, std::int64_t exchange_bytes) {
+  if (exchange_bytes != kAnySize) {
+    bytes.put(exchange_bytes);
+  }
 }
 
 std::uint64_t hash_of(const WireWriter& bytes) {
@@ -253,16 +262,19 @@ Plan::Plan(std::vector<PlannedTensor> tensors, std::vector<Partition> partitions
 }
 
 Result<std::shared_ptr<const Plan>> Plan::build(std::vector<PlannedTensor> tensors, std::span<const int> order,
-                                                const LayoutOptions& options, std::uint64_t version) {
+                                                const LayoutOptions& options, std::uint64_t version,
+                                                std::int64_t exchange_bytes) {
   SRT_TRY(check_layout_options(options));
   SRT_TRY(check_tensors(tensors));
   SRT_TRY(check_order(order, tensors));
   SRT_ASSIGN(auto partitions, first_layout(tensors, order, options));
   std::shared_ptr<Plan> plan(new Plan(std::move(tensors), std::move(partitions), version));
+  plan->exchange_bytes_ = exchange_bytes;
   WireWriter bytes;
   bytes.put(version);
   put_inputs(bytes, plan->tensors_, order, options);
   put_partitions(bytes, plan->partitions_);
+  put_exchange(bytes, plan->exchange_bytes_);
   plan->digest_ = hash_of(bytes);
   return std::shared_ptr<const Plan>(std::move(plan));
 }
@@ -271,12 +283,14 @@ Result<std::shared_ptr<const Plan>> Plan::from_partitions(PlanParts parts) {
   SRT_TRY(check_parts(parts));
   std::shared_ptr<Plan> plan(new Plan(std::move(parts.tensors), std::move(parts.partitions), parts.version));
   plan->credit_bytes_ = parts.credit_bytes;
+  plan->exchange_bytes_ = parts.exchange_bytes;
   WireWriter bytes;
   bytes.put(parts.version);
   bytes.put(parts.alignment);
   bytes.put(parts.credit_bytes);
   put_tensors(bytes, plan->tensors_);
   put_partitions(bytes, plan->partitions_);
+  put_exchange(bytes, plan->exchange_bytes_);
   plan->digest_ = hash_of(bytes);
   return std::shared_ptr<const Plan>(std::move(plan));
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -102,6 +103,8 @@ struct LayoutOptions {
 // overlaps with the sending of another.
 inline constexpr std::int64_t kMaxCompressedElements = 1 << 20;
 
+inline constexpr std::int64_t kAnySize = std::numeric_limits<std::int64_t>::max();
+
 // Checks options. kInvalidArgument: a size below 0, or partitions too small for an aligned block.
 Status check_layout_options(const LayoutOptions& options);
 
@@ -111,9 +114,10 @@ Status check_tensors(const std::vector<PlannedTensor>& tensors);
 // The parts of a plan.
 struct PlanParts {
   std::vector<PlannedTensor> tensors;
-  std::vector<Partition> partitions;  // in total order; the plan sets their positions
-  std::int64_t alignment = 64;        // elements; borders inside a tensor are multiples of it
-  std::int64_t credit_bytes = 0;      // see Plan::credit_bytes()
+  std::vector<Partition> partitions;       // in total order; the plan sets their positions
+  std::int64_t alignment = 64;             // elements; borders inside a tensor are multiples of it
+  std::int64_t credit_bytes = 0;           // see Plan::credit_bytes()
+  std::int64_t exchange_bytes = kAnySize;  // see Plan::exchange_bytes()
   std::uint64_t version = 0;
 };
 
@@ -122,7 +126,8 @@ class Plan {
   // Makes the first plan. `order` is the order in which tensors are expected to become ready (a permutation of the
   // indices); the first ones are sent first. Tensors without elements belong to no partition.
   static Result<std::shared_ptr<const Plan>> build(std::vector<PlannedTensor> tensors, std::span<const int> order,
-                                                   const LayoutOptions& options, std::uint64_t version);
+                                                   const LayoutOptions& options, std::uint64_t version,
+                                                   std::int64_t exchange_bytes = kAnySize);
 
   // Makes a plan of given partitions. Pieces of one tensor may have any place in the order. kInvalidArgument, with the
   // name of the tensor, unless every element of every tensor is in exactly one partition, with borders where the tensor
@@ -138,12 +143,15 @@ class Plan {
   const std::vector<int>& partitions_of(int index) const;
   // Returns the limit of payload bytes in flight that the plan asks for; 0: the options decide.
   std::int64_t credit_bytes() const { return credit_bytes_; }
+  // Returns the size up to which an allreduce may send all data to all ranks, which saves a latency and costs bytes.
+  std::int64_t exchange_bytes() const { return exchange_bytes_; }
 
  private:
   Plan(std::vector<PlannedTensor> tensors, std::vector<Partition> partitions, std::uint64_t version);
   std::uint64_t version_ = 0;
   std::uint64_t digest_ = 0;
   std::int64_t credit_bytes_ = 0;
+  std::int64_t exchange_bytes_ = kAnySize;
   std::vector<PlannedTensor> tensors_;
   std::vector<Partition> partitions_;
   std::vector<std::vector<int>> of_tensor_;

@@ -15,6 +15,7 @@
 #include "scheduler/plan/pieces.h"
 #include "scheduler/plan/planner_layout.h"
 #include "scheduler/plan/step_model.h"
+#include "scheduler/plan/wire_cost.h"
 
 namespace sirtaki::scheduler {
 namespace {
@@ -185,6 +186,12 @@ Sizes sizes_for_link(const StepProfile& profile, const PlannerOptions& options) 
   return {partition, credit_for(partition, profile, options)};
 }
 
+std::int64_t exchange_bytes_for(const StepProfile& profile, const PlannerOptions& options) {
+  return profile.knows_link() ? most_in_one_exchange(options.ranks, options.ranks_per_host,
+                                                     {profile.latency_ns, profile.bytes_per_second})
+                              : kAnySize;
+}
+
 Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
                                                   const PlannerOptions& options, std::uint64_t version) {
   SRT_TRY(check_tensors(tensors));
@@ -210,6 +217,7 @@ Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTenso
   parts.tensors = tensors;
   parts.alignment = options.limits.alignment;
   parts.credit_bytes = best.credit_bytes;
+  parts.exchange_bytes = exchange_bytes_for(profile, options);
   parts.version = version;
   parts.partitions.reserve(best.order.size());
   for (const std::uint32_t index : best.order) {

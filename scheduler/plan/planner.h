@@ -27,6 +27,7 @@ namespace sirtaki::scheduler {
 
 struct PlannerOptions {
   int ranks = 1;                               // ranks that exchange data over the network
+  int ranks_per_host = 1;                      // more than 1: `ranks` counts hosts, whose ranks add up first
   LayoutOptions limits;                        // upper limits of partitions and buckets
   std::int64_t credit_limit_bytes = 16 << 20;  // upper limit of the credit
   bool forward = false;                        // the next forward pass waits for tensors one by one
@@ -49,6 +50,9 @@ struct Sizes {
   std::int64_t credit_bytes = 0;
 };
 Sizes sizes_for_link(const StepProfile& profile, const PlannerOptions& options);
+
+// Returns Plan::exchange_bytes() for a link; kAnySize if it is unknown.
+std::int64_t exchange_bytes_for(const StepProfile& profile, const PlannerOptions& options);
 
 // Returns the best plan found. kInvalidArgument: lists that do not fit the tensors, bad options, a profile without a
 // link.

@@ -72,4 +72,15 @@ std::int64_t exchange_ns(const Exchange& exchange, int ranks, const LinkFacts& l
   return static_cast<std::int64_t>(std::min(latency + wire, Wide{std::numeric_limits<std::int64_t>::max()}));
 }
 
+// A host of a ranks sends a * a * (h - 1) times the data in one exchange, 2 (h - 1) / h times in two; the latter take
+// h - 1 latencies more.
+std::int64_t most_in_one_exchange(int hosts, int ranks_per_host, const LinkFacts& link) {
+  const Wide excess = Wide{ranks_per_host} * ranks_per_host * hosts - 2;
+  if (excess <= 0) {
+    return std::numeric_limits<std::int64_t>::max();
+  }
+  const Wide bytes = Wide{link.latency_ns} * link.bytes_per_second * hosts / (kNsPerSecond * excess);
+  return static_cast<std::int64_t>(std::min(bytes, Wide{std::numeric_limits<std::int64_t>::max()}));
+}
+
 }  // namespace sirtaki::scheduler

@@ -42,4 +42,8 @@ struct Exchange {
 // lowrank and counts have two more for the agreement; a ring counts two, with P-1 hops between.
 std::int64_t exchange_ns(const Exchange& exchange, int ranks, const LinkFacts& link);
 
+// Returns the largest allreduce for which every rank should send all data to every other rank: one latency less than a
+// reduce-scatter and an allgather, but more bytes over the link of a host. One rank on each of two hosts sends no more.
+std::int64_t most_in_one_exchange(int hosts, int ranks_per_host, const LinkFacts& link);
+
 }  // namespace sirtaki::scheduler

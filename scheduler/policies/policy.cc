@@ -311,9 +311,8 @@ ReductionKind gather_or_scatter(std::int64_t payload_bytes, bool sparse, const C
   if (!at.link) {
     return sparse && at.ranks <= kFewRanks ? ReductionKind::kGather : ReductionKind::kScatter;
   }
-  const Wide in_transit = Wide{at.link->latency_ns} * at.link->bytes_per_second * at.ranks;
-  return Wide{payload_bytes} * kNsPerSecond * (at.ranks - 2) < in_transit ? ReductionKind::kGather
-                                                                          : ReductionKind::kScatter;
+  return payload_bytes <= most_in_one_exchange(at.ranks, 1, *at.link) ? ReductionKind::kGather
+                                                                      : ReductionKind::kScatter;
 }
 
 Result<PlannedTensor> stay_dense(const TensorInfo& tensor, std::string reason, const CodecFacts& facts) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <random>
 #include <string>
 #include <tuple>
@@ -34,10 +35,15 @@ TEST_P(CollectivesConformance, AllreduceGivesTheReferenceBitForBit) {
           args[rank].in = in[rank];
           args[rank].out = out[rank];
         }
-        run(std::move(args));
         const Memory expected = reference(reduce_op, dtype, in, hosts());
-        for (const Memory& result : out) {
-          ASSERT_EQ(result, expected) << dtype_name(dtype) << " " << reduce_op_name(reduce_op) << " " << elements;
+        for (const std::size_t in_one_exchange : {std::numeric_limits<std::size_t>::max(), std::size_t{0}}) {
+          for (auto& of_rank : args) {
+            of_rank.exchange_bytes = in_one_exchange;
+          }
+          run(args);
+          for (const Memory& result : out) {
+            ASSERT_EQ(result, expected) << dtype_name(dtype) << " " << reduce_op_name(reduce_op) << " " << elements;
+          }
         }
       }
     }

@@ -113,14 +113,14 @@ Result<StepForecast> forecast_step(StreamSpec spec, const Conditions& at, const 
   }
   fill_order(spec);
   SRT_TRY(read_compression(spec));
-  const scheduler::PlannerOptions planner =
-      planner_options({.layout = engine.layout, .credit_bytes = engine.credit_bytes}, at.ranks);
   const auto facts = std::make_shared<const CatalogFacts>(at.ranks);
+  const scheduler::PlannerOptions planner =
+      planner_options({.layout = engine.layout, .credit_bytes = engine.credit_bytes}, *facts);
   SRT_ASSIGN(auto first, first_plan(spec, engine.layout, *facts));
   auto controller = controller_for(spec, planner, facts);
   const scheduler::StepProfile profile = profile_of(spec, at);
   if (controller != nullptr && controller->begins_by_link() && engine.replan && at.ranks > 1) {
-    SRT_ASSIGN(first, plan_by_link(*controller, profile, spec, first, engine.layout));
+    SRT_ASSIGN(first, plan_by_link(*controller, profile, spec, first, planner));
   }
   scheduler::Replanner replanner(first, {.planner = planner, .frozen = !engine.replan || at.ranks == 1},
                                  std::move(controller));

@@ -82,6 +82,7 @@ void Reduction::allreduce_largest(int phase, Bytes inout, MoveFunction<Status()>
 
 void Reduction::reduce(int phase, net::CollectiveArgs args, Bytes inout, MoveFunction<Status()> then) {
   args.kind = OpKind::kAllreduce;
+  args.exchange_bytes = spec_.exchange_bytes;
   args.in = inout;
   args.out = inout;
   sent_bytes_ += 2 * (size() - 1) * static_cast<std::int64_t>(inout.size()) / size();

@@ -19,9 +19,8 @@ bool all_unchanged(const scheduler::Plan& plan) {
 
 PlanAgreementOptions agreement_options(const StreamOptions& options, StreamStart& start, const net::Collectives& net) {
   PlanAgreementOptions out;
-  const int exchanging = exchanging_ranks(net);
-  out.replanner.planner = planner_options(options, exchanging);
-  out.replanner.frozen = !options.replan || exchanging == 1;
+  out.replanner.planner = planner_options(options, CatalogFacts(net));
+  out.replanner.frozen = !options.replan || out.replanner.planner.ranks == 1;
   if (!out.replanner.frozen) {
     out.controller = std::move(start.controller);
   }
@@ -67,9 +66,10 @@ GradientStream::OnDevice on_device_with(const StreamSpec& spec, const StreamStar
 
 }  // namespace
 
-scheduler::PlannerOptions planner_options(const StreamOptions& options, int ranks) {
+scheduler::PlannerOptions planner_options(const StreamOptions& options, const CatalogFacts& facts) {
   scheduler::PlannerOptions out;
-  out.ranks = ranks;
+  out.ranks = facts.exchanging();
+  out.ranks_per_host = facts.ranks_per_host();
   out.limits = options.layout;
   out.credit_limit_bytes = options.credit_bytes;
   // A program that waits for all tensors at once needs all of them at once.

@@ -44,6 +44,7 @@
 #include "runtime/engine/reduction/dense_path.h"
 #include "runtime/engine/stream/joined_rank.h"
 #include "runtime/engine/stream/plan/plan_agreement.h"
+#include "runtime/engine/stream/plan/stream_plan.h"
 #include "runtime/engine/stream/step_state.h"
 #include "runtime/engine/stream/stream_residuals.h"
 #include "runtime/engine/stream/stream_trace.h"
@@ -74,8 +75,8 @@ struct StreamStart {
   scheduler::CodecCosts codec_costs = {};                       // measured on this rank, if there is a policy
 };
 
-// Returns the options of the planner of a stream; `ranks` is the number of those that exchange data over the network.
-scheduler::PlannerOptions planner_options(const StreamOptions& options, int ranks);
+// Returns the options of the planner of a stream.
+scheduler::PlannerOptions planner_options(const StreamOptions& options, const CatalogFacts& facts);
 
 // Dependencies of a stream; all outlive it.
 struct StreamDeps {

@@ -15,6 +15,7 @@ void GradientStream::launch_compressed(const scheduler::Partition& partition) {
   spec.priority = position;
   spec.op = spec_.reduce_op;
   spec.postscale = spec_.postscale;
+  spec.exchange_bytes = static_cast<std::size_t>(plan_->exchange_bytes());
   for (std::uint32_t phase = 0; phase < kStreamPhases; ++phase) {
     spec.tags[phase] = stream_tag(id_, attempt_, place, step_, phase);
   }

@@ -40,6 +40,7 @@ void GradientStream::launch(const scheduler::Partition& partition) {
   args.out = packed->bytes();
   args.in = args.out;
   args.priority = position;
+  args.exchange_bytes = static_cast<std::size_t>(plan_->exchange_bytes());
   deps_.raw_bytes.add(partition.size_bytes());
   deps_.wire_bytes.add(args.out.size());
   trace_.packed(position, static_cast<std::int64_t>(args.out.size()));

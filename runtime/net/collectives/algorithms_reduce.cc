@@ -117,7 +117,8 @@ class DirectReduceScatter final : public SegmentReducer {
 
 bool is_one_exchange(const CollectiveArgs& args, const DirectOptions& options, int size) {
   const auto elements = args.in.size() / dtype_size(args.dtype);
-  return args.in.size() <= options.exchange_bytes || elements < static_cast<std::size_t>(size);
+  return args.in.size() <= std::min(args.exchange_bytes, options.exchange_bytes) ||
+         elements < static_cast<std::size_t>(size);
 }
 
 std::shared_ptr<Operation> make_allreduce(Operation::Setup setup) {

@@ -10,6 +10,9 @@
 // allreduce adds in a different, equally fixed order.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -34,6 +37,9 @@ struct CollectiveArgs {
   double divisor = 0;         // kAverage only; 0: the number of ranks; a whole number for all but halves
   Rank root = 0;              // broadcast
   std::int32_t priority = 0;  // smaller goes first among queued bytes
+  // Allreduce only, equal on all ranks: the largest size that may send all data to all ranks, one latency less and more
+  // bytes. A backend may send larger ones in two steps, too.
+  std::size_t exchange_bytes = std::numeric_limits<std::size_t>::max();
 
   // Elements, not bytes:
   //   allreduce      in.size == out.size; in and out may be the same memory

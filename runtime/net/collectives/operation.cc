@@ -32,6 +32,9 @@ std::uint32_t signature_of(const CollectiveArgs& args) {
     hash.add(static_cast<std::uint64_t>(args.root));
     hash.add(args.out.size());
   }
+  if (args.kind == OpKind::kAllreduce && args.in.size() > args.exchange_bytes) {
+    hash.add(std::uint64_t{1});
+  }
   if (args.kind == OpKind::kAllgather || args.kind == OpKind::kReduceScatter) {
     for (const std::int64_t count : args.recv_counts) {
       hash.add(static_cast<std::uint64_t>(count));

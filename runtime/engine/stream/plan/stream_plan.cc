@@ -115,9 +115,10 @@ std::unique_ptr<scheduler::CodecController> controller_for(const StreamSpec& spe
 Result<std::shared_ptr<const scheduler::Plan>> plan_by_link(scheduler::CodecController& controller,
                                                             const scheduler::StepProfile& link, const StreamSpec& spec,
                                                             std::shared_ptr<const scheduler::Plan> unmeasured,
-                                                            const scheduler::LayoutOptions& layout) {
+                                                            const scheduler::PlannerOptions& planner) {
   if (auto tensors = controller.first(link, unmeasured->tensors())) {
-    return scheduler::Plan::build(std::move(*tensors), spec.order, layout, 1);
+    return scheduler::Plan::build(std::move(*tensors), spec.order, planner.limits, 1,
+                                  scheduler::exchange_bytes_for(link, planner));
   }
   return unmeasured;
 }

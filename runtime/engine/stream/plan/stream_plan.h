@@ -31,6 +31,8 @@ class CatalogFacts final : public scheduler::CodecFacts {
   explicit CatalogFacts(const net::Collectives& net) : CatalogFacts(net.size(), exchanging_ranks(net)) {}
 
   int exchanging() const { return exchanging_; }
+  // Returns the largest number of ranks of a host if hosts sum first, else 1.
+  int ranks_per_host() const { return (ranks_ + exchanging_ - 1) / exchanging_; }
   bool supports(CodecId codec, ReductionKind reduction) const override;
   Result<scheduler::PlannedTensor> planned(const scheduler::TensorInfo& tensor,
                                            scheduler::Decision decision) const override;
@@ -66,7 +68,7 @@ std::unique_ptr<scheduler::CodecController> controller_for(const StreamSpec& spe
 Result<std::shared_ptr<const scheduler::Plan>> plan_by_link(scheduler::CodecController& controller,
                                                             const scheduler::StepProfile& link, const StreamSpec& spec,
                                                             std::shared_ptr<const scheduler::Plan> unmeasured,
-                                                            const scheduler::LayoutOptions& layout);
+                                                            const scheduler::PlannerOptions& planner);
 
 // Writes [{"name", "numel", "dtype", "codec", "recipe", "params", "density", "momentum", "held_bytes", "wire_bytes",
 // "ratio", "reason", "owed_norm"}, ...] in the order of registration. density: part of the elements that are sent.

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <limits>
 
 #include "scheduler/policies/policy.h"
 
@@ -103,10 +105,35 @@ TEST(WireCost, TimesSayWhatTheRuleForGatherAndScatterSays) {
       << "1.5 ms for 3/2 of 125 kB";
 }
 
+// Bytes over the link of a host, counted: every rank to every rank of other hosts, or parts twice by one rank of each.
+TEST(WireCost, OneExchangeSavesLatencyUpToASize) {
+  for (const LinkFacts link : {LinkFacts{100'000, 2'500'000}, LinkFacts{50'000, 1'250'000'000}}) {
+    for (const int hosts : {2, 3, 4, 8}) {
+      for (const int here : {1, 2, 4}) {
+        const auto most = most_in_one_exchange(hosts, here, link);
+        if (hosts == 2 && here == 1) {
+          EXPECT_EQ(most, std::numeric_limits<std::int64_t>::max()) << "both ways send as much";
+          continue;
+        }
+        const auto saves = [&](std::int64_t bytes) {
+          const double others = hosts - 1;
+          const double once = static_cast<double>(bytes) * here * here * others;
+          const double twice = static_cast<double>(bytes) * 2 * others / hosts;
+          const double latency = others * static_cast<double>(link.latency_ns) / 1e9;
+          return latency - (once - twice) / static_cast<double>(link.bytes_per_second);
+        };
+        EXPECT_GE(saves(most), 0) << hosts << " hosts of " << here;
+        EXPECT_LT(saves(most + 1), 0) << hosts << " hosts of " << here;
+      }
+    }
+  }
+}
+
 TEST(WireCost, StaysWithinSixtyFourBits) {
   constexpr std::int64_t kHuge = std::int64_t{1} << 60;
   EXPECT_EQ(dense_equivalent(ReductionKind::kGather, {kHuge / 1024, 0}, 2048), kHuge);
   EXPECT_EQ(dense_equivalent(ReductionKind::kGather, {1000, 0}, 1), 1000) << "alone";
+  EXPECT_GT(most_in_one_exchange(1024, 1, {1'000'000'000, 1'000'000'000'000}), 1'000'000'000'000);
 }
 
 }  // namespace

@@ -1,0 +1,58 @@
+// The bytes of small allreduces: all data to all ranks, or in two steps where the caller knows a slow link.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+#include "tests/conformance/collectives_worlds.h"
+
+namespace sirtaki::net::testing {
+namespace {
+
+constexpr int kRanks = 4;
+constexpr std::size_t kNumbers = 1000;
+
+// Runs an allreduce of kNumbers float32 with a limit for each rank; adds the bytes of all messages to `sent`.
+std::vector<Status> reduce(const std::vector<std::size_t>& limits, std::size_t& sent) {
+  WorldOptions options;
+  options.local.fate = [&sent](Rank, const Envelope&, std::size_t bytes) {
+    sent += bytes;
+    return MessageFate::kDeliver;
+  };
+  const auto world = make_local_world(kRanks, options);
+  std::vector<std::vector<float>> numbers(kRanks, std::vector<float>(kNumbers, 1.0F));
+  std::vector<CollectiveArgs> args(kRanks);
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    args[rank].tag = OpTag{1};
+    args[rank].exchange_bytes = limits[rank];
+    args[rank].out = std::as_writable_bytes(std::span(numbers[rank]));
+    args[rank].in = args[rank].out;
+  }
+  return run_on_all(*world, std::move(args));
+}
+
+TEST(OneExchange, SendsTwiceTheBytesOfTwoStepsAmongFourRanks) {
+  constexpr std::size_t kBytes = kNumbers * sizeof(float);
+  for (const std::size_t limit : {std::numeric_limits<std::size_t>::max(), kBytes, kBytes - 1, std::size_t{0}}) {
+    std::size_t sent = 0;
+    const auto results = reduce(std::vector<std::size_t>(kRanks, limit), sent);
+    ASSERT_EQ(results.size(), static_cast<std::size_t>(kRanks));
+    for (const Status& status : results) {
+      ASSERT_TRUE(status.ok()) << status.to_string();
+    }
+    EXPECT_EQ(sent, limit >= kBytes ? kRanks * 3 * kBytes : kRanks * 3 * kBytes / 2) << "limit " << limit;
+  }
+}
+
+TEST(OneExchange, DifferentLimitsAreAnError) {
+  std::size_t sent = 0;
+  const auto results = reduce({0, 0, 1U << 20, 0}, sent);
+  ASSERT_EQ(results.size(), static_cast<std::size_t>(kRanks)) << "did not end";
+  for (const Status& status : results) {
+    EXPECT_EQ(status.code(), Code::kMismatch) << status.to_string();
+  }
+}
+
+}  // namespace
+}  // namespace sirtaki::net::testing
