@@ -29,7 +29,7 @@ from benchmarks.training.trainings import LOSS_EXCESS, ended
 
 RANKS = 4
 #: Batch of a rank, steps of a training, and number of seeds; losses of the CNN vary more, and it trains faster.
-TASKS = {"transformer": (4, 300, 3), "cnn": (16, 300, 6)}
+TASKS = {"transformer": (4, 300, 3), "cnn": (16, 300, 6), "convnet": (16, 300, 3)}
 WARM_UP_PART = 20
 #: Steps of which the mean loss is kept, and the number of these means that make the final loss.
 KEPT_STEPS, LAST = 10, 5
@@ -73,6 +73,8 @@ CASES = {
         # Twice the batch: its gradients are less noisy, and levels cost more.
         Case("transformer", "adamw", 0.016, 8),
         Case("transformer", "sgd", 0.1, 8),
+        # Kernels of convolutions, which are further from low rank than other matrices.
+        Case("convnet", "sgd", 0.05),
     )
 }
 #: Levels in the order in which they are measured: those that decide first.

@@ -63,9 +63,12 @@ class SimulatedRanks:
     """
 
     def __init__(self, ranks: int, recipe: dict[str, Any], level: Level) -> None:
-        self._recipe, self._linear = recipe, level.linear
+        self._recipe = recipe
         torch.manual_seed(recipe["seed"])
         self._model = make_model(recipe["net"])
+        # Batch norm has the statistics of the samples of one rank.
+        norms = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self._model.modules())
+        self._linear = level.linear and not norms
         self._tasks = tasks_of(recipe["net"], recipe["batch"], ranks)
         for task in self._tasks:
             task.model = self._model
@@ -75,7 +78,7 @@ class SimulatedRanks:
             level.open(p.shape, ranks) if is_compressed(p) else Dense(p.shape, ranks) for p in self._params
         ]
         self._optimizer = optimizer_of(recipe["optimizer"], self._model, recipe["lr"], level.momentum > 0)
-        rows = 1 if level.linear else ranks
+        rows = 1 if self._linear else ranks
         self._gradients = [torch.zeros(rows, *p.shape) for p in self._params]
         self._done = 0
 

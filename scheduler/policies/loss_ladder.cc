@@ -29,10 +29,10 @@ struct Row {
 constexpr Row kRows[] = {
     {.codec = "int8", .unats = {0, 1'000, 1'000}},
     {.codec = "int4", .unats = {1'000, 1'000, 25'000}},
-    {.codec = "powersgd", .key = "rank", .value = 8, .unats = {4'000, 119'000, kUnknown}},
-    {.codec = "powersgd", .key = "rank", .value = 4, .unats = {12'000, 171'000, kUnknown}},
-    {.codec = "powersgd", .key = "rank", .value = 2, .unats = {33'000, 206'000, kUnknown}},
-    {.codec = "threshold_sparse", .key = "density", .value = 1, .unats = {18'000, 207'000, kUnknown}},
+    {.codec = "powersgd", .key = "rank", .value = 8, .unats = {17'000, 119'000, kUnknown}},
+    {.codec = "powersgd", .key = "rank", .value = 4, .unats = {47'000, 171'000, kUnknown}},
+    {.codec = "powersgd", .key = "rank", .value = 2, .unats = {98'000, 206'000, kUnknown}},
+    {.codec = "threshold_sparse", .key = "density", .value = 1, .unats = {63'000, 207'000, kUnknown}},
 };
 
 LossLevel level_of(const Row& row, const Method& policy, std::int64_t cost) {

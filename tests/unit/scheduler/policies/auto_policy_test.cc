@@ -112,8 +112,9 @@ TEST_F(AutoPolicyTest, SendsLessOverSlowerLinksAndNoLessThanItsBudgetAllows) {
   };
   constexpr std::int64_t kNoRank = 1000;
   for (const Allowed& allowed :
-       {Allowed{"auto", 4, true}, Allowed{"auto:sparse=off", 4, false}, Allowed{"auto:optimizer=other", kNoRank, false},
-        Allowed{"auto:loss_budget=0.001", kNoRank, false}, Allowed{"auto:loss_budget=0.04", 2, true}}) {
+       {Allowed{"auto", 8, false}, Allowed{"auto:sparse=off,loss_budget=0.07", 4, false},
+        Allowed{"auto:optimizer=other", kNoRank, false}, Allowed{"auto:loss_budget=0.001", kNoRank, false},
+        Allowed{"auto:loss_budget=0.07", 4, true}, Allowed{"auto:loss_budget=0.1", 2, true}}) {
     SCOPED_TRACE(allowed.text);
     std::int64_t least_bytes = std::numeric_limits<std::int64_t>::max();
     std::int64_t least_rank = kNoRank;
@@ -222,7 +223,7 @@ TEST_F(AutoPolicyTest, TheFirstProfileReplacesAWrongFirstLevelAtOnce) {
 }
 
 TEST_F(AutoPolicyTest, HandsItsSettingsToTheSparseCodec) {
-  make("auto:loss_budget=0.02,momentum=0.9,nesterov=on,rate=0.1%");
+  make("auto:loss_budget=0.07,momentum=0.9,nesterov=on,rate=0.1%");
   profile(1'000'000);
   ASSERT_TRUE(profile(1'000'000));
   const Decision& sparse = now_[6].decision;
