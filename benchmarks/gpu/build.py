@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu.bundle import CMAKE_FILE
-from benchmarks.gpu.keeper import Commands
+from benchmarks.gpu.keeper import Commands, ask
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "sirtaki_python"
@@ -108,8 +108,8 @@ def architectures() -> list[str]:
     """Architectures of the GPUs of this machine for CMake, as "90"; none if the driver does not tell them."""
     command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
     try:
-        listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    except OSError:
+        listed = ask(command).stdout
+    except (OSError, subprocess.TimeoutExpired):
         return []
     return sorted({"".join(found) for found in re.findall(r"^(\d+)\.(\d)$", listed, re.MULTILINE)}, key=int)
 

@@ -1,10 +1,11 @@
 """Runs the commands of benchmarks/gpu/run.sh so that nothing of them outlives the run, however the run ends.
 
-    python -m benchmarks.gpu.keeper MARK FOLDER
+    python -m benchmarks.gpu.keeper MARK
 
 A variable of the environment, MARK, is a mark on all processes that a run starts, whatever sessions and parents they
-have. A process of its own session, the keeper, waits at a pipe until the run has ended: by return, by a signal, or
-killed. It then ends all marked processes and removes their temporary files. Linux only.
+have. A process of its own session, the keeper, makes a folder for their temporary files, tells the run its path over
+the socket that is its standard input, and waits there until the run has ended: by return, by a signal, or killed. It
+then ends all marked processes and removes the folder. Linux only.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MARK = "SIRTAKI_GPU_RUN"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS_TO_DIE = 5.0
+#: For questions to the driver; torch may take most of a minute to load.
+SECONDS_TO_ANSWER = 120.0
 
 
 def marked(mark: str) -> list[int]:
@@ -50,17 +54,47 @@ def end_all(mark: str) -> None:
 @contextlib.contextmanager
 def keeping() -> Iterator[str]:
     """Marks the environment of this process for its children; yields the mark. The block leaves nothing behind."""
-    mark, folder = uuid.uuid4().hex, tempfile.mkdtemp(prefix="sirtaki-gpu-")
-    command = [sys.executable, "-m", "benchmarks.gpu.keeper", mark, folder]
+    mark = uuid.uuid4().hex
+    command = [sys.executable, "-m", "benchmarks.gpu.keeper", mark]
     before = dict(os.environ)
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, start_new_session=True):
-        # Leaving this block closes the pipe and waits for the keeper.
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            keeper = subprocess.Popen(command, cwd=ROOT, stdin=theirs, start_new_session=True)
+    except OSError:
+        ours.close()
+        raise
+    # Leaving this block closes the socket and waits for the keeper.
+    with keeper, ours:
+        with ours.makefile() as told:
+            folder = told.readline().rstrip("\n")
+        if not folder:
+            raise RuntimeError("the keeper of the run has made no folder")
         os.environ.update({MARK: mark, "TMPDIR": folder, "PYTHONUNBUFFERED": "1"})
         try:
             yield mark
         finally:
             os.environ.clear()
             os.environ.update(before)
+
+
+def ask(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a command that asks the driver, without a mark; returns its status and output.
+
+    Raises subprocess.TimeoutExpired if there is no answer within SECONDS_TO_ANSWER. The command is killed then, but not
+    waited for for long, because a process in a hanging driver does not die.
+    """
+    asked = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    assert asked.stdout is not None
+    with asked.stdout:
+        try:
+            output, _ = asked.communicate(timeout=SECONDS_TO_ANSWER)
+        except BaseException:
+            asked.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                asked.wait(SECONDS_TO_DIE)
+            raise
+    return subprocess.CompletedProcess(command, asked.returncode, output)
 
 
 class Commands:
@@ -137,10 +171,14 @@ def exit_on_signals() -> None:
 
 def main() -> int:
     """The keeper: returns when the other end of its standard input is closed and nothing is left of the run."""
-    mark, folder = sys.argv[1:]
+    (mark,) = sys.argv[1:]
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    sys.stdin.buffer.read()
+    # Made here and not by the run, which may be killed before anybody would know of the folder.
+    folder = tempfile.mkdtemp(prefix="sirtaki-gpu-")
+    with contextlib.suppress(ConnectionError):
+        os.write(sys.stdin.fileno(), f"{folder}\n".encode())
+        sys.stdin.buffer.read()
     end_all(mark)
     shutil.rmtree(folder, ignore_errors=True)
     return 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.gpu.build import PACKAGE
+from benchmarks.gpu.keeper import ask
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
 #: Elements of an array under a tool that checks every memory access.
@@ -65,7 +66,10 @@ def without_torch(_environment: Mapping[str, str]) -> str:
     if importlib.util.find_spec("torch") is None:
         return f"{sys.executable} has no torch"
     seen = [sys.executable, "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"]
-    return "" if subprocess.run(seen, check=False).returncode == 0 else "torch sees no GPU"
+    try:
+        return "" if ask(seen).returncode == 0 else "torch sees no GPU"
+    except subprocess.TimeoutExpired as hung:
+        return f"torch has not told in {hung.timeout:.0f} s whether it sees a GPU. Likely cause: the driver hangs"
 
 
 def without_data(environment: Mapping[str, str]) -> str:

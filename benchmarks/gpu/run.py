@@ -13,7 +13,7 @@ Requires nvcc, CMake, a C++ compiler, and torch for half of the parts; the build
 packages of scripts/setup.sh, or from the folder that --bundle makes of them. A part that fails does not end the run.
 All output goes to gpu_run.log in the folder of --results as well, as it comes. No process and no temporary file is left
 behind, even if the run is killed.
-Exit status: 0 if no part has failed, 1 if one has, 2 if the machine has no GPU.
+Exit status: 0 if no part has failed, 1 if one has, 2 if the machine has no GPU, or its driver hangs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 
 from benchmarks.gpu import bundle
 from benchmarks.gpu.build import PACKAGE, Build, BuildError
-from benchmarks.gpu.keeper import Commands, exit_on_signals, keeping
+from benchmarks.gpu.keeper import Commands, ask, exit_on_signals, keeping
 from benchmarks.gpu.parts import PARTS, Part, Plan
 from benchmarks.results import RESULTS, ROOT, Row, commit, table
 
@@ -48,12 +48,12 @@ def say(text: str, commands: Commands | None = None) -> None:
 
 
 def gpus() -> list[str]:
-    """Returns the list of devices from the driver."""
+    """Returns the list of devices from the driver; raises subprocess.TimeoutExpired if it hangs."""
     try:
-        done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=False)
+        listed = ask(["nvidia-smi", "--list-gpus"]).stdout
     except OSError:
         return []
-    return [line for line in done.stdout.splitlines() if line.startswith("GPU")]
+    return [line for line in listed.splitlines() if line.startswith("GPU")]
 
 
 def configured(parts: Sequence[Part], build: Build, commands: Commands) -> list[Part]:
@@ -207,7 +207,11 @@ def main(given: Sequence[str] | None = None) -> int:
     if arguments.bundle is not None:
         return make_bundle(arguments.bundle)
     # A build for a machine that cannot run it would be in vain.
-    found = gpus()
+    try:
+        found = gpus()
+    except subprocess.TimeoutExpired as hung:
+        say(f"no GPU: nvidia-smi has not answered in {hung.timeout:.0f} s. Likely cause: the driver hangs")
+        return 2
     if not found:
         say("no GPU: nvidia-smi finds none here; --bundle DIR prepares what a machine that has one needs")
         return 2

@@ -6,8 +6,10 @@ import argparse
 import json
 import os
 import select
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -204,6 +206,24 @@ def test_packages_are_taken_from_a_folder(played: Played, tmp_path: Path, monkey
     assert [path.name for path in (played.build / "lib").iterdir()] == ["libhwy.so.1"]
 
 
+def test_a_driver_that_hangs_ends_the_run(
+    played: Played, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(keeper, "SECONDS_TO_ANSWER", 0.1)
+    played.command("nvidia-smi", "exec tail -f /dev/null")
+    assert played.run() == 2
+    assert capfd.readouterr().err.startswith("run: no GPU: nvidia-smi has not answered in 0 s")
+    assert build.architectures() == []
+    assert played.asked() == []
+
+
+def test_a_part_is_left_out_if_torch_hangs_in_the_driver(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    played.command("python", PYTHON.replace("exit 0", "exec tail -f /dev/null"))
+    monkeypatch.setattr(keeper, "SECONDS_TO_ANSWER", 0.1)
+    assert parts.without_torch({}).startswith("torch has not told in 0 s")
+
+
 def test_a_folder_that_is_no_bundle_is_refused(played: Played, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"has no packages\.tar\.gz"):
         played.run("--packages", str(tmp_path))
@@ -261,6 +281,30 @@ def test_nothing_outlives_a_run_that_is_cut(played: Played, signal: str) -> None
     assert not folder.exists()
     log = (played.results / run.LOG).read_text()
     assert log.splitlines()[-1] == "started"
+
+
+def test_the_folder_of_a_run_lives_as_long_as_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with keeper.keeping():
+        (made,) = tmp_path.iterdir()
+        assert os.environ["TMPDIR"] == str(made)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_killed_at_its_start_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-m", "benchmarks.gpu.keeper", "no such mark"]
+        process = subprocess.Popen(command, cwd=run.ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, stdin=theirs)
+    # Both ends are closed here, whether or not the keeper has written.
+    assert process.wait(60) == 0
+    assert list(tmp_path.iterdir()) == []
+    # Nor is one made before there is a keeper.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    with pytest.raises(FileNotFoundError), keeper.keeping():
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_ends_in_time_and_tells_what_it_left_out(
