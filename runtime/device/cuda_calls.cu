@@ -1,6 +1,7 @@
 #include "runtime/device/cuda_calls.h"
 
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 
 namespace sirtaki::device::cuda {
 namespace {
@@ -109,6 +110,23 @@ int release_pinned(void* data) {
 int record(void* event, void* stream) {
   return cudaEventRecord(event_of(event), stream_of(stream));
 }
+// cuCtxRecordEvent() of the driver records behind all streams, but older toolkits and drivers do not know it. Work on
+// the default stream waits for all streams but those with cudaStreamNonBlocking.
+int record_all(void* event) {
+  // The runtime has loaded it.
+  if (void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD)) {
+    auto* const current = reinterpret_cast<int (*)(void** context)>(dlsym(driver, "cuCtxGetCurrent"));
+    auto* const record = reinterpret_cast<int (*)(void* context, void* event)>(dlsym(driver, "cuCtxRecordEvent"));
+    void* context = nullptr;
+    const bool recorded = current != nullptr && record != nullptr && current(&context) == cudaSuccess &&
+                          record(context, event) == cudaSuccess;
+    dlclose(driver);
+    if (recorded) {
+      return cudaSuccess;
+    }
+  }
+  return cudaEventRecord(event_of(event), nullptr);
+}
 int wait(void* stream, void* event) {
   return cudaStreamWaitEvent(stream_of(stream), event_of(event), 0);
 }
@@ -142,6 +160,7 @@ constexpr DeviceCalls kCalls{
     .allocate_pinned = allocate_pinned,
     .release_pinned = release_pinned,
     .record = record,
+    .record_all = record_all,
     .wait = wait,
     .query = query,
     .copy = copy,

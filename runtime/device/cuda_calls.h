@@ -10,7 +10,7 @@
 namespace sirtaki::device::cuda {
 
 // The loader rejects a plug-in with another version.
-inline constexpr std::uint32_t kCallsVersion = 2;
+inline constexpr std::uint32_t kCallsVersion = 3;
 
 // The result of allocate_device() and allocate_pinned() when there is too little memory: cudaErrorMemoryAllocation.
 inline constexpr int kOutOfMemory = 2;
@@ -33,6 +33,7 @@ struct DeviceCalls {
   int (*allocate_pinned)(void** data, std::size_t bytes);
   int (*release_pinned)(void* data);
   int (*record)(void* event, void* stream);
+  int (*record_all)(void* event);
   int (*wait)(void* stream, void* event);
   int (*query)(void* event, bool* done);
   int (*copy)(void* stream, void* to, const void* from, std::size_t bytes);

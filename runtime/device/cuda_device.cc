@@ -101,6 +101,10 @@ Status CudaDevice::record(Event event, Stream stream) {
   return status(calls_.record(event.native, stream.native), "recording an event");
 }
 
+Status CudaDevice::record_all(Event event) {
+  return status(calls_.record_all(event.native), "recording an event");
+}
+
 Status CudaDevice::wait(Stream stream, Event event) {
   return status(calls_.wait(stream.native, event.native), "waiting for an event");
 }

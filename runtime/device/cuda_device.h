@@ -29,6 +29,7 @@ class CudaDevice final : public DeviceApi {
   void destroy(Event event) override;
   void release(Place place, std::byte* data) override;
   Status record(Event event, Stream stream) override;
+  Status record_all(Event event) override;
   Status wait(Stream stream, Event event) override;
   Result<bool> done(Event event) override;
   Status copy(Stream stream, std::byte* to, const std::byte* from, std::size_t bytes) override;

@@ -74,6 +74,9 @@ class DeviceApi {
 
   // Records `event` on `stream`: the event completes after all work queued there so far.
   virtual Status record(Event event, Stream stream) = 0;
+  // Records `event` behind all work of the device so far, that of the program included; drivers before CUDA 12.5 leave
+  // out streams that do not wait for the default one (cudaStreamNonBlocking).
+  virtual Status record_all(Event event) = 0;
   // Makes work queued on `stream` from now on wait for the last recording of `event`.
   virtual Status wait(Stream stream, Event event) = 0;
   // Returns true if the last recording of `event` is complete or there is none. An error means that the device failed.

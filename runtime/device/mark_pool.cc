@@ -27,6 +27,13 @@ Result<Mark> MarkPool::record_here(Stream stream) {
   return mark;
 }
 
+Result<Mark> MarkPool::record_all_here() {
+  SRT_ASSIGN(const Event event, take());
+  Mark mark(this, event, {});
+  SRT_TRY(device_.record_all(event));
+  return mark;
+}
+
 Result<Event> MarkPool::take() {
   const std::lock_guard lock(mutex_);
   if (free_.empty()) {

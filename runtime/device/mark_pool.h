@@ -53,6 +53,8 @@ class MarkPool {
   Result<Mark> record(Stream stream);
   // Does the same on a thread that has entered the device.
   Result<Mark> record_here(Stream stream);
+  // Marks all work of the device so far (DeviceApi::record_all), on a thread that has entered the device.
+  Result<Mark> record_all_here();
 
  private:
   friend class Mark;

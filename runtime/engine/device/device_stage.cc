@@ -211,7 +211,20 @@ void DeviceStage::end(const Status& cause) {
 }
 
 bool DeviceStage::drained() {
-  return !cut_off_ && poll_returns().ok() && returning_.empty() && fetching_.empty();
+  if (cut_off_ || !poll_returns().ok() || !returning_.empty() || !fetching_.empty()) {
+    return false;
+  }
+  // A release waits for the kernels of the program as well, and one of them may never end.
+  if (!all_work_) {
+    Result<device::Mark> mark = marks_.record_all_here();
+    cut_off_ = !mark;
+    if (!mark) {
+      return false;
+    }
+    all_work_ = std::move(*mark);
+  }
+  const Result<bool> done = device_->done(all_work_->event());
+  return done && *done;
 }
 
 // Ends everything later, because the caller may be in the middle of a change of state.

@@ -78,8 +78,9 @@ class DeviceStage {
   void end(const Status& cause);
   // Leaks pinned memory from now on: the device may still copy from or to returned blocks.
   void keep_pinned() { cut_off_ = true; }
-  // Returns true if the device has done all work of the stage, so that releasing memory does not wait for that; false
-  // from an error of the device or keep_pinned() on. Call it after end().
+  // Returns true if the device has done all work of the stage and the work of the program that it had when the stage
+  // was first found done, so that releasing memory waits for neither; false from an error of the device or
+  // keep_pinned() on. Call it after end(), on a thread that has entered the device.
   bool drained();
 
  private:
@@ -120,9 +121,10 @@ class DeviceStage {
   bool report_lost_ = false;
   bool cut_off_ = false;  // the device may still do work whose end cannot be determined
   std::deque<Fetch> fetching_;
-  std::deque<Return> returning_;  // from end() on, also fetches that have ended here, without a block
-  TimerId poll_timer_;            // for poll()
-  TimerId end_timer_;             // for end(), after fail()
+  std::deque<Return> returning_;          // from end() on, also fetches that have ended here, without a block
+  std::optional<device::Mark> all_work_;  // behind the work of the program; set by drained()
+  TimerId poll_timer_;                    // for poll()
+  TimerId end_timer_;                     // for end(), after fail()
   Duration pause_;
 };
 

@@ -1,5 +1,6 @@
 #include "runtime/device/cuda_calls.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -96,6 +97,23 @@ TEST_F(CudaCallsTest, AnEventThatHasNotHappenedIsNoError) {
   EXPECT_EQ(calls_.query(nullptr, &done), 700);
   EXPECT_FALSE(done);
   EXPECT_EQ(cuda().calls.back(), "EventQuery") << "a real error stays visible to others";
+}
+
+TEST_F(CudaCallsTest, AnEventIsBehindAllStreamsIfTheDriverCanDoThat) {
+  EXPECT_EQ(calls_.record_all(nullptr), 0);
+  EXPECT_EQ(cuda().calls, std::vector<std::string>{"EventRecord"}) << "there is no driver";
+  EXPECT_EQ(cuda().stream, nullptr) << "the default stream waits for others";
+  void* const driver = dlopen(FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(driver, nullptr) << dlerror();
+  auto* const recorded = reinterpret_cast<int (*)(int)>(dlsym(driver, "fake_driver_recorded"));
+  cuda().calls.clear();
+  EXPECT_EQ(calls_.record_all(nullptr), 0);
+  EXPECT_EQ(recorded(900), 1);
+  EXPECT_TRUE(cuda().calls.empty());
+  cuda().errors["EventRecord"] = 700;
+  EXPECT_EQ(calls_.record_all(nullptr), 700) << "if it cannot, the default stream has to do";
+  EXPECT_EQ(recorded(0), 2);
+  dlclose(driver);
 }
 
 TEST_F(CudaCallsTest, AShortageOfMemoryIsNoErrorOfTheThread) {

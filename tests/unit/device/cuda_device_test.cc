@@ -91,6 +91,7 @@ class CudaDeviceTest : public ::testing::Test {
     calls_.release_device = [](void*) { return record_call("release device"); };
     calls_.release_pinned = [](void*) { return record_call("release pinned"); };
     calls_.record = [](void*, void*) { return record_call("record"); };
+    calls_.record_all = [](void*) { return record_call("record behind all"); };
     calls_.wait = [](void*, void*) { return record_call("wait"); };
     calls_.query = [](void*, bool* done) {
       *done = script->happened;
@@ -166,6 +167,7 @@ TEST_F(CudaDeviceTest, CallsTheMatchingFunctions) {
   EXPECT_TRUE(device->allocate(Place::kDevice, 8));
   EXPECT_TRUE(device->allocate(Place::kPinned, 8));
   EXPECT_TRUE(device->record(event, stream).ok());
+  EXPECT_TRUE(device->record_all(event).ok());
   EXPECT_TRUE(device->wait(stream, event).ok());
   EXPECT_TRUE(device->copy(stream, nullptr, nullptr, 0).ok());
   EXPECT_FALSE(*device->done(event));
@@ -177,8 +179,8 @@ TEST_F(CudaDeviceTest, CallsTheMatchingFunctions) {
   device->destroy(stream);
   EXPECT_EQ(script_.calls,
             (std::vector<std::string>{"enter 1", "high stream", "stream", "event", "allocate device", "allocate pinned",
-                                      "record", "wait", "copy", "query", "query", "release device", "release pinned",
-                                      "destroy event", "destroy stream"}));
+                                      "record", "record behind all", "wait", "copy", "query", "query", "release device",
+                                      "release pinned", "destroy event", "destroy stream"}));
 }
 
 TEST_F(CudaDeviceTest, TellsAShortageOfMemoryFromALostDevice) {
@@ -200,6 +202,7 @@ TEST_F(CudaDeviceTest, PassesErrorsOn) {
                                    device->allocate(Place::kDevice, 8).status(),
                                    device->allocate(Place::kPinned, 8).status(),
                                    device->record({}, {}),
+                                   device->record_all({}),
                                    device->wait({}, {}),
                                    device->done({}).status(),
                                    device->copy({}, nullptr, nullptr, 0),

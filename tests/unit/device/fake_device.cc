@@ -186,6 +186,7 @@ bool FakeDevice::step_locked(Queue& queue) {
   const Work work = std::move(queue.work.front());
   queue.work.pop_front();
   queue.front_ends.reset();
+  ++queue.ended;
   const GuardedMemory::Open open(queue.device->guarded_);
   work.run();
   return true;
@@ -407,6 +408,27 @@ Status FakeDevice::record(Event event, Stream stream) {
   const std::uint64_t number = ++mark->recorded;
   add(*static_cast<Queue*>(stream.native),
       {[mark, number] { mark->reached = std::max(mark->reached, number); }, {}, {}});
+  return {};
+}
+
+Status FakeDevice::record_all(Event event) {
+  called("record behind all");
+  SRT_TRY(refused());
+  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<const Queue*, std::uint64_t>> all;
+  for (const auto& queue : queues_) {
+    all.emplace_back(queue.get(), queue->ended + queue->work.size());
+  }
+  if (behind_all_ == nullptr) {
+    queues_.push_back(std::make_unique<Queue>(Queue{this, {}}));
+    behind_all_ = queues_.back().get();
+  }
+  auto* const mark = static_cast<Mark*>(event.native);
+  const std::uint64_t number = ++mark->recorded;
+  const auto all_ended = [all] {
+    return std::ranges::all_of(all, [](const auto& queue) { return queue.first->ended >= queue.second; });
+  };
+  add(*behind_all_, {[mark, number] { mark->reached = std::max(mark->reached, number); }, all_ended, {}});
   return {};
 }
 

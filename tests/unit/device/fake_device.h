@@ -83,6 +83,7 @@ class FakeDevice final : public DeviceApi {
   void destroy(Event event) override;
   void release(Place place, std::byte* data) override;
   Status record(Event event, Stream stream) override;
+  Status record_all(Event event) override;
   Status wait(Stream stream, Event event) override;
   Result<bool> done(Event event) override;
   Status copy(Stream stream, std::byte* to, const std::byte* from, std::size_t bytes) override;
@@ -105,6 +106,7 @@ class FakeDevice final : public DeviceApi {
     FakeDevice* device;
     std::deque<Work> work;
     std::optional<TimePoint> front_ends = {};  // with keep_time(): the first piece of work has begun
+    std::uint64_t ended = 0;                   // pieces of work
   };
   struct Mark {
     std::uint64_t recorded = 0;
@@ -129,6 +131,7 @@ class FakeDevice final : public DeviceApi {
 
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Queue>> queues_;
+  Queue* behind_all_ = nullptr;  // one of them, for record_all()
   std::vector<std::unique_ptr<Mark>> marks_;
   struct Memory {
     Place place;

@@ -67,6 +67,26 @@ TEST(FakeDevice, AWaitIsBoundToItsRecord) {
   EXPECT_TRUE(*device.done(event));
 }
 
+TEST(FakeDevice, AnEventBehindAllWorkWaitsForEachStream) {
+  FakeDevice device;
+  const Stream one = *device.make_stream(Priority::kNormal);
+  const Stream two = *device.make_stream(Priority::kNormal);
+  const Event event = *device.make_event();
+  device.be_slow();
+  bool ready = false;
+  FakeDevice::queue(one.native, [] {});
+  FakeDevice::queue(
+      two.native, [] {}, [&] { return ready; });
+  ASSERT_TRUE(device.record_all(event).ok());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(*device.done(event)) << "the second stream hangs";
+  }
+  ready = true;
+  FakeDevice::queue(
+      one.native, [] {}, [] { return false; });
+  EXPECT_TRUE(*device.done(event) || *device.done(event)) << "later work does not matter";
+}
+
 TEST(FakeDevice, WorkTakesItsTime) {
   FakeDevice device;
   TimePoint now;

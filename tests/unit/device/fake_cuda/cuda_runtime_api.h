@@ -35,6 +35,7 @@ struct Cuda {
   int priority = 0;
   int capture_mode = -1;
   unsigned flags = 0;
+  cudaStream_t stream = reinterpret_cast<cudaStream_t>(-1);
 
   int call(const char* name) {
     calls.emplace_back(name);
@@ -108,7 +109,8 @@ inline cudaError_t cudaHostAlloc(void** data, std::size_t, unsigned) {
 inline cudaError_t cudaFreeHost(void*) {
   return sirtaki::device::fake::cuda().call("FreeHost");
 }
-inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t stream) {
+  sirtaki::device::fake::cuda().stream = stream;
   return sirtaki::device::fake::cuda().call("EventRecord");
 }
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {

@@ -329,6 +329,24 @@ TEST_F(DeviceStageTest, AFetchThatHasEndedHereMayStillBeOnTheDevice) {
   EXPECT_TRUE(stage_->drained());
 }
 
+TEST_F(DeviceStageTest, AKernelOfTheProgramKeepsItFromBeingDrained) {
+  FakeDevice::queue(program_.native, [] {});
+  run([&] { stage_->end(Status(Code::kShutdown, "closed")); });
+  EXPECT_FALSE(stage_->drained());
+  device_->run();
+  EXPECT_TRUE(stage_->drained());
+  FakeDevice::queue(
+      program_.native, [] {}, [] { return false; });
+  EXPECT_TRUE(stage_->drained()) << "later work is not waited for";
+}
+
+TEST_F(DeviceStageTest, AnUnmarkedEndKeepsItFromBeingDrained) {
+  device_->run();
+  device_->refuse_next(unavailable("no context"));
+  EXPECT_FALSE(stage_->drained());
+  EXPECT_FALSE(stage_->drained());
+}
+
 TEST_F(DeviceStageTest, TheEndOfTheJobEndsIt) {
   std::vector<float> tensor = {1};
   device::PinnedBlock block;

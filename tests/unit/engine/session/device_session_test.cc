@@ -372,6 +372,22 @@ TEST_F(DeviceSession, AGpuThatHangsDoesNotBlockTheEnd) {
   EXPECT_EQ(seen_->stuck, 0);
 }
 
+// Nothing of the runtime is on the device, but releasing memory waits for the program's kernel, too.
+TEST_F(DeviceSession, AKernelOfTheProgramThatHangsDoesNotBlockTheEnd) {
+  gpu_->run();
+  std::vector<float> tensor = {1, 2, 3};
+  ASSERT_TRUE(open_stream(0, "group_topk:min=0,ndim=0,wire=gather"));
+  EXPECT_GT(gpu_->device_memory_calls(), 0);
+  const auto requests = submit(allreduce(tensor));
+  ASSERT_TRUE(requests);
+  EXPECT_TRUE(session_->wait(requests->front(), kPatience)->ok());
+  FakeDevice::queue(
+      program_, [] {}, [] { return false; });
+  session_->close();
+  session_.reset();
+  EXPECT_EQ(seen_->stuck, 0);
+}
+
 TEST_F(DeviceSession, MemoryOfAFetchThatIsGivenUpIsReleased) {
   std::vector<float> tensor = {1, 2, 3};
   const auto requests = submit(allreduce(tensor));
