@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compression/device_coding.h"
@@ -94,8 +95,8 @@ class DeviceTransport {
   // a release waits for all work of the device. Calls `then` exactly once, inline if there are none; an error means
   // that the device failed, or that the job is over.
   void release_spare(Done then);
-  // Returns the size of the last block that take() could not allocate.
-  std::size_t refused_bytes() const { return refused_bytes_; }
+  // Returns the size of the block that take() could not allocate since the last call of this method, if there is one.
+  std::optional<std::size_t> take_refusal() { return std::exchange(refused_bytes_, std::nullopt); }
   DeviceStage& stage() { return deps_.stage; }
   Loop& loop() { return deps_.loop; }
   Logger& log() { return deps_.log; }
@@ -145,7 +146,7 @@ class DeviceTransport {
   std::optional<device::Mark> last_copies_;       // set by leave()
   std::vector<std::byte*> made_;                  // all blocks
   std::multimap<std::size_t, std::byte*> spare_;  // returned blocks by size; see take()
-  std::size_t refused_bytes_ = 0;
+  std::optional<std::size_t> refused_bytes_;      // see take_refusal()
   bool closed_ = false;
   bool closes_nccl_ = false;  // leave() has begun to
   TimerId timer_;

@@ -10,6 +10,20 @@
 #include "runtime/engine/device/host_staged_path.h"
 
 namespace sirtaki::engine {
+namespace {
+
+// The number of a rank that lacks nothing; the others are larger.
+constexpr std::int64_t kNothing = -1;
+
+}  // namespace
+
+std::int64_t PathSelector::Lack::number() const {
+  return of == Of::kKernels ? 0 : of == Of::kStream ? 1 : 2 + bytes;
+}
+
+PathSelector::Lack PathSelector::Lack::from(std::int64_t number) {
+  return number == 0 ? Lack{Of::kKernels} : number == 1 ? Lack{Of::kStream} : Lack{Of::kBlock, number - 2};
+}
 
 bool PathSelector::needs_decision(const DeviceSupport& support, const scheduler::Plan& plan) const {
   if (!compresses(support)) {
@@ -40,11 +54,15 @@ void PathSelector::select(const PathQuery& query, net::DeviceCollectives* nccl,
 PathSelector::Offer PathSelector::make_offer(const PathQuery& query, net::DeviceCollectives* nccl) {
   const Status kernels = stage_.device().kernels_ready();
   if (compresses(query.support) && !kernels.ok()) {
-    return {Status(Code::kExhausted, std::string(kernels.text())), 0};
+    return {Status(Code::kExhausted, std::string(kernels.text())), Lack{Lack::Of::kKernels}};
   }
+  transport_.take_refusal();  // of another user
   Result<SelectedPath> path = make_path(query, nccl);
-  const std::int64_t lacks = path ? -1 : static_cast<std::int64_t>(transport_.refused_bytes());
-  return {std::move(path), lacks};
+  if (path) {
+    return {std::move(path)};
+  }
+  const std::optional<std::size_t> block = transport_.take_refusal();
+  return {std::move(path), block ? Lack{Lack::Of::kBlock, static_cast<std::int64_t>(*block)} : Lack{Lack::Of::kStream}};
 }
 
 Result<SelectedPath> PathSelector::make_path(const PathQuery& query, net::DeviceCollectives* nccl) {
@@ -63,42 +81,41 @@ Result<SelectedPath> PathSelector::make_path(const PathQuery& query, net::Device
   return path;
 }
 
-// The maximum over ranks names one that lacks memory, with the size of the block that it could not allocate, or one
-// that lacks kernels, with a size of 0; -1: none.
 void PathSelector::agree(const PathQuery& query, Offer mine, MoveFunction<void(Result<SelectedPath>)> then) {
   const int size = host_.size();
-  const auto lacks = std::make_shared<std::int64_t>(mine.lacks < 0 ? -1 : mine.lacks * size + host_.rank());
+  const auto worst = std::make_shared<std::int64_t>(mine.lacks ? mine.lacks->number() * size + host_.rank() : kNothing);
   net::CollectiveArgs args;
   args.kind = OpKind::kAllreduce;
   // The last attempt number, so that giving up the first steps cannot touch this tag.
   args.tag = stream_tag(query.stream, kStreamAttempts - 1, kFlagsPosition, 0);
   args.dtype = DType::kI64;
   args.op = ReduceOp::kMax;
-  args.out = std::as_writable_bytes(std::span(lacks.get(), 1));
+  args.out = std::as_writable_bytes(std::span(worst.get(), 1));
   args.in = args.out;
-  host_.start(std::move(args), [this, size, lacks, name = query.name, path = std::move(mine.path),
+  host_.start(std::move(args), [this, size, worst, name = query.name, path = std::move(mine.path),
                                 then = std::move(then)](const Status& status) mutable {
-    if (!status.ok() || *lacks < 0) {
+    if (!status.ok() || *worst == kNothing) {
       then(status.ok() ? std::move(path) : Result<SelectedPath>(status));
       return;
     }
     path = SelectedPath();  // returns its blocks
-    report(name, static_cast<Rank>(*lacks % size), *lacks / size);
+    report(name, static_cast<Rank>(*worst % size), Lack::from(*worst / size));
     transport_.release_spare([then = std::move(then)](const Status& released) mutable {
       then(released.ok() ? Result<SelectedPath>(SelectedPath()) : Result<SelectedPath>(released));
     });
   });
 }
 
-void PathSelector::report(const std::string& stream, Rank rank, std::int64_t bytes) {
+void PathSelector::report(const std::string& stream, Rank rank, const Lack& lack) {
+  const std::string block = lack.of == Lack::Of::kBlock ? std::to_string(lack.bytes) + " bytes of " : "";
   transport_.log().write(
       host_.rank() == 0 ? LogLevel::kWarn : LogLevel::kInfo,
       "stream '" + stream + "': gradients travel through host memory, because rank " + std::to_string(rank) +
-          (bytes == 0
+          (lack.of == Lack::Of::kKernels
                ? " has no kernels for its GPU. Build the package with its architecture in SIRTAKI_CUDA_ARCHITECTURES, "
                  "or choose device.codecs=host for all"
-               : " cannot allocate " + std::to_string(bytes) +
-                     " bytes of GPU memory for residuals and buffers. Likely cause: the framework or another process "
+               : " cannot allocate " + block +
+                     "GPU memory for residuals and buffers. Likely cause: the framework or another process "
                      "holds the memory of the GPU; give this one less work, or choose device.codecs=host or "
                      "device.data=host for all"));
 }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/engine/device/device_compressor.h"
@@ -59,17 +60,26 @@ class PathSelector {
   void select(const PathQuery& query, net::DeviceCollectives* nccl, MoveFunction<void(Result<SelectedPath>)> then);
 
  private:
-  // The path of this rank, or what it lacks.
+  // A reason for which a rank can use host memory only.
+  struct Lack {
+    enum class Of : std::uint8_t { kKernels, kStream, kBlock };
+    Of of = Of::kKernels;
+    std::int64_t bytes = 0;  // size of the block of memory that could not be allocated
+
+    // A number for an exchange in which the largest one tells what to report.
+    std::int64_t number() const;
+    static Lack from(std::int64_t number);
+  };
   struct Offer {
-    Result<SelectedPath> path;  // kExhausted: this rank can use host memory only
-    std::int64_t lacks = -1;    // bytes of the block that could not be allocated; 0: kernels; -1: nothing
+    Result<SelectedPath> path;  // kExhausted if this rank lacks something
+    std::optional<Lack> lacks = {};
   };
 
   bool compresses(const DeviceSupport& support) const { return support.compressed && options_.compresses; }
   Offer make_offer(const PathQuery& query, net::DeviceCollectives* nccl);
   Result<SelectedPath> make_path(const PathQuery& query, net::DeviceCollectives* nccl);
   void agree(const PathQuery& query, Offer mine, MoveFunction<void(Result<SelectedPath>)> then);
-  void report(const std::string& stream, Rank rank, std::int64_t bytes);
+  void report(const std::string& stream, Rank rank, const Lack& lack);
 
   DeviceStage& stage_;
   DeviceTransport& transport_;

@@ -305,6 +305,9 @@ Result<Stream> FakeDevice::make_stream(Priority /*priority*/) {
   called("make_stream");
   expect(!sealed_, "a stream is made after the start");
   const std::lock_guard lock(mutex_);
+  if (free_ && *free_ == 0) {
+    return Status(Code::kExhausted, "out of memory");
+  }
   ++alive_;
   queues_.push_back(std::make_unique<Queue>(Queue{this, {}}));
   return Stream{queues_.back().get()};

@@ -45,7 +45,8 @@ class FakeDevice final : public DeviceApi {
   // Queues a kernel that takes this time. Requires keep_time().
   static void occupy(
       Stream stream, Duration duration, std::function<void()> at_end = [] {});
-  // Limits the memory of the device to `bytes`, of which a framework holds `held`.
+  // Limits the memory of the device to `bytes`, of which a framework holds `held`. Without any left, streams cannot be
+  // made either.
   void limit_memory(std::size_t bytes, std::size_t held);
   // Returns the number of calls of allocate() and release(), each of which waits for all work of the device.
   int memory_calls() const;

@@ -241,7 +241,8 @@ TEST_F(DeviceTransportTest, AShortageIsNoLossOfTheGpu) {
   run_until_idle();
   at(0).device->limit_memory(1000, 950);
   EXPECT_EQ(at(0).transport->take(51).status().code(), Code::kExhausted);
-  EXPECT_EQ(at(0).transport->refused_bytes(), 51U);
+  EXPECT_EQ(at(0).transport->take_refusal(), 51U);
+  EXPECT_FALSE(at(0).transport->take_refusal()) << "once";
   EXPECT_TRUE(at(0).transport->take(50));
 }
 
@@ -281,6 +282,30 @@ TEST_F(DeviceTransportTest, IfARankLacksMemoryAllUseThatOfTheHost) {
     ASSERT_TRUE(path && *path);
     EXPECT_TRUE((*path)->dense);
   }
+}
+
+// The stream for copies cannot be made, so no block has been refused.
+TEST_F(DeviceTransportTest, AShortageWithoutABlockIsNotTakenForMissingKernels) {
+  const auto plan = scheduler::make_plan({{"one", 100, DType::kF32}});
+  std::array<std::optional<Result<SelectedPath>>, kRanks> paths;
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    make_transport(rank, 22809, "host");
+    Member& member = at(rank);
+    member.selector = std::make_unique<PathSelector>(*member.stage, *member.transport, *member.net, PathOptions());
+  }
+  at(1).device->limit_memory(1000, 1000);
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    at(rank).selector->select(
+        {StreamId(7), "training", {.compressed = true}, *plan}, nullptr,
+        [&paths, rank](Result<SelectedPath> path) { paths[static_cast<std::size_t>(rank)] = std::move(path); });
+  }
+  static_cast<void>(world_->wait([] { return false; }));
+  for (const auto& path : paths) {
+    ASSERT_TRUE(path && *path) << "no rank fails";
+    EXPECT_FALSE((*path)->dense);
+  }
+  EXPECT_TRUE(at(0).logged("because rank 1 cannot allocate GPU memory for residuals and buffers"))
+      << ::testing::PrintToString(at(0).lines);
 }
 
 // A copy never ends, and releasing memory would wait for it.
