@@ -23,9 +23,10 @@ struct OpSpec;
 class OpTransport {
  public:
   virtual ~OpTransport() = default;
-  // Requires an operation that all ranks have agreed on. May rewrite `spec` in place; keep it alive until `then` has
-  // run. Calls `then` exactly once, with the collectives for the memory that `spec` names now, or null for those of
-  // host memory; errors are reported later, never inline.
+  // Requires an operation that all ranks have agreed on, with the size of its output unless it depends on other ranks.
+  // May rewrite `spec` in place, and may choose memory for the output; keep it alive until `then` has run. Calls `then`
+  // exactly once, with the collectives for the memory that `spec` names now, or null for those of host memory; errors
+  // are reported later, never inline.
   virtual void choose(OpSpec& spec, MoveFunction<void(Result<net::Collectives*>)> then) = 0;
 };
 

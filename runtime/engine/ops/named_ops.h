@@ -88,7 +88,8 @@ class NamedOps {
   void begin(Op& op);
   void exchange_sizes(Op& op);
   void on_sizes(Op& op, const Status& status);
-  Status prepare_output(Op& op);
+  Status shape_output(Op& op);
+  void allocate_output(Op& op);
   net::CollectiveArgs payload_args(Op& op) const;
   void prepare_input(Op& op) const;
   void run_payload(Op& op);

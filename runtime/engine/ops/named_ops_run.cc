@@ -36,6 +36,9 @@ void NamedOps::start(Op& op, std::uint32_t id) {
   op.id = id;
   op.running = true;
   op.traced = trace_.now();
+  if (!needs_sizes(op.spec.kind)) {
+    op.failed = shape_output(op);  // reported later, because all ranks choose the transport together
+  }
   if (op.spec.transport) {
     op.spec.transport->choose(op.spec, [this, &op](const Result<net::Collectives*>& chosen) { on_way(op, chosen); });
   } else {
@@ -44,8 +47,8 @@ void NamedOps::start(Op& op, std::uint32_t id) {
 }
 
 void NamedOps::on_way(Op& op, const Result<net::Collectives*>& chosen) {
-  op.failed.update(chosen.status());
-  if (!op.failed.ok() || !op.cancelled.ok()) {
+  if (!chosen || !op.cancelled.ok()) {
+    op.failed.update(chosen.status());
     decide_outcome(op);
     return;
   }
@@ -89,12 +92,13 @@ void NamedOps::on_sizes(Op& op, const Status& status) {
   if (!op.failed.ok() || !op.cancelled.ok()) {
     decide_outcome(op);
   } else {
+    op.failed = shape_output(op);
     run_payload(op);
   }
 }
 
-// Sets the shape of the output, and allocates it if the program has passed none.
-Status NamedOps::prepare_output(Op& op) {
+// Sets the shape of the output, for which the program may have passed no memory.
+Status NamedOps::shape_output(Op& op) {
   OpSpec& spec = op.spec;
   const std::int64_t row = product(spec.dims, 1);
   const auto size = static_cast<std::size_t>(op.net->size());
@@ -119,9 +123,8 @@ Status NamedOps::prepare_output(Op& op) {
   op.result.dims = spec.dims;
   op.result.dims.front() = rows;
   if (spec.output.data == nullptr) {
-    op.result.data.resize(static_cast<std::size_t>(rows * row) * dtype_size(spec.input.dtype));
     spec.output = spec.input;
-    spec.output.data = op.result.data.data();
+    spec.output.data = nullptr;
     spec.output.numel = rows * row;
   } else if (spec.output.numel != rows * row) {
     return {Code::kInvalidArgument,
@@ -130,6 +133,14 @@ Status NamedOps::prepare_output(Op& op) {
             {net_.rank(), op.name}};
   }
   return {};
+}
+
+// Allocates the output if neither the program nor the transport has memory for it.
+void NamedOps::allocate_output(Op& op) {
+  if (!op.result.dims.empty() && op.spec.output.data == nullptr) {
+    op.result.data.resize(op.spec.output.size_bytes());
+    op.spec.output.data = op.result.data.data();
+  }
 }
 
 net::CollectiveArgs NamedOps::payload_args(Op& op) const {
@@ -196,14 +207,14 @@ void NamedOps::prepare_input(Op& op) const {
 }
 
 void NamedOps::run_payload(Op& op) {
-  if (Status status = prepare_output(op); !status.ok()) {
+  if (!op.failed.ok()) {
     // Every rank must end the operation, so this rank reports the error like that of a failed collective. Cancelling
     // discards the messages that the other ranks have sent.
-    cancel_collectives(op, status);
-    op.failed = std::move(status);
+    cancel_collectives(op, op.failed);
     loop_.post([this, &op] { decide_outcome(op); });
     return;
   }
+  allocate_output(op);
   op.payload = payload_args(op);
   if (op.spec.kind == OpKind::kAllreduce && op.spec.reduce_op == ReduceOp::kAdasum) {
     run_adasum(op);

@@ -1,10 +1,10 @@
 // HostStagedOps: hands operations by name to the engine in the order of submission. The engine knows host memory only,
 // so tensors on a GPU are staged through pinned host memory or reduced by NCCL.
 //
-// An allreduce or broadcast of all ranks that NCCL supports is submitted unstaged, once the GPU has completed the work
-// queued before it; its transport is selected when all ranks have agreed on it. Results that the runtime allocates are
-// in host memory. Unnamed operations are numbered in the order of submission, so each waits for earlier unnamed ones
-// that are still being fetched. Threads: the loop, except mark(). Owned by Session.
+// An allreduce, broadcast or reduce-scatter of all ranks that NCCL supports is submitted unstaged, once the GPU has
+// completed the work queued before it; its transport is selected when all ranks have agreed on it. Results that the
+// runtime allocates are in host memory. Unnamed operations are numbered in the order of submission, so each waits for
+// earlier unnamed ones that are still being fetched. Threads: the loop, except mark(). Owned by Session.
 #pragma once
 
 #include <deque>
@@ -41,7 +41,9 @@ class HostStagedOps {
     TensorView target;  // destination of the result on the GPU
     device::Stream program;
     device::PinnedBlock input;
-    device::PinnedBlock output;  // empty if the result overwrites `input`
+    device::PinnedBlock output;           // empty if the result overwrites `input`
+    std::shared_ptr<std::byte> received;  // result of NCCL, on its way to host memory; null: none
+    std::size_t received_bytes = 0;
     OpDone done;
     bool direct = false;  // NCCL is possible; if false, the input is staged at once
     bool here = false;    // the fetch is over
@@ -59,6 +61,8 @@ class HostStagedOps {
   void on_fetched(const OpPtr& op, const Status& status);
   void hand_over(const OpPtr& op);
   Status put_back(Op& op);
+  // Copies what NCCL has received to `result`, and ends `op`.
+  void fetch_result(const OpPtr& op, OpResult result);
 
   Engine& engine_;
   const Rank rank_;
