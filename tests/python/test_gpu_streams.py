@@ -136,6 +136,26 @@ def test_an_operation_says_its_stream_and_its_result_is_waited_for_on_another(gp
         assert request[9] == 0
 
 
+def test_a_reduce_scatter_on_a_gpu_writes_to_memory_of_torch(gpu: Gpu) -> None:
+    ops = Ops(PlayedAdapter())
+    core = mock.Mock()
+    core.submit.return_value = [7]
+    members = type(ops._set)
+    with (
+        mock.patch("sirtaki.ops._core", core),
+        mock.patch.object(members, "wire", return_value=None),
+        mock.patch.object(members, "size", return_value=2),
+        mock.patch.object(members, "rank", return_value=0),
+        mock.patch("sirtaki.ops._in_flight", {}),
+        mock.patch.object(torch.Tensor, "is_cuda", True),
+    ):
+        handle = ops.start_one(ops.reducescatter(torch.ones(5, 2), "rows", ReduceOp.SUM, (1.0, 1.0)))
+        (request,) = core.submit.call_args.args[0]
+        result = handle.wait()
+    assert (result.shape, result.data_ptr()) == ((3, 2), request[3][0])
+    core.result.assert_not_called()
+
+
 def test_a_result_is_made_on_the_operations_stream(gpu: Gpu) -> None:
     made_on: list[int] = []
     pending = _Pending((torch.ones(3),), lambda _request: made_on.append(gpu.current.cuda_stream))

@@ -54,6 +54,9 @@ class NumpyAdapter:
         """Returns uninitialized row-major memory of the same shape and dtype."""
         return np.empty(tensor.shape, tensor.dtype)
 
+    def rows_on_gpu(self, like: Array, rows: int) -> None:
+        """Returns None: arrays are in host memory."""
+
     def clone(self, tensor: Array) -> Array:
         """Returns a row-major copy."""
         return np.array(tensor, order="C")

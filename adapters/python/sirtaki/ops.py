@@ -96,6 +96,9 @@ class TensorAdapter(Protocol):
     def empty_like(self, tensor: Any) -> Any:
         """Returns uninitialized row-major memory of the same shape and dtype."""
 
+    def rows_on_gpu(self, like: Any, rows: int) -> Any:
+        """Returns uninitialized memory for this many rows of `like` if that is on a GPU; else None."""
+
     def clone(self, tensor: Any) -> Any:
         """Returns a row-major copy."""
 
@@ -392,8 +395,11 @@ class Ops:
         """Reduces, then gives each rank its block of dimension 0; the first ranks get one row more if needed."""
         op = check_reduce_op(op)
         source = self._need_dimension(tensor, "reducescatter", name)
-        arguments = self._arguments(Op.REDUCESCATTER, name, source, None, reduce_op=op, scales=scales)
-        return arguments, _Pending((source,), lambda request: self._fetch(request, source)[0])
+        rows, more = divmod(len(source), self.size())
+        target = self._adapter.rows_on_gpu(source, rows + (self.rank() < more))
+        arguments = self._arguments(Op.REDUCESCATTER, name, source, target, reduce_op=op, scales=scales)
+        finish = (lambda request: self._fetch(request, source)[0]) if target is None else _release(target)
+        return arguments, _Pending((source, target), finish)
 
     def barrier(self, name: str | None = None) -> Submission:
         """Synchronizes: the operation is over when all ranks have submitted it."""

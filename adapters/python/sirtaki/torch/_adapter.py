@@ -119,6 +119,10 @@ class TorchAdapter:
         """Returns uninitialized row-major memory of the same shape, dtype and device."""
         return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
+    def rows_on_gpu(self, like: Tensor, rows: int) -> Tensor | None:
+        """Returns uninitialized memory for this many rows of `like` if that is on a GPU; else None."""
+        return like.new_empty((rows, *like.shape[1:])) if like.is_cuda else None
+
     def clone(self, tensor: Tensor) -> Tensor:
         """Returns a row-major copy, detached."""
         return tensor.detach().clone(memory_format=torch.contiguous_format)
