@@ -14,13 +14,14 @@ std::vector<Input> seeds() {
   const LostRank lost{1, {Code::kPeerLost, "killed", {1, ""}}};
   const std::vector<RosterReport> reports = {
       Hello{{3, 2}},
-      Regroup{Epoch(1), 4, true, {Code::kPeerLost, "cut", {1, ""}}, streams},
+      Regroup{Epoch(1), 4, true, true, {Code::kPeerLost, "cut", {1, ""}}, streams},
       Departure{true},
+      Admission{true},
   };
   const std::vector<RosterNotice> notices = {
       EpochEnds{Epoch(1), lost},
       ChangeWanted{5},
-      EpochFormed{Epoch(2), 5, 1, {{{0, 1}, 2, true}, {{3, 2}, -1, false}}, {{StreamId(1), 71}}},
+      EpochFormed{Epoch(2), 5, true, 1, {{{0, 1}, 2, true}, {{3, 2}, -1, false}}, {{StreamId(1), 71}}},
       JobEnds{{Code::kShutdown, "the end"}},
   };
   // One message of each type: the goldens cover the whole format.
@@ -41,7 +42,7 @@ void feed_roster(const control::RosterReport& report) {
   using namespace control;
   const TimePoint now(std::chrono::seconds(1));
   RosterOptions options;
-  options.start = 2;
+  options.start = options.max = 2;
   Roster roster(options);
   for (int slot = 0; slot < 2; ++slot) {
     const Connection connection(static_cast<std::uint64_t>(slot));
@@ -53,6 +54,8 @@ void feed_roster(const control::RosterReport& report) {
     roster.on_hello(Connection(2), hello->id, now);
   } else if (const auto* regroup = std::get_if<Regroup>(&report)) {
     roster.on_regroup(from, *regroup, now);
+  } else if (const auto* admission = std::get_if<Admission>(&report)) {
+    roster.on_admission(from, *admission, now);
   } else {
     roster.on_departure(from, std::get<Departure>(report), now);
   }

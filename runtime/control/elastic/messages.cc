@@ -44,6 +44,7 @@ void put(WireWriter& w, const Regroup& m) {
   w.put(m.last.value);
   w.put(m.change);
   w.put(static_cast<std::uint8_t>(m.has_state));
+  w.put(static_cast<std::uint8_t>(m.admits));
   w.put(static_cast<std::uint8_t>(!m.why.ok()));
   if (!m.why.ok()) {
     put_status(w, m.why);
@@ -53,6 +54,10 @@ void put(WireWriter& w, const Regroup& m) {
 
 void put(WireWriter& w, const Departure& m) {
   w.put(static_cast<std::uint8_t>(m.done));
+}
+
+void put(WireWriter& w, const Admission& m) {
+  w.put(static_cast<std::uint8_t>(m.admits));
 }
 
 void put(WireWriter& w, const EpochEnds& m) {
@@ -67,6 +72,7 @@ void put(WireWriter& w, const ChangeWanted& m) {
 void put(WireWriter& w, const EpochFormed& m) {
   w.put(m.epoch.value);
   w.put(m.change);
+  w.put(static_cast<std::uint8_t>(m.grows));
   w.put(static_cast<std::int32_t>(m.rank));
   w.put(static_cast<std::uint32_t>(m.seats.size()));
   for (const Seat& seat : m.seats) {
@@ -141,6 +147,7 @@ Regroup get(WireReader& r, Tag<Regroup>) {
   m.last = Epoch(r.get<std::uint32_t>());
   m.change = r.get<std::uint32_t>();
   m.has_state = get_flag(r);
+  m.admits = get_flag(r);
   if (get_flag(r)) {
     m.why = get_status(r);
   }
@@ -149,6 +156,10 @@ Regroup get(WireReader& r, Tag<Regroup>) {
 }
 
 Departure get(WireReader& r, Tag<Departure>) {
+  return {get_flag(r)};
+}
+
+Admission get(WireReader& r, Tag<Admission>) {
   return {get_flag(r)};
 }
 
@@ -166,6 +177,7 @@ EpochFormed get(WireReader& r, Tag<EpochFormed>) {
   EpochFormed m;
   m.epoch = Epoch(r.get<std::uint32_t>());
   m.change = r.get<std::uint32_t>();
+  m.grows = get_flag(r);
   m.rank = r.get<std::int32_t>();
   m.seats.resize(r.get_count(13));
   for (Seat& seat : m.seats) {

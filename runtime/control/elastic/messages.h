@@ -37,6 +37,7 @@ struct Regroup {
   // for another reason.
   std::uint32_t change = 0;
   bool has_state = false;  // this process has what a new process has to get
+  bool admits = false;     // its program gives that to new processes when the next epoch has begun
   Status why;              // ended the session of this process; ok: its program has given the epoch up
   StreamReports streams;   // in `last`
 };
@@ -47,7 +48,13 @@ struct Departure {
   bool done = false;
 };
 
-using RosterReport = std::variant<Hello, Regroup, Departure>;
+// Reports, in the middle of an epoch, that the program of this process has the state of the job and gives it to new
+// processes at the beginning of an epoch; or that it does not any more.
+struct Admission {
+  bool admits = false;
+};
+
+using RosterReport = std::variant<Hello, Regroup, Departure, Admission>;
 
 // ---- hub -> member ----
 
@@ -62,8 +69,8 @@ struct EpochEnds {
   LostRank lost;
 };
 
-// The epoch shall end behind the next committed step, because others want to join or to leave. Ranks agree on the
-// highest number they know in the gate of the step.
+// The epoch shall end behind a step that all members choose together, because others want to join. Members agree on the
+// highest number they know.
 struct ChangeWanted {
   std::uint32_t number = 0;
 };
@@ -78,7 +85,8 @@ struct Seat {
 // them.
 struct EpochFormed {
   Epoch epoch;
-  std::uint32_t change = 0;  // earlier changes are settled
+  std::uint32_t change = 0;  // this change and earlier ones are settled
+  bool grows = false;        // processes may join the job later
   Rank rank = -1;            // rank of the receiver
   std::vector<Seat> seats;   // indexed by rank
   StreamVerdicts streams;    // the verdict over the epoch before

@@ -68,6 +68,7 @@ void Roster::on_regroup(Connection from, const Regroup& regroup, TimePoint now) 
   }
   person.waits = true;
   person.has_state = member && regroup.has_state;
+  person.admits = person.has_state && regroup.admits;
   if (member) {
     on_report(person, regroup, now);
   }
@@ -89,6 +90,16 @@ void Roster::on_report(const Person& person, const Regroup& regroup, TimePoint n
                 {blamed < 0 ? rank : blamed, ""}}},
               now);
   }
+}
+
+void Roster::on_admission(Connection from, const Admission& admission, TimePoint now) {
+  const auto found = people_.find(from);
+  if (found == people_.end() || found->second.rank < 0 || found->second.waits) {
+    return;
+  }
+  found->second.admits = admission.admits;
+  found->second.has_state = found->second.has_state || admission.admits;
+  settle(now);
 }
 
 void Roster::on_departure(Connection from, const Departure& departure, TimePoint now) {
@@ -193,13 +204,13 @@ void Roster::exclude_broken() {
     if (person.rank >= 0 && std::ranges::count(broken, person.rank) != 0) {
       ++broken_;
       person.rank = -1;
-      person.has_state = false;
+      person.has_state = person.admits = false;
     }
   }
 }
 
 void Roster::want_change() {
-  if (phase_ == Phase::kRunning && !done_ && !change_wanted_ && !armed().empty() &&
+  if (phase_ == Phase::kRunning && !done_ && !change_wanted_ && admits() && !armed().empty() &&
       survivors().size() < max_members()) {
     change_wanted_ = true;
     ++change_;
@@ -237,6 +248,7 @@ std::string Roster::describe() const {
     number(".", person.id.incarnation);
     number(" rank ", person.rank);
     flag(person.has_state, " has state");
+    flag(person.admits, " admits");
     flag(person.waits, " waits");
   }
   for (const auto& report : reports_) {

@@ -4,7 +4,8 @@
 // kRunning -> kForming (a member is lost: survivors freeze, and report with their request for the next epoch), ...,
 // kDone.
 // A candidate is a process outside of the epoch; it is armed once it waits for the next one. Armed candidates make the
-// running epoch end behind a committed step (ChangeWanted).
+// running epoch end behind a step that all members agree on (ChangeWanted). They come into an epoch only if all
+// survivors with state admit them: nobody knows the needs of a new rank in a program that does not say so.
 //
 // Guarantees: one membership an epoch, with growing numbers. One verdict an epoch, the same for all survivors: it comes
 // with the next epoch, when all of them have reported. A report counts although its rank is lost later. A member
@@ -33,7 +34,7 @@ using Connection = Id<struct ConnectionTag, std::uint64_t>;
 struct RosterOptions {
   int start = 1;                                        // processes that are started; slots 0..start-1
   int min = 1;                                          // fewest members of an epoch
-  int max = 0;                                          // most members of an epoch; 0: `start`
+  int max = 0;                                          // most members of an epoch; 0: `start`, and nobody joins later
   Duration start_timeout = std::chrono::seconds(60);    // from the first arrival to the first epoch
   Duration wait_timeout = std::chrono::minutes(10);     // time in kWaiting, if more processes may come
   Duration regroup_timeout = std::chrono::minutes(30);  // time that survivors wait for the program of another one
@@ -75,6 +76,7 @@ class Roster {
   // A process has connected and proved the secret.
   void on_hello(Connection from, MemberId id, TimePoint now);
   void on_regroup(Connection from, const Regroup& regroup, TimePoint now);
+  void on_admission(Connection from, const Admission& admission, TimePoint now);
   // The process leaves in order; its connection ends.
   void on_departure(Connection from, const Departure& departure, TimePoint now);
   // The connection or the process has ended, or it is silent.
@@ -89,6 +91,8 @@ class Roster {
 
   Phase phase() const { return phase_; }
   Epoch epoch() const { return epoch_; }
+  // Returns whether new processes may come into the next epoch.
+  bool admits() const;
   // Number of members that held a verdict's results wrongly; always 0 unless there is a defect.
   int broken() const { return broken_; }
   // Returns everything that decides about the future, without times: for logs and for tests.
@@ -99,7 +103,8 @@ class Roster {
     MemberId id;
     Rank rank = -1;  // in the present or last epoch; -1: candidate
     bool has_state = false;
-    bool waits = false;  // for the next epoch
+    bool admits = false;  // new processes
+    bool waits = false;   // for the next epoch
   };
   using People = std::map<Connection, Person>;
   using Reports = std::vector<std::optional<StreamReports>>;  // indexed by rank; nullopt: none yet

@@ -51,6 +51,13 @@ std::vector<Connection> Roster::armed() const {
   return result;
 }
 
+bool Roster::admits() const {
+  return options_.max > 0 && std::ranges::all_of(people_, [](const auto& entry) {
+           const Person& person = entry.second;
+           return person.rank < 0 || !person.has_state || person.admits;
+         });
+}
+
 // Processes that may still wait for the next epoch, besides those that do and survivors.
 std::size_t Roster::coming() const {
   return expected_.size() + candidates().size() - armed().size();
@@ -95,7 +102,7 @@ void Roster::settle_next(TimePoint now) {
     exclude_broken();
   }
   std::vector<Connection> members = survivors();
-  const std::vector<Connection> ready = armed();
+  const std::vector<Connection> ready = admits() ? armed() : std::vector<Connection>();
   if (complete && std::ranges::none_of(members, [this](Connection c) { return people_.at(c).has_state; })) {
     return finish({Code::kPeerLost,
                    "all ranks that had the model are lost" + losses_text() + "; fix: start again from a checkpoint"});
@@ -140,7 +147,9 @@ bool Roster::count_repeats(TimePoint now) {
 void Roster::wait_for_more(std::size_t present, TimePoint now) {
   phase_ = Phase::kWaiting;
   wait_by_ = wait_by_.value_or(now + options_.wait_timeout);
-  if (present + coming() < min_members() || now >= *wait_by_) {
+  // An earlier admission may be old, so survivors have the last word when they wait.
+  const std::size_t others = all_wait() && !admits() ? 0 : armed().size() + coming();
+  if (survivors().size() + others < min_members() || now >= *wait_by_) {
     finish({Code::kPeerLost, too_few_text(present) + losses_text()});
   }
 }
@@ -167,7 +176,7 @@ void Roster::form(const std::vector<Connection>& members, TimePoint now) {
   const bool first = epoch_ == Epoch();
   ++epoch_.value;
   phase_ = Phase::kRunning;
-  EpochFormed formed{epoch_, change_, -1, {}, verdict(reports_).streams};
+  EpochFormed formed{epoch_, change_, options_.max > 0, -1, {}, verdict(reports_).streams};
   for (const Connection connection : members) {
     Person& person = people_.at(connection);
     // The state of a job is that with which its first members begin.

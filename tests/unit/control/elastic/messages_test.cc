@@ -8,7 +8,8 @@ namespace {
 const StreamReports kReports = {{StreamId(1), 2, 70, StepState::kComplete}, {StreamId(4), 0, 3, StepState::kPassed}};
 
 TEST(RosterMessages, ReportsSurviveTheWire) {
-  const std::vector<RosterReport> all = {Hello{{3, 2}}, Regroup{Epoch(1), 4, true, {}, kReports}, Departure{true}};
+  const std::vector<RosterReport> all = {Hello{{3, 2}}, Regroup{Epoch(1), 4, true, true, {}, kReports}, Departure{true},
+                                         Admission{true}};
   ASSERT_EQ(all.size(), std::variant_size_v<RosterReport>) << "a kind of message is not tested";
   for (const RosterReport& message : all) {
     const auto bytes = encode(message);
@@ -22,9 +23,10 @@ TEST(RosterMessages, ReportsSurviveTheWire) {
 TEST(RosterMessages, NoticesSurviveTheWire) {
   const LostRank lost{1, {Code::kPeerLost, "killed", {1, ""}}};
   const StreamVerdicts verdict = {{StreamId(1), 71}};
-  const std::vector<RosterNotice> all = {EpochEnds{Epoch(1), lost}, ChangeWanted{5},
-                                         EpochFormed{Epoch(2), 5, 1, {{{0, 1}, 2, true}, {{3, 2}, -1, false}}, verdict},
-                                         JobEnds{{Code::kShutdown, "the end"}}};
+  const std::vector<RosterNotice> all = {
+      EpochEnds{Epoch(1), lost}, ChangeWanted{5},
+      EpochFormed{Epoch(2), 5, true, 1, {{{0, 1}, 2, true}, {{3, 2}, -1, false}}, verdict},
+      JobEnds{{Code::kShutdown, "the end"}}};
   ASSERT_EQ(all.size(), std::variant_size_v<RosterNotice>) << "a kind of message is not tested";
   for (const RosterNotice& message : all) {
     const auto bytes = encode(message);
@@ -37,8 +39,8 @@ TEST(RosterMessages, NoticesSurviveTheWire) {
 
 TEST(RosterMessages, ARankOutsideOfItsEpochIsRejected) {
   const std::vector<Seat> seats = {{{0, 1}, -1, false}};
-  EXPECT_FALSE(decode_roster_notice(encode(RosterNotice(EpochFormed{Epoch(1), 0, 1, seats, {}}))).ok());
-  EXPECT_FALSE(decode_roster_notice(encode(RosterNotice(EpochFormed{Epoch(1), 0, -1, seats, {}}))).ok());
+  EXPECT_FALSE(decode_roster_notice(encode(RosterNotice(EpochFormed{Epoch(1), 0, false, 1, seats, {}}))).ok());
+  EXPECT_FALSE(decode_roster_notice(encode(RosterNotice(EpochFormed{Epoch(1), 0, false, -1, seats, {}}))).ok());
   EXPECT_FALSE(decode_roster_report(encode(RosterReport(Hello{{-1, 1}}))).ok());
 }
 

@@ -22,9 +22,9 @@ std::string text_of(const Moves& path) {
   return text;
 }
 
-RosterOptions options(int min) {
+RosterOptions options(int min, int start = 3) {
   RosterOptions result;
-  result.start = kMembers;
+  result.start = start;
   result.min = min;
   result.max = kProcesses;
   result.linger = Duration::zero();
@@ -104,10 +104,19 @@ TEST(RosterExplorer, TwoFaultsBreakNoInvariantIfTheJobWaitsForMoreRanks) {
   }
 }
 
+TEST(RosterExplorer, TwoCandidatesBreakNoInvariant) {
+  for (const int min : {1, 2}) {
+    Explorer explorer;
+    explorer.explore(World(options(min, 2), 2, Order::kReduced), 2);
+    EXPECT_GT(explorer.states(), 10'000U);
+  }
+}
+
 TEST(RosterExplorer, MessagesThatArriveInAnyOrderBreakNoInvariant) {
   for (std::uint32_t seed = 1; seed <= 20'000 && !testing::Test::HasFailure(); ++seed) {
     std::mt19937 random(seed);
-    World world(options(1 + static_cast<int>(seed % 3)), 3, Order::kAny);
+    const int start = seed % 4 == 0 ? 2 : 3;
+    World world(options(1 + static_cast<int>(seed % static_cast<std::uint32_t>(start)), start), 3, Order::kAny);
     Moves path;
     std::uint32_t faults = seed % 5;
     for (Moves moves = world.moves(); !moves.empty() && world.broken().empty(); moves = world.moves()) {

@@ -38,13 +38,20 @@ class RosterTest : public testing::Test {
       regroup(slot);
     }
     ASSERT_EQ(roster_.phase(), Roster::Phase::kRunning);
+    for (int slot = 0; slot < size; ++slot) {
+      admit(slot);
+    }
+  }
+  void admit(int slot, bool admits = true) {
+    roster_.on_admission(connection(slot), {admits}, now_);
+    take();
   }
   void lose(int slot) {
     roster_.on_lost(connection(slot), {Code::kPeerLost, "rank " + std::to_string(slot) + " was killed"}, now_);
     take();
   }
   void again(int slot, std::uint64_t step = 5, StepState state = StepState::kWorking) {
-    regroup(slot, {roster_.epoch(), 0, true, {}, {{kSteps, 0, step, state}}});
+    regroup(slot, {roster_.epoch(), 0, true, true, {}, {{kSteps, 0, step, state}}});
   }
   void tick(Duration later) {
     now_ += later;
@@ -202,7 +209,7 @@ TEST_F(RosterTest, TooFewRanksWaitForAProcessThatMayCome) {
 TEST_F(RosterTest, AFreshProcessNeverReplacesTheState) {
   form_first(3);
   hello(3);
-  regroup(3, {Epoch(), 0, true, {}, {}});
+  regroup(3, {Epoch(), 0, true, true, {}, {}});
   lose(0);
   lose(1);
   lose(2);
@@ -230,7 +237,8 @@ TEST_F(RosterTest, AProcessThatDialsAgainHasLeftItsConnection) {
 
 TEST_F(RosterTest, ARankThatCannotContinueTheEpochReportsLikeTheOthers) {
   form_first(3);
-  regroup(2, {Epoch(1), 0, true, {Code::kRanksChanged, "cut off", {1, ""}}, {{kSteps, 0, 5, StepState::kComplete}}});
+  regroup(2,
+          {Epoch(1), 0, true, true, {Code::kRanksChanged, "cut off", {1, ""}}, {{kSteps, 0, 5, StepState::kComplete}}});
   ASSERT_NE(last_notice<EpochEnds>(0), nullptr);
   const Status& cause = last_notice<EpochEnds>(0)->lost.cause;
   EXPECT_EQ(cause.text(), "rank 2 cannot continue the epoch: cut off");
@@ -303,6 +311,59 @@ TEST_F(RosterTest, NoTickIsDueWhileAProgramIsSlow) {
   EXPECT_GT(*roster_.next_tick(), now_ + std::chrono::minutes(1));
   again(2);
   EXPECT_EQ(slots(), (std::vector{1, 2}));
+}
+
+TEST_F(RosterTest, ACandidateComesWhenAllMembersHaveAgreedToEndTheEpoch) {
+  form_first(3);
+  hello(3);
+  EXPECT_EQ(last_notice<ChangeWanted>(0), nullptr);  // its program does not wait yet
+  regroup(3);
+  ASSERT_NE(last_notice<ChangeWanted>(2), nullptr);
+  EXPECT_EQ(last_notice<ChangeWanted>(2)->number, 1U);
+  for (const int slot : {2, 0, 1}) {
+    EXPECT_EQ(roster_.epoch(), Epoch(1));
+    regroup(slot, {Epoch(1), 1, true, true, {}, {}});
+  }
+  EXPECT_EQ(slots(), (std::vector{0, 1, 2, 3}));
+  EXPECT_TRUE(last_notice<EpochFormed>(3)->grows);
+  EXPECT_EQ(last_notice<EpochFormed>(3)->change, 1U);
+  EXPECT_EQ(last_notice<EpochEnds>(1), nullptr);
+}
+
+TEST_F(RosterTest, NobodyComesIntoAProgramThatDoesNotGiveItsState) {
+  form_first(3);
+  admit(1, false);
+  hello(3);
+  regroup(3);
+  EXPECT_EQ(last_notice<ChangeWanted>(0), nullptr);
+  lose(0);
+  again(2);
+  regroup(1, {Epoch(1), 0, true, false, {}, {}});
+  tick(milliseconds(20));
+  EXPECT_EQ(slots(), (std::vector{1, 2}));
+  admit(1);
+  EXPECT_NE(last_notice<ChangeWanted>(2), nullptr);
+}
+
+TEST_F(RosterTest, ANewRankHasNoStateBeforeItSaysSo) {
+  for (const bool says_so : {false, true}) {
+    roster_ = Roster(options(3, 1, 4));
+    form_first(3);
+    hello(3);
+    regroup(3);
+    for (const int slot : {0, 1, 2}) {
+      regroup(slot, {Epoch(1), 1, true, true, {}, {}});
+    }
+    if (says_so) {
+      admit(3);
+    }
+    for (const int slot : {0, 1, 2}) {
+      lose(slot);
+    }
+    regroup(3, {Epoch(2), 0, says_so, says_so, {}, {}});
+    tick(milliseconds(20));
+    EXPECT_EQ(end().find("all ranks that had the model are lost") == std::string::npos, says_so) << end();
+  }
 }
 
 TEST_F(RosterTest, ACandidateLearnsThatTheJobHasEnded) {

@@ -19,8 +19,10 @@ std::string World::Move::text() const {
 
 World::World(RosterOptions options, int steps, Order order)
     : options_(options), steps_(static_cast<std::size_t>(steps)), order_(order), roster_(options) {
-  roster_.on_expected(kMembers, true, now_);
-  for (int slot = 0; slot < kMembers; ++slot) {
+  for (int slot = options.start; slot < kProcesses; ++slot) {
+    roster_.on_expected(slot, true, now_);
+  }
+  for (int slot = 0; slot < options.start; ++slot) {
     connect(processes_[static_cast<std::size_t>(slot)], slot);
     deliver_up(slot);
   }
@@ -82,7 +84,7 @@ std::vector<World::Move> World::faults() const {
   const bool first = std::ranges::none_of(processes_, [](const Process& p) { return p.hit; });
   for (int i = 0; i < kProcesses; ++i) {
     const Process& p = processes_[static_cast<std::size_t>(i)];
-    if (order_ == Order::kReduced && first && i > 0 && i < kMembers) {
+    if (order_ == Order::kReduced && first && i > 0 && i < options_.start) {
       continue;  // members are alike until one is hit
     }
     if (p.dead || p.mode == Mode::kEnded) {
@@ -173,7 +175,7 @@ void World::connect(Process& p, int slot) {
   p.complete = false;
   const std::uint32_t incarnation = 1;
   p.up.emplace_back(RosterReport(Hello{{slot, incarnation}}));
-  p.up.emplace_back(RosterReport(Regroup{Epoch(p.epoch), 0, p.has_state, {}, {}}));
+  p.up.emplace_back(RosterReport(Regroup{Epoch(p.epoch), 0, p.has_state, p.has_state, {}, {}}));
 }
 
 StreamReports World::place_of(int slot, StepState state) const {
@@ -187,6 +189,11 @@ void World::commit(Process& p) {
   p.complete = false;
 }
 
+void World::take_state(Process& p) {
+  p.has_state = true;
+  p.up.emplace_back(RosterReport(Admission{true}));
+}
+
 void World::pass(int slot) {
   Process& p = processes_[static_cast<std::size_t>(slot)];
   EpochRecord& epoch = record(p.epoch);
@@ -196,6 +203,9 @@ void World::pass(int slot) {
     change = place.member ? std::max(change, place.complete.at(at)) : change;
   }
   commit(p);
+  if (!p.has_state) {
+    take_state(p);
+  }
   if (change > p.base_change || p.log.size() == steps_) {
     end_epoch(slot, change);
   } else {
@@ -213,7 +223,7 @@ void World::end_epoch(int slot, std::uint32_t change) {
   }
   p.mode = Mode::kOutside;
   const StreamReports streams = place_of(slot, StepState::kIdle);
-  p.up.emplace_back(RosterReport(Regroup{Epoch(p.epoch), change, p.has_state, {}, streams}));
+  p.up.emplace_back(RosterReport(Regroup{Epoch(p.epoch), change, p.has_state, p.has_state, {}, streams}));
 }
 
 void World::receive(int slot) {
@@ -240,8 +250,12 @@ void World::read(int slot, const EpochEnds& notice) {
   Process& p = processes_[static_cast<std::size_t>(slot)];
   if (p.mode == Mode::kRunning && notice.epoch == Epoch(p.epoch)) {
     p.mode = Mode::kOutside;
-    p.up.emplace_back(RosterReport(Regroup{
-        notice.epoch, 0, p.has_state, {}, place_of(slot, p.complete ? StepState::kComplete : StepState::kWorking)}));
+    p.up.emplace_back(RosterReport(Regroup{notice.epoch,
+                                           0,
+                                           p.has_state,
+                                           p.has_state,
+                                           {},
+                                           place_of(slot, p.complete ? StepState::kComplete : StepState::kWorking)}));
   }
 }
 
@@ -275,12 +289,15 @@ void World::read(int slot, const EpochFormed& notice) {
     p.log = epoch.log;  // from the peers
   }
   p.mode = Mode::kRunning;
-  p.has_state = true;
+  p.has_state = seat.has_state;
   p.complete = false;
   p.epoch = notice.epoch.value;
   p.change = p.base_change = notice.change;
   if (p.log.size() == steps_) {
     return end_epoch(slot, 0);  // the verdict has committed the last step
+  }
+  if (p.has_state && seat.old_rank < 0) {
+    take_state(p);  // a member of the first epoch
   }
   epoch.places.at(static_cast<std::size_t>(slot)).begun = p.log.size() + 1;
 }
@@ -311,6 +328,8 @@ void World::deliver_up(int slot) {
     roster_.on_hello(p.connection, hello->id, now_);
   } else if (const auto* regroup = std::get_if<Regroup>(&report)) {
     roster_.on_regroup(p.connection, *regroup, now_);
+  } else if (const auto* admission = std::get_if<Admission>(&report)) {
+    roster_.on_admission(p.connection, *admission, now_);
   } else if (const auto* departure = std::get_if<Departure>(&report)) {
     roster_.on_departure(p.connection, *departure, now_);
     p.open = false;

@@ -1,5 +1,6 @@
 // World: an elastic job as a state machine small enough to explore: the roster, processes that train, the messages
-// under way between them, and the faults that hit them. One stream; a step is working, complete, or passed.
+// under way between them, and the faults that hit them. One stream; a step is working, complete, or passed. A process
+// that joins has the state of the job, and gives it to others, when it has passed its first step.
 //
 // The network between the processes delivers anything that was sent: a rank can complete a step once all members of its
 // epoch have begun it, and pass it once all are complete, whether they still live or not. That it was not delivered is
@@ -15,8 +16,7 @@
 
 namespace sirtaki::control {
 
-inline constexpr int kMembers = 3;
-inline constexpr int kProcesses = kMembers + 1;  // the last one is a candidate
+inline constexpr int kProcesses = 4;  // those beyond RosterOptions::start are candidates
 inline constexpr StreamId kWorldStream(1);
 
 enum class Fault : std::uint8_t {
@@ -104,6 +104,7 @@ class World {
   void hit(int slot, Fault fault);
   void pass(int slot);
   void commit(Process& p);
+  void take_state(Process& p);
   void settle(Process& p, const StreamVerdicts& verdict);
   void end_epoch(int slot, std::uint32_t change);
   // Returns the place of a rank whose last step but this one is committed. Ranks with an odd slot name the step before.
