@@ -196,6 +196,11 @@ void Client::Core::on_frame(const Frame& frame) {
         handler_.on_tree(frame.payload);
       }
       return;
+    case FrameType::kNotice:
+      if (member) {
+        handler_.on_notice(frame.payload);
+      }
+      return;
     case FrameType::kJoin:
     case FrameType::kLeave:
     case FrameType::kPong:

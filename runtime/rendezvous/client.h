@@ -30,6 +30,7 @@ class ClientHandler {
   virtual ~ClientHandler() = default;
   virtual void on_message(ConstBytes message) = 0;                          // sent by the handler of the server
   virtual void on_tree(ConstBytes message) { static_cast<void>(message); }  // the same, on behalf of several ranks
+  virtual void on_notice(ConstBytes notice) { static_cast<void>(notice); }  // sent by the handler, in an elastic job
   virtual void on_lost(Rank rank, const Status& cause) = 0;  // another member died or is silent; cause.blame() names it
   virtual void on_left(Rank rank) = 0;                       // another member has left
   // The server is gone, or takes this rank for lost. Called once, as the last callback.
@@ -75,6 +76,9 @@ class Client {
   void send(std::vector<std::byte> message) { send(FrameType::kMessage, std::move(message)); }
   // Queues a message on behalf of several ranks, of at most kMaxTree bytes.
   void send_tree(std::vector<std::byte> message) { send(FrameType::kTree, std::move(message)); }
+  // Queues a report to the handler of the server about this member of an elastic job; dropped like a message. Any
+  // thread.
+  void report(std::vector<std::byte> report) { send(FrameType::kNotice, std::move(report)); }
   // Drops events and messages of the epoch from now on, until join() has returned another one. Loop thread.
   void end_epoch();
   // Leaves the epoch after all queued messages, waits at most `grace` for the answer of the server, and closes the

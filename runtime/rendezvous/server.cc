@@ -157,6 +157,14 @@ void ServerImpl::on_frame(Peer& peer, const Frame& frame) {
         return;
       }
       break;
+    case FrameType::kNotice:
+      if (options_.elastic && peer.state == Peer::State::kMember) {
+        return handler_.on_report(peer.id, frame.payload);
+      }
+      if (peer.state == Peer::State::kIdle) {
+        return;
+      }
+      break;
     case FrameType::kLeave:
       return on_leave(peer);
     case FrameType::kPong:

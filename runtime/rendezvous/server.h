@@ -15,8 +15,8 @@
 //
 // Elastic jobs (ServerOptions::elastic): a connection lasts for the life of its process, over several epochs, and the
 // handler decides which peers form an epoch and when it ends. The server keeps authentication, heartbeats and losses. A
-// peer that does not fit to those that came before is refused alone. Ranks change from epoch to epoch; the rank with
-// which a process was started is its slot.
+// peer that does not fit to those that came before is refused alone, and so is one that comes when an epoch has formed,
+// unless the job grows. Ranks change from epoch to epoch; the rank with which a process was started is its slot.
 //
 // Losses: a member is lost if its connection ends without leave(), or if nothing was received from it for the heartbeat
 // timeout. Members are notified of a loss or a leave before the handler is; leaves within 20 ms share one notice.
@@ -55,6 +55,8 @@ class ServerHandler {
   virtual void on_waiting(PeerId peer, Rank slot, ConstBytes report) {
     static_cast<void>(peer), static_cast<void>(slot), static_cast<void>(report);
   }
+  // A member reports something about itself.
+  virtual void on_report(PeerId peer, ConstBytes report) { static_cast<void>(peer), static_cast<void>(report); }
   // A process has left in order; `at_end`: not while it waited for an epoch. on_left() comes, too, for a member.
   virtual void on_quit(PeerId peer, bool at_end) { static_cast<void>(peer), static_cast<void>(at_end); }
   // A process is lost. The epoch goes on until the handler ends it.
@@ -73,6 +75,7 @@ struct ServerOptions {
   Secret secret;
   int size = 0;          // number of ranks of the job; in an elastic one, at its start
   bool elastic = false;  // the handler forms the epochs; join_timeout has no effect
+  bool grows = false;    // processes may come to an elastic job later, in the place of others
   Duration handshake_timeout = std::chrono::seconds(5);
   Duration join_timeout = std::chrono::seconds(60);  // from the first join to the last; the error names absent ranks
   Duration heartbeat_interval = default_config().control.heartbeat_interval;
@@ -112,6 +115,8 @@ class Server {
   // Requires that no epoch runs.
   virtual Membership form(Epoch epoch, const std::vector<PeerId>& peers,
                           const std::vector<std::vector<std::byte>>& notices) = 0;
+  // Sends a notice of at most kMaxMessage bytes to a member, in order; drops it for others.
+  virtual void notify(PeerId peer, ConstBytes notice) = 0;
   // Ends the epoch, if one runs: its members get on_lost(`lost`, `why`), and nothing more until the next epoch.
   virtual void end_epoch(Rank lost, const Status& why) = 0;
   // Ends the connection of a peer that waits for an epoch, or gives another one up. on_gone() is not called.

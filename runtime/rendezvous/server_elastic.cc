@@ -34,10 +34,10 @@ void ServerImpl::on_arrival(Peer& peer, JoinRequest request) {
 }
 
 Status ServerImpl::admit(const JoinRequest& request) const {
-  if (epoch_.value != 0) {
+  if (epoch_.value != 0 && !options_.grows) {
     return {Code::kUnsupported,
             rank_text(request.rank, request.hostname, request.pid) +
-                " cannot join: the job runs already, and ranks can leave it but none can join it",
+                " cannot join: the job runs already, and ranks can leave it but none can join it (elastic.max)",
             {request.rank, ""}};
   }
   SRT_TRY(round_.check(request));
@@ -84,6 +84,13 @@ Membership ServerImpl::form(Epoch epoch, const std::vector<PeerId>& peers,
     peer->link->send(FrameType::kSeat, encode_seat(peer->rank, notices[static_cast<std::size_t>(peer->rank)], bytes));
   }
   return membership;
+}
+
+void ServerImpl::notify(PeerId id, ConstBytes notice) {
+  SRT_IN_LOOP(loop_);
+  if (Peer* peer = find(id); peer != nullptr && peer->state == Peer::State::kMember) {
+    peer->link->send(FrameType::kNotice, notice);
+  }
 }
 
 void ServerImpl::end_epoch(Rank lost, const Status& why) {

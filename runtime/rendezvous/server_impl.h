@@ -56,6 +56,7 @@ class ServerImpl final : public Server, public GateHandler {
   void report_exit(Rank rank, const std::string& what) override;
   Membership form(Epoch epoch, const std::vector<PeerId>& peers,
                   const std::vector<std::vector<std::byte>>& notices) override;
+  void notify(PeerId peer, ConstBytes notice) override;
   void end_epoch(Rank lost, const Status& why) override;
   void dismiss(PeerId peer, const Status& why) override;
   Duration clock_offset(Rank rank) const override;

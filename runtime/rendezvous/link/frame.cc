@@ -22,6 +22,7 @@ std::optional<std::size_t> frame_cap(std::uint8_t type) {
     case FrameType::kJoined:
     case FrameType::kSeat:
     case FrameType::kMessage:
+    case FrameType::kNotice:
       return kMaxMessage;
     case FrameType::kTree:
       return kMaxTree;

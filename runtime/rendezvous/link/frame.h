@@ -26,6 +26,7 @@ enum class FrameType : std::uint8_t {
   kPong = 10,     // client: the time of the kPing, i64 time of its own clock
   kTree = 11,     // both ways: bytes of the handlers, on behalf of several ranks
   kSeat = 12,     // server, instead of kJoined in an elastic job: i32 rank of the receiver, Membership
+  kNotice = 13,   // both ways, in the epochs of an elastic job: bytes of the handlers about its members
 };
 
 inline constexpr std::size_t kFrameHeader = 8;

@@ -13,12 +13,14 @@ namespace {
 // Records what a hub would decide about; the test decides.
 class ElasticServer final : public ServerHandler {
  public:
-  ElasticServer() : loop_("test-server", [this](const Status& status) { log.add(status.to_string()); }) {
+  explicit ElasticServer(bool grows = false)
+      : loop_("test-server", [this](const Status& status) { log.add(status.to_string()); }) {
     secret = Secret::generate().value();
     ServerOptions options;
     options.secret = secret;
     options.size = 3;
     options.elastic = true;
+    options.grows = grows;
     options.heartbeat_interval = std::chrono::milliseconds(50);
     options.heartbeat_timeout = std::chrono::seconds(10);
     server_ = Server::start(loop_, options, *this).value();
@@ -43,6 +45,9 @@ class ElasticServer final : public ServerHandler {
   void dismiss(Rank slot, const Status& why) {
     loop_.run_sync([&] { server_->dismiss(peers_.at(slot), why); });
   }
+  void notify(Rank slot, const std::string& text) {
+    loop_.run_sync([&] { server_->notify(peers_.at(slot), bytes_of(text)); });
+  }
   void send(Rank to, const std::string& text) {
     loop_.run_sync([&] { server_->send(to, bytes_of(text)); });
   }
@@ -62,6 +67,9 @@ class ElasticServer final : public ServerHandler {
     peers_[slot] = peer;
     log.add("waiting " + std::to_string(slot) + " for the " + std::to_string(++times_[slot]) + ". time" +
             text_of(report));
+  }
+  void on_report(PeerId peer, ConstBytes report) override {
+    log.add("report " + slot_of(peer) + " " + text_of(report));
   }
   void on_quit(PeerId peer, bool at_end) override {
     log.add("quit " + slot_of(peer) + (at_end ? " at end" : " early"));
@@ -172,6 +180,62 @@ TEST_F(ElasticJobTest, AProcessWithOtherOptionsIsRefusedAlone) {
   ASSERT_TRUE(clients_[2].connect(server_.address(), server_.secret).ok());
   const auto late = clients_[2]->join(join_request(2, 3));
   EXPECT_EQ(late.status().code(), Code::kUnsupported) << late.status().to_string();
+}
+
+TEST_F(ElasticJobTest, MembersAndTheHandlerExchangeNoticesWithinAnEpoch) {
+  begin();
+  clients_[1]->report(bytes_of("has the state"));
+  server_.log.await("report 1 has the state");
+  server_.notify(2, "somebody waits");
+  clients_[2].log.await("notice somebody waits");
+  server_.end_epoch(0, {Code::kRanksChanged, "gone", {0, ""}});
+  server_.notify(2, "too late");
+  clients_[2].log.await("lost 0");
+  EXPECT_EQ(clients_[2].log.count("too late"), 0);
+}
+
+TEST(GrowingJobTest, AProcessThatFitsMayComeWhileAnEpochRuns) {
+  ElasticServer server(true);
+  std::array<TestClient, 4> clients;
+  std::vector<std::future<Result<Membership>>> joined;
+  const auto join = [&](std::size_t client, const JoinRequest& request) {
+    return std::async(std::launch::async, [&clients, client, request] { return clients[client]->join(request); });
+  };
+  for (Rank slot = 0; slot < 2; ++slot) {
+    const auto at = static_cast<std::size_t>(slot);
+    ASSERT_TRUE(clients[at].connect(server.address(), server.secret).ok());
+    joined.push_back(join(at, join_request(slot, 3)));
+    server.log.await("waiting " + std::to_string(slot));
+  }
+  server.form(1, {0, 1});
+  ASSERT_TRUE(joined[0].get() && joined[1].get());
+  JoinRequest odd = join_request(2, 3);
+  odd.agreed_options = {{"sync.mode", "backward"}};
+  JoinRequest old = join_request(2, 3);
+  old.version = "0.0.1";
+  for (const auto& [request, text] : {std::pair{odd, "option sync.mode differs"},
+                                      {old, "Sirtaki version differs"},
+                                      {join_request(1, 3), "two processes say they are rank 1"}}) {
+    ASSERT_TRUE(clients[2].connect(server.address(), server.secret).ok());
+    const auto refused = clients[2]->join(request);
+    EXPECT_EQ(refused.status().code(), Code::kMismatch);
+    EXPECT_NE(refused.status().to_string().find(text), std::string::npos) << refused.status().to_string();
+    clients[2].drop();
+  }
+  ASSERT_TRUE(clients[3].connect(server.address(), server.secret).ok());
+  auto late = join(3, join_request(2, 3));
+  server.log.await("waiting 2");
+  server.end_epoch(-1, {Code::kRanksChanged, "another rank joins", {-1, ""}});
+  auto first = join(0, join_request(0, 3));
+  auto second = join(1, join_request(1, 3));
+  server.log.await("waiting 0 for the 2. time");
+  server.log.await("waiting 1 for the 2. time");
+  server.form(2, {0, 1, 2});
+  ASSERT_TRUE(first.get() && second.get());
+  const auto membership = late.get();
+  ASSERT_TRUE(membership) << membership.status().to_string();
+  EXPECT_EQ(membership->size(), 3);
+  EXPECT_EQ(clients[3]->rank(), 2);
 }
 
 TEST_F(ElasticJobTest, APeerMayBeDismissedWhileItWaitsAndWhileItDoesNot) {

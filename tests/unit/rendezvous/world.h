@@ -186,6 +186,7 @@ class TestClient final : public ClientHandler {
   void say(const std::string& text) { client_->send(bytes_of(text)); }
 
   void on_message(ConstBytes message) override { log.add("message " + text_of(message)); }
+  void on_notice(ConstBytes notice) override { log.add("notice " + text_of(notice)); }
   void on_lost(Rank rank, const Status& cause) override {
     log.add("lost " + std::to_string(rank) + " " + cause.to_string());
   }
