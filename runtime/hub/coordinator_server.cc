@@ -46,6 +46,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
   CoordinatorServerImpl(CoordinatorServerOptions options, CoordinatorServerEvents events)
       : options_(std::move(options)), events_(std::move(events)) {
     options_.server.elastic = options_.elastic_min > 0;
+    options_.server.grows = options_.server.elastic && options_.elastic_max > 0;
   }
 
   ~CoordinatorServerImpl() override {
@@ -81,6 +82,14 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
     loop_.post([this, rank, what = std::move(what)] { server_->report_exit(rank, what); });
   }
 
+  void give_up(Rank slot) override {
+    loop_.post([this, slot] {
+      if (elastic_) {
+        elastic_->give_up(*server_, slot);
+      }
+    });
+  }
+
   bool drain(Duration grace) override { return presence_.wait_empty(grace); }
 
  private:
@@ -91,9 +100,14 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
       return invalid_argument("elastic.min is " + std::to_string(options_.elastic_min) + ", but the job has only " +
                               std::to_string(options_.server.size) + " ranks");
     }
+    if (options_.elastic_max > 0 && options_.elastic_max < options_.server.size) {
+      return invalid_argument("elastic.max is " + std::to_string(options_.elastic_max) + ", but the job has " +
+                              std::to_string(options_.server.size) + " ranks");
+    }
     control::RosterOptions roster;
     roster.start = options_.server.size;
     roster.min = options_.elastic_min;
+    roster.max = options_.elastic_max;
     roster.start_timeout = options_.server.join_timeout;
     roster.regroup_timeout = options_.regroup_timeout;
     roster.wait_timeout = options_.regroup_timeout;
@@ -103,6 +117,16 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
     events.survived = [this](const Survived& survived) {
       if (events_.on_survived) {
         events_.on_survived(survived);
+      }
+    };
+    events.joined = [this](const Joined& joined) {
+      if (events_.on_joined) {
+        events_.on_joined(joined);
+      }
+    };
+    events.admits = [this](bool admits) {
+      if (events_.on_admits) {
+        events_.on_admits(admits);
       }
     };
     events.lost = [this](Rank slot, const Status& cause) {
@@ -123,6 +147,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
   void on_waiting(rendezvous::PeerId peer, Rank slot, ConstBytes report) override {
     elastic_->on_waiting(*server_, peer, slot, report);
   }
+  void on_report(rendezvous::PeerId peer, ConstBytes report) override { elastic_->on_report(*server_, peer, report); }
   void on_quit(rendezvous::PeerId peer, bool at_end) override { elastic_->on_quit(*server_, peer, at_end); }
   void on_gone(rendezvous::PeerId peer, const Status& cause) override { elastic_->on_gone(*server_, peer, cause); }
   void on_absent(Rank slot, const Status& cause) override { elastic_->on_absent(*server_, slot, cause); }
@@ -368,6 +393,7 @@ CoordinatorServerOptions coordinator_options(const Config& config) {
   options.stuck_after = config.control.stuck_after;
   options.coordinator.names = static_cast<std::size_t>(config.control.names);
   options.elastic_min = config.elastic.min;
+  options.elastic_max = config.elastic.max;
   options.regroup_timeout = config.elastic.timeout;
   return options;
 }

@@ -29,6 +29,14 @@ struct Survived {
   int remaining = 0;  // number of survivors
 };
 
+// A process that has come into an epoch after the first one.
+struct Joined {
+  Rank slot = -1;    // its place at the start of the job, in which another process was lost
+  std::string text;  // its rank in the epoch, host and process
+  Epoch epoch;
+  int size = 0;  // number of ranks of the epoch
+};
+
 // Returns "2 ranks go on as epoch 3".
 std::string go_on_text(int remaining, Epoch next);
 
@@ -42,6 +50,10 @@ struct CoordinatorServerEvents {
   // earlier loss, also that of a rank that never joined, either on_survived is called, and the other ranks must be left
   // alone, or on_over, and none of them can go on.
   MoveFunction<void(const Survived&)> on_survived;
+  // Only in jobs that grow (option elastic.max): a process has come into an epoch; the program admits processes, or
+  // does not any more.
+  MoveFunction<void(const Joined&)> on_joined;
+  MoveFunction<void(bool)> on_admits;
   // The job is over; called once. kShutdown: the program has come to its end on some rank, and no rank runs in an epoch
   // any more. Else the reason for which no epoch can form, such as too few ranks.
   MoveFunction<void(const Status& why)> on_over;
@@ -54,6 +66,7 @@ struct CoordinatorServerOptions {
   Duration stuck_after = std::chrono::seconds(1);  // a deadlock that lasts so long is an error on all ranks
   control::CoordinatorOptions coordinator;
   int elastic_min = 0;                                   // fewest members of an epoch; 0: the job is not elastic
+  int elastic_max = 0;                                   // most members of an elastic job that grows; 0: it does not
   Duration regroup_timeout = std::chrono::seconds(600);  // time that survivors wait for each other
 };
 
@@ -72,6 +85,8 @@ class CoordinatorServer {
   // Reports the end of the process of a rank, see rendezvous::Server::report_exit(). In an elastic job nothing follows
   // if the rank has left in order; else on_survived or on_over. Any thread.
   virtual void report_exit(Rank rank, std::string what) = 0;
+  // In a job that grows, says that no process will come for the slot of a lost one any more. Any thread.
+  virtual void give_up(Rank slot) = 0;
   // Waits at most `grace` until no member is connected; returns true if none is. Any thread.
   virtual bool drain(Duration grace) = 0;
 };

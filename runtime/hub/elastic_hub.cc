@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/rendezvous/join_round.h"
+
 namespace sirtaki::hub {
 namespace {
 
@@ -20,7 +22,7 @@ PeerId peer_of(Connection connection) {
 }  // namespace
 
 ElasticHub::ElasticHub(Loop& loop, control::RosterOptions options, Events events)
-    : loop_(loop), roster_(options), events_(std::move(events)) {
+    : loop_(loop), roster_(options), events_(std::move(events)), grows_(options.max > 0), start_(options.start) {
   for (Rank slot = 0; slot < options.start; ++slot) {
     remaining_.insert(slot);
   }
@@ -34,7 +36,7 @@ void ElasticHub::on_waiting(rendezvous::Server& server, PeerId peer, Rank slot, 
   const bool first = slots_.emplace(peer, slot).second;
   control::Regroup regroup;
   if (first) {
-    roster_.on_hello(connection_of(peer), {slot, 0}, loop_.now());
+    roster_.on_hello(connection_of(peer), {slot, starts_[slot]++}, loop_.now());
   } else {
     const auto decoded = control::decode_roster_report(report);
     const auto* request = decoded ? std::get_if<control::Regroup>(&*decoded) : nullptr;
@@ -49,10 +51,23 @@ void ElasticHub::on_waiting(rendezvous::Server& server, PeerId peer, Rank slot, 
   act(server);
 }
 
+void ElasticHub::on_report(rendezvous::Server& server, PeerId peer, ConstBytes report) {
+  const auto decoded = control::decode_roster_report(report);
+  const auto* admission = decoded ? std::get_if<control::Admission>(&*decoded) : nullptr;
+  if (admission == nullptr) {
+    const Status cause = corrupt("rank " + std::to_string(slots_.at(peer)) + " has sent an unknown report");
+    server.dismiss(peer, cause);
+    return on_gone(server, peer, cause);
+  }
+  roster_.on_admission(connection_of(peer), *admission, loop_.now());
+  act(server);
+}
+
 void ElasticHub::on_quit(rendezvous::Server& server, PeerId peer, bool at_end) {
   const Rank slot = slots_.at(peer);
-  remaining_.erase(slot);
-  if (!at_end) {
+  if (at_end) {
+    remaining_.erase(slot);
+  } else {
     lose(slot, {Code::kPeerLost, "rank " + std::to_string(slot) + " has not waited for the next epoch", {slot, ""}});
   }
   slots_.erase(peer);
@@ -77,9 +92,27 @@ void ElasticHub::on_absent(rendezvous::Server& server, Rank slot, const Status& 
   }
 }
 
+void ElasticHub::give_up(rendezvous::Server& server, Rank slot) {
+  given_up_.insert(slot);
+  roster_.on_expected(slot, false, loop_.now());
+  act(server);
+}
+
+// The loss of a process that has not joined yet changes nothing for the others.
 void ElasticHub::lose(Rank slot, const Status& cause) {
-  remaining_.erase(slot);
-  losses_.emplace_back(slot, cause);
+  if (remaining_.erase(slot) != 0) {
+    losses_.emplace_back(slot, cause);
+  }
+}
+
+// Processes may come for all slots that are free after the start, also for those that were late or have failed at it.
+void ElasticHub::expect_others() {
+  for (Rank slot = 0; slot < start_; ++slot) {
+    const bool connected = std::ranges::any_of(slots_, [&](const auto& entry) { return entry.second == slot; });
+    if (!connected) {
+      roster_.on_expected(slot, grows_ && given_up_.count(slot) == 0, loop_.now());
+    }
+  }
 }
 
 // ---- actions of the roster ----
@@ -94,6 +127,9 @@ void ElasticHub::act(rendezvous::Server& server) {
     end_epoch(server);
   }
   events_.connected(static_cast<int>(slots_.size()));
+  if (const bool admits = roster_.epoch() != Epoch() && !over_ && roster_.admits(); admits != admits_) {
+    events_.admits(admits_ = admits);
+  }
   tell_owner();
   loop_.cancel(std::exchange(tick_, {}));
   if (const auto next = roster_.next_tick()) {
@@ -108,6 +144,8 @@ void ElasticHub::act(rendezvous::Server& server) {
 void ElasticHub::perform(rendezvous::Server& server, const Roster::Send& send) {
   if (const auto* ends = std::get_if<control::EpochEnds>(&send.notice)) {
     cause_ = cause_.value_or(ends->lost);
+  } else if (std::holds_alternative<control::ChangeWanted>(send.notice)) {
+    server.notify(peer_of(send.to), control::encode(send.notice));
   } else if (const auto* job = std::get_if<control::JobEnds>(&send.notice)) {
     // Others learn it from the end of their epoch, or when they ask for the next one.
     if (const PeerId peer = peer_of(send.to); waiting_.erase(peer) != 0) {
@@ -140,9 +178,10 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Form& form) {
     if (std::ranges::find(seats_, slot) == seats_.end()) {
       const std::string who = "rank " + std::to_string(slot);
       lose(slot, {Code::kTimeout, who + " has not come to the start of the job in time", {slot, ""}});
-      roster_.on_expected(slot, false, loop_.now());
     }
   }
+  expect_others();
+  remaining_.insert(seats_.begin(), seats_.end());
   cause_.reset();
   in_epoch_ = true;
   std::vector<std::vector<std::byte>> notices;
@@ -150,7 +189,19 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Form& form) {
     notice.rank = static_cast<Rank>(notices.size());
     notices.push_back(control::encode(control::RosterNotice(notice)));
   }
-  events_.formed(server.form(form.epoch, peers, notices));
+  const rendezvous::Membership membership = server.form(form.epoch, peers, notices);
+  events_.formed(membership);
+  tell_joined(form.notice, membership);
+}
+
+void ElasticHub::tell_joined(const control::EpochFormed& formed, const rendezvous::Membership& membership) {
+  for (std::size_t rank = 0; rank < seats_.size() && formed.epoch != Epoch(1); ++rank) {
+    const rendezvous::Member& member = membership.members[rank];
+    if (formed.seats[rank].old_rank < 0) {
+      events_.joined({seats_[rank], rendezvous::rank_text(member.rank, member.hostname, member.pid), formed.epoch,
+                      membership.size()});
+    }
+  }
 }
 
 void ElasticHub::perform(rendezvous::Server& /*server*/, const Roster::End& end) {
@@ -162,7 +213,11 @@ void ElasticHub::end_epoch(rendezvous::Server& server) {
     return;
   }
   events_.ended();
-  const control::LostRank lost = cause_.value_or(control::LostRank());  // nobody is left to be told if there is none
+  if (!cause_ && !over_) {
+    const std::string next = std::to_string(roster_.epoch().value + 1);
+    return server.end_epoch(-1, {Code::kRanksChanged, "another rank joins; epoch " + next + " begins"});
+  }
+  const control::LostRank lost = cause_.value_or(control::LostRank());
   const Rank blamed = lost.cause.blame().rank < 0 ? lost.rank : lost.cause.blame().rank;
   server.end_epoch(lost.rank, {Code::kRanksChanged, std::string(lost.cause.text()) + "; " + outlook(), {blamed, ""}});
 }

@@ -6,6 +6,7 @@
 // Owned by CoordinatorServer. Threads: the loop of the server.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -26,6 +27,8 @@ class ElasticHub {
     std::function<void(const rendezvous::Membership&)> formed;
     std::function<void()> ended;  // the epoch, before its members are notified
     std::function<void(const Survived&)> survived;
+    std::function<void(const Joined&)> joined;
+    std::function<void(bool)> admits;               // the members of the epoch admit new ranks, or do not any more
     std::function<void(Rank, const Status&)> lost;  // a slot; `over` follows
     std::function<void(const Status&)> over;
     std::function<void(int)> connected;  // number of processes, after each change
@@ -35,15 +38,20 @@ class ElasticHub {
 
   // The events of rendezvous::ServerHandler.
   void on_waiting(rendezvous::Server& server, rendezvous::PeerId peer, Rank slot, ConstBytes report);
+  void on_report(rendezvous::Server& server, rendezvous::PeerId peer, ConstBytes report);
   void on_quit(rendezvous::Server& server, rendezvous::PeerId peer, bool at_end);
   void on_gone(rendezvous::Server& server, rendezvous::PeerId peer, const Status& cause);
   void on_absent(rendezvous::Server& server, Rank slot, const Status& cause);
 
+  // Implements CoordinatorServer::give_up().
+  void give_up(rendezvous::Server& server, Rank slot);
   // Returns the slot of a rank of the present or last epoch.
   Rank slot_of(Rank rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
 
  private:
   void lose(Rank slot, const Status& cause);
+  void expect_others();
+  void tell_joined(const control::EpochFormed& formed, const rendezvous::Membership& membership);
   void act(rendezvous::Server& server);
   void perform(rendezvous::Server& server, const control::Roster::Send& send);
   void perform(rendezvous::Server& server, const control::Roster::Close& close);
@@ -57,11 +65,16 @@ class ElasticHub {
   control::Roster roster_;
   Events events_;
   TimerId tick_;
+  const bool grows_;
+  const int start_;
   std::map<rendezvous::PeerId, Rank> slots_;  // slots of connected processes
   std::set<rendezvous::PeerId> waiting_;      // for the next epoch
-  std::set<Rank> remaining_;                  // slots that are neither lost nor have left
-  std::vector<Rank> seats_;                   // slots of the present or last epoch, indexed by rank
-  bool arrived_ = false;                      // some process has come, so programs do use the runtime
+  std::set<Rank> remaining_;                  // slots of the start or of members, neither lost nor left
+  std::set<Rank> given_up_;                   // slots for which no other process is started
+  std::map<Rank, std::uint32_t> starts_;      // number of processes that have come for a slot
+  bool admits_ = false;
+  std::vector<Rank> seats_;  // slots of the present or last epoch, indexed by rank
+  bool arrived_ = false;     // some process has come, so programs do use the runtime
   bool in_epoch_ = false;
   std::optional<control::LostRank> cause_;       // loss for which the present epoch ends
   std::vector<std::pair<Rank, Status>> losses_;  // that the owner has not been told of

@@ -170,6 +170,9 @@ void Roster::remove(Connection connection, const Status& cause, TimePoint now) {
     return;
   }
   const Rank rank = found->second.rank;
+  if (options_.max > 0) {
+    expected_.insert(found->second.id.slot);
+  }
   people_.erase(found);
   if (phase_ == Phase::kDone) {
     return;

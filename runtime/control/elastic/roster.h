@@ -82,7 +82,7 @@ class Roster {
   // The connection or the process has ended, or it is silent.
   void on_lost(Connection from, const Status& cause, TimePoint now);
   // Says whether a process may still come for this slot; a hello of the slot revokes it. Slots 0..start-1 are expected
-  // from the beginning. Before a loss is reported, say so if another process is started for it.
+  // from the beginning. In a job that grows, so is a slot whose process is lost.
   void on_expected(int slot, bool expected, TimePoint now);
   void on_tick(TimePoint now);
   std::optional<TimePoint> next_tick() const;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/control/elastic/messages.h"
+#include "runtime/rendezvous/link/sockets.h"
 
 namespace sirtaki::engine {
 
@@ -18,8 +19,9 @@ Result<std::shared_ptr<ControlLine>> ControlLine::connect(const Config& config, 
   options.join_timeout = config.control.join_timeout + config.control.connect_timeout;
   line->elastic_ = config.elastic.min > 0;
   if (line->elastic_) {
-    // The coordinator gives up processes that do not come to the next epoch, so its answer comes earlier.
-    options.join_timeout += config.elastic.timeout;
+    // The coordinator gives up processes that do not come to the next epoch. One that wants to join waits for the
+    // programs of the others, as long as they take.
+    options.join_timeout = rendezvous::kLongestTimeout;
   }
   const Heartbeats heartbeats = heartbeats_of(config);
   options.heartbeat_interval = heartbeats.interval;
@@ -35,7 +37,8 @@ Result<rendezvous::Membership> ControlLine::join(rendezvous::JoinRequest request
     return client_->join(request);
   }
   const bool first = last_ == Epoch();
-  request.report = control::encode(control::RosterReport(control::Regroup{last_, 0, !first, false, why_, frozen_}));
+  request.report = control::encode(
+      control::RosterReport(control::Regroup{last_, agreed_, !first && has_state_, admits_, why_, frozen_}));
   SRT_ASSIGN(rendezvous::Membership membership, client_->join(request));
   SRT_ASSIGN(const control::RosterNotice notice, control::decode_roster_notice(client_->notice()));
   const auto* formed = std::get_if<control::EpochFormed>(&notice);
@@ -47,6 +50,10 @@ Result<rendezvous::Membership> ControlLine::join(rendezvous::JoinRequest request
                   "this rank lacks results of a step that the others have, and cannot go on with them");
   }
   last_ = membership.epoch;
+  has_state_ = has_state_ || last_ == Epoch(1);  // the state of the job is that with which its first ranks begin
+  grows_ = formed->grows;
+  agreed_ = 0;
+  settled_ = formed->change;
   why_ = {};
   for (const control::StreamReport& report : std::exchange(frozen_, {})) {
     if (std::ranges::any_of(formed->streams, [&](const control::StreamVerdict& verdict) {
@@ -56,6 +63,26 @@ Result<rendezvous::Membership> ControlLine::join(rendezvous::JoinRequest request
     }
   }
   return membership;
+}
+
+void ControlLine::admit(bool admits) {
+  if (grows_) {
+    admits_ = admits;
+    has_state_ = has_state_ || admits;
+    client_->report(control::encode(control::RosterReport(control::Admission{admits})));
+  }
+}
+
+std::uint32_t ControlLine::wanted() const {
+  const std::uint32_t highest = wanted_;
+  return highest > settled_ ? highest : 0;
+}
+
+void ControlLine::on_notice(ConstBytes bytes) {
+  const auto notice = control::decode_roster_notice(bytes);
+  if (const auto* change = notice ? std::get_if<control::ChangeWanted>(&*notice) : nullptr) {
+    wanted_ = std::max<std::uint32_t>(wanted_, change->number);
+  }
 }
 
 void ControlLine::attach(rendezvous::ClientHandler* handler) {

@@ -2,9 +2,12 @@
 // uses it for one epoch; in an elastic job the next one takes it over, so that heartbeats go on between two epochs.
 //
 // Owned by ControlPlane, in elastic jobs together with the owner of the sessions. Threads: attach(), detach() and
-// join() any but the control loop; freeze() and take_committed() that of join(); see Client for the others.
+// join() any but the control loop; freeze(), take_committed(), admit() and agree() that of join(); see Client for the
+// others.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <set>
@@ -42,6 +45,16 @@ class ControlLine final : private rendezvous::ClientHandler {
     frozen_ = std::move(reports);
     why_ = why;
   }
+  // Says whether the program of this process has the state of the job and gives it to ranks that join.
+  void admit(bool admits);
+  // Returns whether ranks may join the job after its start.
+  bool grows() const { return grows_; }
+  // Returns whether the program has the state of the job: from the start, or since admit(true).
+  bool has_state() const { return has_state_; }
+  // Returns the number of a change that the present epoch should end for; 0: none. Any thread.
+  std::uint32_t wanted() const;
+  // Makes the next join() say that all ranks have agreed to end the epoch for this change.
+  void agree(std::uint32_t change) { agreed_ = change; }
   // Returns the streams whose step in progress counts, by the verdict that join() has brought, and forgets them.
   std::set<StreamId> take_committed() { return std::exchange(committed_, {}); }
   rendezvous::AsioLoop& loop() { return loop_; }
@@ -53,6 +66,7 @@ class ControlLine final : private rendezvous::ClientHandler {
 
   void on_message(ConstBytes message) override;
   void on_tree(ConstBytes message) override;
+  void on_notice(ConstBytes notice) override;
   void on_lost(Rank rank, const Status& cause) override;
   void on_left(Rank rank) override;
   void on_disconnected(const Status& cause) override;
@@ -60,6 +74,12 @@ class ControlLine final : private rendezvous::ClientHandler {
   rendezvous::ClientOptions options_;
   bool elastic_ = false;
   Epoch last_;  // the epoch that join() has returned
+  bool has_state_ = false;
+  bool admits_ = false;
+  bool grows_ = false;
+  std::uint32_t agreed_ = 0;
+  std::atomic<std::uint32_t> wanted_{0};   // the highest number of a change
+  std::atomic<std::uint32_t> settled_{0};  // the number with which the present epoch has begun
   control::StreamReports frozen_;
   Status why_;
   std::set<StreamId> committed_;

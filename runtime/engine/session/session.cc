@@ -36,6 +36,18 @@ Result<std::shared_ptr<ControlLine>> connect_line(const Config& config, const Jo
   return ControlLine::connect(config, job.rendezvous, job.secret, interrupted);
 }
 
+void admit(ControlLine& line, bool admits) {
+  line.admit(admits);
+}
+
+Growth growth(const ControlLine& line) {
+  return {line.grows(), line.grows() && !line.has_state(), line.wanted()};
+}
+
+void agree(ControlLine& line, std::uint32_t change) {
+  line.agree(change);
+}
+
 std::set<StreamId> committed_streams(ControlLine& line) {
   return line.take_committed();
 }

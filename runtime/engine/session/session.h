@@ -68,6 +68,16 @@ struct JobSpec {
 Result<std::shared_ptr<ControlLine>> connect_line(const Config& config, const JobSpec& job,
                                                   const std::function<bool()>& interrupted);
 
+// Changes of the ranks of an elastic job, for programs; see ControlLine.
+struct Growth {
+  bool grows = false;        // ranks may join after the start
+  bool fresh = false;        // this process has joined and has no state yet
+  std::uint32_t wanted = 0;  // a change that waits; 0: none
+};
+Growth growth(const ControlLine& line);
+void admit(ControlLine& line, bool admits);
+void agree(ControlLine& line, std::uint32_t change);
+
 // Returns the streams of the session before whose step in progress counts, because all ranks hold its results; once.
 std::set<StreamId> committed_streams(ControlLine& line);
 

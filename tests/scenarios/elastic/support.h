@@ -23,9 +23,10 @@ namespace sirtaki::engine {
 // The coordinator of a job, with its events.
 class Hub {
  public:
-  Hub(int size, int min, const std::string& silence = "30s") : all(size), size_(size) {
+  Hub(int size, int min, const std::string& silence = "30s", int max = 0) : all(size), size_(size) {
     ConfigSources sources;
     sources.program = "elastic.min = " + std::to_string(min) + "\nelastic.silence = \"" + silence + "\"\n";
+    sources.program += "elastic.max = " + std::to_string(max) + "\n";
     config = load_config(sources).value();
     secret = rendezvous::Secret::generate().value();
     hub::CoordinatorServerOptions options = hub::coordinator_options(*config);
@@ -36,12 +37,17 @@ class Hub {
       note("slot " + std::to_string(survived.slot) + " survived by " + std::to_string(survived.remaining) +
            " as epoch " + std::to_string(survived.next.value));
     };
+    events.on_joined = [this](const hub::Joined& joined) {
+      note("slot " + std::to_string(joined.slot) + " joined " + std::to_string(joined.size) + " as epoch " +
+           std::to_string(joined.epoch.value));
+    };
     events.on_over = [this](const Status& why) { note("over: " + why.to_string()); };
     server_ = hub::CoordinatorServer::start(std::move(options), std::move(events)).value();
   }
 
   std::string address() const { return "127.0.0.1:" + std::to_string(server_->port()); }
   int size() const { return size_; }
+  void give_up(Rank slot) { server_->give_up(slot); }
   void report_exit(Rank slot, const std::string& what) { server_->report_exit(slot, what); }
   // Waits until as many events have come and returns them sorted: some have no order.
   std::vector<std::string> events(std::size_t count) {
@@ -98,6 +104,19 @@ class Process {
         return opened.status();
       }
     }
+  }
+  // Ends the epoch with the others for a change.
+  Status regroup_at(std::uint32_t change) {
+    line_->agree(change);
+    return regroup();
+  }
+  // Waits until the hub wants a change.
+  std::uint32_t await_change() {
+    const TimePoint deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (line_->wanted() == 0 && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    return line_->wanted();
   }
   // Ends like a process that is killed: its sockets close.
   void die() {

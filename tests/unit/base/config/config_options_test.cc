@@ -32,6 +32,7 @@ const Row kRows[] = {
     {"control.heartbeat_timeout", "3s", [](const Config& c) { return c.control.heartbeat_timeout == 3s; }},
     {"control.connect_timeout", "7s", [](const Config& c) { return c.control.connect_timeout == 7s; }},
     {"elastic.min", "2", [](const Config& c) { return c.elastic.min == 2; }},
+    {"elastic.max", "4", [](const Config& c) { return c.elastic.max == 4; }},
     {"elastic.timeout", "30s", [](const Config& c) { return c.elastic.timeout == 30s; }},
     {"elastic.silence", "600ms", [](const Config& c) { return c.elastic.silence == 600ms; }},
     {"control.join_timeout", "8s", [](const Config& c) { return c.control.join_timeout == 8s; }},

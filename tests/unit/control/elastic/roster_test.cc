@@ -185,16 +185,19 @@ TEST_F(RosterTest, ARankThatLeavesBeforeTheEndIsLost) {
 }
 
 TEST_F(RosterTest, TooFewRanksEndTheJobIfNoProcessMayCome) {
-  roster_ = Roster(options(3, 3, 3));
-  form_first(3);
-  lose(2);
-  EXPECT_EQ(end(), "peer lost: too few ranks: 2 of at least 3 (elastic.min); lost: rank 2 was killed");
+  for (const int max : {0, 3}) {
+    roster_ = Roster(options(3, 3, max));
+    form_first(3);
+    lose(2);
+    roster_.on_expected(2, false, now_);
+    take();
+    EXPECT_EQ(end(), "peer lost: too few ranks: 2 of at least 3 (elastic.min); lost: rank 2 was killed");
+  }
 }
 
 TEST_F(RosterTest, TooFewRanksWaitForAProcessThatMayCome) {
   roster_ = Roster(options(3, 3, 3));
   form_first(3);
-  roster_.on_expected(2, true, now_);
   lose(2);
   again(0);
   again(1);

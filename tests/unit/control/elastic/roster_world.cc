@@ -137,8 +137,8 @@ void World::hit(int slot, Fault fault) {
     case Fault::kStop:
       p.dead = true;
       p.down.clear();
-      roster_.on_expected(slot, false, now_);
       if (!connected) {
+        roster_.on_expected(slot, false, now_);
         break;
       }
       if (fault == Fault::kKill) {
@@ -147,6 +147,7 @@ void World::hit(int slot, Fault fault) {
         p.up.clear();
         p.open = false;
         roster_.on_lost(p.connection, {Code::kPeerLost, "killed"}, now_);
+        roster_.on_expected(slot, false, now_);
       }
       break;
     case Fault::kDelay:
@@ -321,6 +322,7 @@ void World::deliver_up(int slot) {
       p.open = false;
       roster_.on_lost(p.connection, {Code::kPeerLost, "killed"}, now_);
     }
+    roster_.on_expected(slot, false, now_);
     return;
   }
   const RosterReport& report = std::get<RosterReport>(up);
@@ -332,7 +334,9 @@ void World::deliver_up(int slot) {
     roster_.on_admission(p.connection, *admission, now_);
   } else if (const auto* departure = std::get_if<Departure>(&report)) {
     roster_.on_departure(p.connection, *departure, now_);
-    p.open = false;
+    if (!std::exchange(p.open, false)) {
+      roster_.on_expected(slot, false, now_);  // the hub had given it up, and nobody comes in its place
+    }
   }
 }
 

@@ -1,0 +1,110 @@
+// An elastic job in one process that grows: other processes come in the places of lost ones while the rest goes on.
+#include <gtest/gtest.h>
+
+#include <latch>
+
+#include "tests/scenarios/elastic/support.h"
+
+namespace sirtaki::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Rank 2 is lost, and another process comes in its place at a step that the others choose.
+TEST(GrowingTest, AnotherProcessComesInThePlaceOfALostOneWithoutAnErrorOfTheOthers) {
+  Hub hub(3, 1, "30s", 3);
+  std::latch lost(2);
+  run(hub, [&](Process& process) {
+    ASSERT_EQ(process.init().to_string(), "ok");
+    ASSERT_TRUE(process.line().grows());
+    process.line().admit(true);
+    expect_members(process, {0, 1, 2});
+    hub.all.arrive_and_wait();
+    if (process.slot() == 2) {
+      process.die();
+      lost.wait();
+      Process other(hub, 2);
+      ASSERT_EQ(other.init().to_string(), "ok");
+      EXPECT_EQ(other.session().membership().epoch, Epoch(3));
+      other.line().admit(true);
+      expect_members(other, {0, 1, 2});
+      return other.shutdown();
+    }
+    EXPECT_EQ(process.work().code(), Code::kRanksChanged);
+    ASSERT_EQ(process.regroup().to_string(), "ok");
+    lost.count_down();
+    const std::uint32_t change = process.await_change();
+    expect_members(process, {0, 1});  // the epoch goes on until they agree
+    ASSERT_EQ(process.regroup_at(change).to_string(), "ok");
+    EXPECT_EQ(process.line().wanted(), 0U);
+    expect_members(process, {0, 1, 2});
+    process.shutdown();
+  });
+  const std::vector<std::string> events = hub.events(3);
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(events[1], "slot 2 joined 3 as epoch 3");
+  EXPECT_EQ(events[2], "slot 2 survived by 2 as epoch 2");
+}
+
+TEST(GrowingTest, ALossNextToAChangeIsOneEpoch) {
+  Hub hub(3, 1, "30s", 3);
+  std::latch lost(2);
+  run(hub, [&](Process& process) {
+    ASSERT_EQ(process.init().to_string(), "ok");
+    process.line().admit(true);
+    expect_members(process, {0, 1, 2});
+    hub.all.arrive_and_wait();
+    if (process.slot() == 2) {
+      process.die();
+      lost.wait();
+      Process other(hub, 2);
+      ASSERT_EQ(other.init().to_string(), "ok");
+      other.line().admit(true);
+      expect_members(other, {1, 2});
+      return other.shutdown();
+    }
+    EXPECT_EQ(process.work().code(), Code::kRanksChanged);
+    ASSERT_EQ(process.regroup().to_string(), "ok");
+    lost.count_down();
+    const std::uint32_t change = process.await_change();
+    expect_members(process, {0, 1});
+    if (process.slot() == 0) {
+      return process.die();
+    }
+    ASSERT_EQ(process.regroup_at(change).to_string(), "ok");
+    expect_members(process, {1, 2});
+    process.shutdown();
+  });
+  EXPECT_EQ(hub.events(4)[1], "slot 0 survived by 1 as epoch 3");
+}
+
+TEST(GrowingTest, TooFewRanksWaitUntilNoOtherProcessComes) {
+  Hub hub(2, 2, "30s", 2);
+  run(hub, [&](Process& process) {
+    ASSERT_EQ(process.init().to_string(), "ok");
+    process.line().admit(true);
+    expect_members(process, {0, 1});
+    hub.all.arrive_and_wait();
+    if (process.slot() == 1) {
+      process.die();
+      hub.events(1);
+      Process other(hub, 1);
+      ASSERT_EQ(other.init().to_string(), "ok");
+      other.line().admit(true);
+      expect_members(other, {0, 1});
+      other.die();
+      hub.events(3);
+      return hub.give_up(1);
+    }
+    EXPECT_EQ(process.work().code(), Code::kRanksChanged);
+    ASSERT_EQ(process.regroup().to_string(), "ok");
+    expect_members(process, {0, 1});
+    EXPECT_EQ(process.work().code(), Code::kRanksChanged);
+    const Status regrouped = process.regroup();
+    EXPECT_TRUE(contains(regrouped, "too few ranks: 1 of at least 2")) << regrouped.to_string();
+  });
+  EXPECT_TRUE(hub.events(4)[0].starts_with("over: peer lost: too few ranks"));
+}
+
+}  // namespace
+}  // namespace sirtaki::engine
