@@ -137,14 +137,32 @@ Status DefaultSession::shutdown() {
   return {};
 }
 
-Status DefaultSession::regroup() {
+Status DefaultSession::admit(bool admits) {
+  const std::lock_guard lock(life_mutex_);
+  SRT_TRY(need().status());
+  if (opening_.job.line) {
+    engine::admit(*opening_.job.line, admits);
+  }
+  return {};
+}
+
+Result<engine::Growth> DefaultSession::growth() {
+  const std::lock_guard lock(life_mutex_);
+  SRT_TRY(need().status());
+  return opening_.job.line ? engine::growth(*opening_.job.line) : engine::Growth();
+}
+
+Status DefaultSession::regroup(std::uint32_t change) {
   const std::lock_guard lock(life_mutex_);
   SRT_ASSIGN(const std::shared_ptr<Active> ending, need());
   if (!opening_.job.line) {
     return {Code::kUnsupported, "this job is not elastic, so it ends when a rank is lost; set elastic.min"};
   }
-  // The coordinator reports a loss after this silence at the latest; twice the time is enough on a busy host.
-  static_cast<void>(ending->session->await_failure(2 * heartbeats_of(*opening_.config).timeout));
+  engine::agree(*opening_.job.line, change);
+  if (change == 0) {
+    // The coordinator reports a loss after this silence at the latest; twice the time is enough on a busy host.
+    static_cast<void>(ending->session->await_failure(2 * heartbeats_of(*opening_.config).timeout));
+  }
   // active_ stays set until another takes its place: calls with its handles get its error.
   ending->session->drop();
   Status status = open_session();

@@ -53,8 +53,12 @@ class DefaultSession {
 
   Status init(const InitRequest& request);
   Status shutdown();
-  // Implements sirtaki_regroup().
-  Status regroup();
+  // Implements sirtaki_regroup_at(); 0: sirtaki_regroup().
+  Status regroup(std::uint32_t change);
+  // Implements sirtaki_admit().
+  Status admit(bool admits);
+  // Implements sirtaki_change_wanted().
+  Result<engine::Growth> growth();
   // Implements sirtaki_stream_committed(). `generation` is that of the stream.
   Result<bool> committed(std::uint16_t generation, StreamId stream) const;
   // Implements sirtaki_host().

@@ -173,7 +173,28 @@ sirtaki_status sirtaki_shutdown(void) {
 }
 
 sirtaki_status sirtaki_regroup(void) {
-  return guarded([] { return DefaultSession::instance().regroup(); });
+  return guarded([] { return DefaultSession::instance().regroup(0); });
+}
+
+sirtaki_status sirtaki_regroup_at(uint32_t change) {
+  return guarded([&] { return DefaultSession::instance().regroup(change); });
+}
+
+sirtaki_status sirtaki_admit(int admits) {
+  return guarded([&] { return DefaultSession::instance().admit(admits != 0); });
+}
+
+sirtaki_status sirtaki_change_wanted(int* grows, int* fresh, uint32_t* change) {
+  return guarded([&]() -> Status {
+    if (grows == nullptr || fresh == nullptr || change == nullptr) {
+      return null_argument("grows, fresh or change");
+    }
+    SRT_ASSIGN(const auto found, DefaultSession::instance().growth());
+    *grows = found.grows ? 1 : 0;
+    *fresh = found.fresh ? 1 : 0;
+    *change = found.wanted;
+    return {};
+  });
 }
 
 int sirtaki_is_initialized(void) {

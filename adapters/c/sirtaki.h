@@ -157,6 +157,18 @@ SIRTAKI_API sirtaki_status sirtaki_shutdown(void);
  * ranks are left, or the others have given this process up. SIRTAKI_NOT_INITIALIZED: the job has come to its end,
  * because a rank has called sirtaki_shutdown(). SIRTAKI_UNSUPPORTED: the job is not elastic. */
 SIRTAKI_API sirtaki_status sirtaki_regroup(void);
+/* In an elastic job that grows (option elastic.max), other processes take the places of lost ranks. sirtaki_init() of
+ * such a process returns when it has come into an epoch. It comes only if the programs of all ranks admit it, because
+ * they have to give it their state behind sirtaki_regroup(): this function says with 1 that this process has the state
+ * of the job and does so from now on, and with 0 that it does not. A process that has joined says so when it has the
+ * state, not before. No effect in other jobs. */
+SIRTAKI_API sirtaki_status sirtaki_admit(int admits);
+/* Sets *grows to 1 if ranks may join, the same on all ranks; *fresh to 1 if this process has joined and not yet said
+ * that it has the state; and *change to the number of a change that waits, or 0. Ranks may learn of a change at
+ * different times: let one of them decide, and if its number is not 0, call sirtaki_regroup_at() with it on all. */
+SIRTAKI_API sirtaki_status sirtaki_change_wanted(int* grows, int* fresh, uint32_t* change);
+/* Does the same as sirtaki_regroup() for a change that all ranks have agreed on, where no rank has to be lost. */
+SIRTAKI_API sirtaki_status sirtaki_regroup_at(uint32_t change);
 /* Returns 1 or 0. A forked child gets 0: it never uses the session of its parent. */
 SIRTAKI_API int sirtaki_is_initialized(void);
 

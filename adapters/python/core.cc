@@ -322,6 +322,18 @@ void define_life(nb::module_& m) {
   m.def("shared_key", shared_key, nb::arg("own"), nb::arg("shown"));
   m.def("shutdown", [] { blocking([] { return sirtaki_shutdown(); }); });
   m.def("regroup", [] { blocking([] { return sirtaki_regroup(); }); });
+  m.def(
+      "regroup_at", [](std::uint32_t change) { blocking([&] { return sirtaki_regroup_at(change); }); },
+      nb::arg("change"));
+  m.def(
+      "admit", [](bool admits) { check(sirtaki_admit(admits ? 1 : 0)); }, nb::arg("admits"));
+  m.def("growth", [] {
+    int grows = 0;
+    int fresh = 0;
+    std::uint32_t change = 0;
+    check(sirtaki_change_wanted(&grows, &fresh, &change));
+    return std::tuple(grows != 0, fresh != 0, change);
+  });
   m.def("is_initialized", [] { return sirtaki_is_initialized() != 0; });
   m.def("rank", sirtaki_rank);
   m.def("size", sirtaki_size);

@@ -178,6 +178,13 @@ def open_session(job: _torchrun.Job | None, options: Mapping[str, object]) -> No
                 _core.init(_toml(options), 0, 0, None, None)
             else:
                 _core.init(_toml(options), job.rank, job.size, job.rendezvous, job.secret)
+        except errors.NotInitializedError as error:
+            _close_log_pipe()
+            if option("elastic.max") == "0":
+                raise
+            # The job has come to its end while this process waited for the place of a lost rank.
+            print(f"sirtaki: {error}", file=sys.stderr)
+            raise SystemExit(0) from None
         except BaseException:
             _close_log_pipe()
             raise
@@ -201,9 +208,10 @@ def abandon() -> None:
 
 
 def regroup() -> None:
-    """Goes on without lost ranks: returns when all survivors have called this, with a new rank() and size().
+    """Goes on with other ranks: returns when all survivors have called this, with a new rank() and size().
 
-    In an elastic job the loss of a rank is a RanksChangedError in all others. Operations, handles and process sets of
+    In an elastic job the loss of a rank is a RanksChangedError in all others. Ranks that wait to join come in, too, if
+    all survivors are in elastic.run(). Operations, handles and process sets of
     the session before are void; optimizers agree on their gradients again in the next step. elastic.run() calls this.
 
     Raises:
@@ -217,11 +225,14 @@ def regroup() -> None:
     open_next_session()
 
 
-def open_next_session() -> None:
-    """Does the part of regroup() that concerns the runtime. Raises the same errors."""
+def open_next_session(change: int = 0) -> None:
+    """Does the part of regroup() that concerns the runtime, for a change that all ranks have agreed on; 0: for none."""
     with _state.lock:
         try:
-            _core.regroup()
+            if change:
+                _core.regroup_at(change)
+            else:
+                _core.regroup()
         except errors.SirtakiError:
             if not _core.is_initialized():
                 _forget_session()
@@ -239,6 +250,11 @@ def losses_raise() -> Iterator[None]:
         yield
     finally:
         _state.loops -= 1
+
+
+def in_loop() -> bool:
+    """Returns True inside of losses_raise()."""
+    return _state.loops > 0
 
 
 def goes_on_after_losses() -> bool:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
 from typing import Any, Protocol
 
-from sirtaki import _core, basics, errors
+from sirtaki import _core, _growth, basics, errors
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.pump import pump
 
@@ -319,6 +319,7 @@ class Ops:
         """
         if not isinstance(priority, int) or priority not in _PRIORITIES:
             raise errors.InvalidArgumentError(f"priority is {priority!r}; it must be an integer of 32 bits")
+        _growth.check_fresh()
         ranks = self._set.wire()
         requests = _core.submit(
             [(*arguments, self._queue_of(pending), ranks, priority) for arguments, pending in submissions]

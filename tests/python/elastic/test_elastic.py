@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import sirtaki  # noqa: E402
 import sirtaki.torch as hvd  # noqa: E402
-from sirtaki import basics, elastic, process_sets  # noqa: E402
+from sirtaki import _growth, basics, elastic, process_sets  # noqa: E402
 from sirtaki.errors import MismatchError, RanksChangedError  # noqa: E402
 from sirtaki.torch.elastic import TorchState  # noqa: E402
 from sirtaki.torch.elastic import state as states  # noqa: E402
@@ -167,6 +167,43 @@ def test_an_interrupt_by_the_program_keeps_what_was_done(elastic_job: mock.Mock)
     state = Recorded()
     elastic.run(failing(elastic.HostsUpdatedInterrupt()))(state)
     assert state.calls == ["sync", "reset", "sync"]
+
+
+def test_ranks_that_join_interrupt_a_commit_and_nothing_is_restored(elastic_job: mock.Mock) -> None:
+    state = Recorded()
+    state.register_reset_callbacks([lambda: state.calls.append("callback")])
+    calls = []
+
+    def train(state: elastic.State) -> int:
+        calls.append(basics._state.loops)
+        state.commit()
+        return len(calls)
+
+    def regroup_at(change: int) -> None:
+        state.calls.append(f"regroup for {change}")
+
+    growth = mock.patch("sirtaki._core.growth", side_effect=[(True, False, 7), (True, False, 0)])
+    with growth, mock.patch("sirtaki._core.regroup_at", regroup_at), mock.patch("sirtaki._core.admit") as admit:
+        assert elastic.run(train)(state) == 2
+    assert state.calls == ["sync", "save", "regroup for 7", "reset", "callback", "sync", "save"]
+    assert [call.args for call in admit.call_args_list] == [(True,), (True,), (False,)]
+    elastic_job.assert_not_called()
+
+
+def test_a_loss_in_a_check_for_ranks_that_join_is_a_loss(elastic_job: mock.Mock) -> None:
+    state = Recorded()
+    state._bcast_object = mock.Mock(side_effect=[LOST, 0])
+    with mock.patch("sirtaki._core.growth", return_value=(True, False, 0)), mock.patch("sirtaki._core.admit"):
+        elastic.run(lambda state: state.check_host_updates())(state)
+    assert state.calls == ["sync", "restore", "reset", "sync"]
+    state.check_host_updates()  # nobody joins a program that is not in elastic.run()
+
+
+def test_a_new_rank_communicates_in_elastic_run_only(session: None) -> None:
+    with mock.patch.object(_growth._state, "fresh", True):
+        with pytest.raises(NotImplementedError, match="has joined a running job"):
+            hvd.allreduce(torch.ones(1))
+        elastic.run(lambda state: hvd.allreduce(torch.ones(1)))(Recorded())
 
 
 def test_a_regroup_that_fails_ends_the_session(elastic_job: mock.Mock) -> None:

@@ -1,4 +1,4 @@
-"""Training that goes on in the same processes when a rank is lost, with the names of horovod.common.elastic.
+"""Training that goes on in the same processes when ranks are lost or join, with the names of horovod.common.elastic.
 
 Start the job with `sirtakirun --elastic MIN:`. The part for PyTorch is sirtaki.torch.elastic; docs/elastic.md shows it.
 """

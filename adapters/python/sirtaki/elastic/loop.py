@@ -1,4 +1,4 @@
-"""run(), which calls a training function again after the loss of a rank."""
+"""run(), which calls a training function again when ranks are lost or join."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from sirtaki import basics, errors
+from sirtaki import _growth, basics, errors
 from sirtaki.elastic.state import HostsUpdatedInterrupt, State
 
 Result = TypeVar("Result")
 
 
 def run(func: Callable[..., Result]) -> Callable[..., Result]:
-    """Returns a function that trains on when ranks are lost. Its first argument is the State of the training.
+    """Returns a function that trains on when ranks are lost or join. Its first argument is the State of the training.
 
     It calls state.sync(), then `func` with its own arguments. When a rank is lost, `func` ends with an error, the state
     goes back to its last commit, the survivors get a new rank and size, reset callbacks run, and it begins again with
-    sync(). So `func` takes its place in the training (epoch, batch) from the state.
+    sync(). So `func` takes its place in the training (epoch, batch) from the state. When ranks join, commit() or
+    check_host_updates() raises HostsUpdatedInterrupt, and the same happens, but the state stays as it is.
 
     Other errors that ranks share (HorovodInternalError) are treated in the same way once: if one comes again before the
     next commit, it is raised, and so is any error in a job that is not elastic.
@@ -28,7 +29,7 @@ def run(func: Callable[..., Result]) -> Callable[..., Result]:
     Raises:
         PeerLostError: too few ranks are left (option elastic.min), or the others have given this one up.
     """
-    return run_fn(func, basics.regroup)
+    return run_fn(func, _growth.regroup)
 
 
 def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..., Result]:
@@ -41,7 +42,14 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Result:
+        try:
+            return loop(state, *args, **kwargs)
+        finally:
+            _growth.admit(False)
+
+    def loop(state: State, *args: Any, **kwargs: Any) -> Result:
         failures, regrouped = _Failures(state), True
+        _growth.begin_loop()
         while True:
             try:
                 if not regrouped:
@@ -50,6 +58,7 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
                     state.on_reset()
                 with basics.losses_raise():
                     state.sync()
+                    _growth.admit(True)
                     return func(state, *args, **kwargs)
             except errors.HorovodInternalError as error:
                 if not failures.allow(error):
@@ -57,6 +66,7 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
                 basics.abandon()
                 state.restore()
             except HostsUpdatedInterrupt:
+                _growth.prepare_change()
                 basics.abandon()
             regrouped = False
 

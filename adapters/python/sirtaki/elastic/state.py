@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
-from sirtaki import basics, errors
+from sirtaki import _growth, basics, errors
+from sirtaki.ops import Ops
 
 Broadcast = Callable[..., Any]
 
@@ -18,10 +20,10 @@ Broadcast = Callable[..., Any]
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  (Horovod's name)
     """Makes elastic.run() regroup without going back to the last commit; named as in Horovod.
 
-    No function of Sirtaki raises it: ranks cannot join a job yet.
+    commit() and check_host_updates() raise it on all ranks when others join. A program may raise it, too.
 
     Args:
-        skip_sync: accepted as in Horovod; not used, because ranks agree by facts that all of them know.
+        skip_sync: accepted as in Horovod; not used: sync() follows always, since a new rank needs it.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
@@ -55,7 +57,7 @@ class State:
             callback()
 
     def commit(self) -> None:
-        """Saves the state in memory: after a loss, training goes on from here. Not collective.
+        """Saves the state in memory: after a loss, training goes on from here. Then calls check_host_updates().
 
         Call it on all ranks behind the same step. Steps after the last commit are made again.
         """
@@ -64,7 +66,24 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Does nothing: ranks cannot join a job yet, and a lost rank is an error of the next operation."""
+        """Lets ranks that wait join the job. Collective in jobs that grow, and in elastic.run(); else it does nothing.
+
+        Call it on all ranks behind the same step. A lost rank is an error of the next operation.
+
+        Raises:
+            HostsUpdatedInterrupt: ranks join.
+        """
+        wanted = _growth.change_wanted()
+        if wanted is None:
+            return
+        # All take the number that rank 0 knows.
+        if change := self._bcast_object(wanted):
+            _growth.end_session_for(change)
+            ops = Ops(cast("Any", None))  # a barrier has no tensors
+            # No rank ends the session before all know why. An error means that others have ended it, which is as good.
+            with suppress(errors.RanksChangedError):
+                ops.start_one(ops.barrier("sirtaki.change")).wait()
+            raise HostsUpdatedInterrupt
 
     def save(self) -> None:
         """Copies the state in memory."""

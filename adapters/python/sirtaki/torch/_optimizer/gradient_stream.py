@@ -16,7 +16,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from sirtaki import basics, errors
+from sirtaki import _growth, basics, errors
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import global_process_set
 from sirtaki.torch._optimizer.backward_end import interruptible_wait, was_interrupted
@@ -215,3 +215,11 @@ def _abandon_all() -> None:
 
 
 basics.before_regroup(_abandon_all)
+
+
+def _keep_residuals() -> None:
+    for stream in list(all_streams):
+        stream.residuals.keep()
+
+
+_growth.before_change(_keep_residuals)

@@ -1,0 +1,82 @@
+"""Ranks that join an elastic job: when the others let them in, and what a new rank must not do before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sirtaki import _core, basics, errors
+
+
+class _State:
+    #: True in a process that has joined a running job, before elastic.run() begins.
+    fresh = False
+    #: Number of the change for which all ranks end the session; 0: it ends for another reason.
+    change = 0
+
+
+_state = _State()
+_before_change: list[Any] = []
+
+
+def _note_fresh() -> None:
+    _state.fresh = basics.is_elastic() and _core.growth()[1]
+
+
+basics.after_init(_note_fresh)
+
+
+def before_change(callback: Any) -> None:
+    """Calls `callback()` when all ranks end a session in order, before abandon(). It must not raise."""
+    _before_change.append(callback)
+
+
+def check_fresh() -> None:
+    """Raises an error in a process that has joined a running job, where elastic.run() has not begun."""
+    if _state.fresh:
+        raise errors.UnsupportedError(
+            "this process has joined a running job, whose other ranks wait in elastic.run(): call no operation before "
+            "it. state.sync() gives a new rank all of the state"
+        )
+
+
+def begin_loop() -> None:
+    """Called when elastic.run() begins."""
+    _state.fresh = False
+
+
+def admit(admits: bool) -> None:
+    """Says that this rank has the state of the training and gives it to ranks that join, or does so no more."""
+    if _core.is_initialized() and basics.is_elastic():
+        _core.admit(admits)
+
+
+def change_wanted() -> int | None:
+    """Returns the number of a change that waits, or 0; None where ranks cannot join, the same on all ranks.
+
+    They cannot outside of elastic.run().
+    """
+    if not basics.in_loop() or not _core.is_initialized():
+        return None
+    grows, _, change = _core.growth()
+    return int(change) if grows else None
+
+
+def end_session_for(change: int) -> None:
+    """Makes the next regroup() one for a change that all ranks have agreed on."""
+    _state.change = change
+
+
+def prepare_change() -> None:
+    """Keeps the part of a rank that is not in the state of the training, before a session ends in order."""
+    for callback in _before_change:
+        callback()
+
+
+def regroup() -> None:
+    """Does the same as basics.regroup(), for the change that all ranks have agreed on if there is one."""
+    change, _state.change = _state.change, 0
+    if change:
+        basics.abandon()
+        basics.open_next_session(change)
+    else:
+        basics.regroup()
