@@ -42,6 +42,7 @@ class Agent {
   void reap();
   void probe(ConstBytes payload);
   void spawn(ConstBytes payload);
+  void renew(const Frame& frame);
   void pass_on(ConstBytes payload);
   void kill_ranks(ConstBytes payload);
   void terminate();
@@ -129,6 +130,10 @@ void Agent::on_frame(const Frame& frame) {
     case FrameType::kSignal:
       pass_on(frame.payload);
       return;
+    case FrameType::kRespawn:
+    case FrameType::kEndRank:
+      renew(frame);
+      return;
     case FrameType::kKill:
       kill_ranks(frame.payload);
       return;
@@ -160,6 +165,17 @@ void Agent::spawn(ConstBytes payload) {
   }
   term_grace_ = std::chrono::milliseconds(request->term_grace_ms);
   ranks_.spawn_all(*request);
+}
+
+void Agent::renew(const Frame& frame) {
+  const auto rank = decode_rank(frame.payload);
+  if (!rank) {
+    protocol_error(rank.status());
+  } else if (frame.type == FrameType::kEndRank) {
+    ranks_.end(*rank);
+  } else if (!terminating_) {
+    ranks_.respawn(*rank);
+  }
 }
 
 void Agent::pass_on(ConstBytes payload) {

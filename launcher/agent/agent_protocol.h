@@ -42,6 +42,8 @@ enum class FrameType : std::uint8_t {
   kCredit = 35,
   kPing = 36,
   kSignal = 37,
+  kRespawn = 38,  // rank: starts it again, as kSpawn did; only after its kClosed
+  kEndRank = 39,  // rank: kills all its processes
 };
 
 struct Frame {
@@ -165,7 +167,7 @@ std::vector<std::byte> encode(const Exited& message);
 std::vector<std::byte> encode(const Kill& message);
 std::vector<std::byte> encode(const Signal& message);
 std::vector<std::byte> encode(const Signalled& message);
-std::vector<std::byte> encode_rank(Rank rank);              // kClosed
+std::vector<std::byte> encode_rank(Rank rank);              // kClosed, kRespawn, kEndRank
 std::vector<std::byte> encode_credit(std::uint64_t bytes);  // kCredit
 
 // Return kCorrupt when the bytes are not exactly one such message. decode_hello() leaves all fields after `version`

@@ -65,9 +65,30 @@ void RankProcesses::spawn_all(const Spawn& request) {
     return;
   }
   secret_ = std::move(*secret);
+  request_ = request;
   for (Rank rank = request.first_rank; rank < request.first_rank + request.ranks; ++rank) {
     if (!spawn_one(request, rank)) {
       return;
+    }
+  }
+}
+
+void RankProcesses::respawn(Rank rank) {
+  const bool known = request_ && rank >= request_->first_rank && rank < request_->first_rank + request_->ranks;
+  const auto same = [rank](const auto& process) { return process->rank == rank; };
+  if (!known || std::ranges::any_of(ranks_, [&](const auto& process) { return same(process) && !process->closed; })) {
+    return;
+  }
+  std::erase_if(ranks_, same);
+  spawn_one(*request_, rank);
+}
+
+void RankProcesses::end(Rank rank) {
+  for (const auto& process : ranks_) {
+    if (process->rank == rank && !process->closed) {
+      for (const ProcessInfo& info : session_members(process->pid)) {
+        kill(info.pid, SIGKILL);
+      }
     }
   }
 }

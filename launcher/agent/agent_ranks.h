@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ class RankProcesses {
 
   // Starts the ranks in order. The first failure is reported with kSpawnFailed, and no further rank is started.
   void spawn_all(const Spawn& request);
+  // Starts a rank of spawn_all() again whose output has ended. Reports a failure with kSpawnFailed.
+  void respawn(Rank rank);
+  // Kills all processes of a rank.
+  void end(Rank rank);
   // Reports the end of a child of this process. Ignores children that are not ranks.
   void on_child_exit(pid_t pid, int wait_status);
   void add_credit(std::uint64_t bytes);
@@ -72,7 +77,8 @@ class RankProcesses {
   const Environment environment_;
   const rlim_t open_files_;
   const Send send_;
-  FileDescriptor secret_;  // the job's secret; a fallback for ranks whose inherited descriptor a wrapper closed
+  FileDescriptor secret_;         // the job's secret; a fallback for ranks whose inherited descriptor a wrapper closed
+  std::optional<Spawn> request_;  // the request of spawn_all()
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::uint64_t credit_ = kInitialCredit;
 };

@@ -1,0 +1,33 @@
+#include "launcher/restarts.h"
+
+#include <gtest/gtest.h>
+
+namespace sirtaki::launcher {
+namespace {
+
+using std::chrono::seconds;
+
+TEST(Restarts, PausesDoubleUpToAMinute) {
+  Restarts restarts(8);
+  for (const int pause : {1, 2, 4, 8, 16, 32, 60, 60}) {
+    EXPECT_EQ(restarts.next(0, Duration::zero()), seconds(pause));
+  }
+  EXPECT_EQ(restarts.next(0, Duration::zero()), std::nullopt);
+  EXPECT_EQ(restarts.next(1, Duration::zero()), seconds(1)) << "ranks have counts of their own";
+}
+
+TEST(Restarts, AProcessThatLastsIsForgiven) {
+  Restarts restarts(2);
+  for (int round = 0; round < 10; ++round) {
+    EXPECT_EQ(restarts.next(3, kLastingStart), seconds(1));
+    EXPECT_EQ(restarts.next(3, seconds(59)), seconds(2));
+  }
+  EXPECT_EQ(restarts.next(3, seconds(59)), std::nullopt);
+}
+
+TEST(Restarts, NoneAtAllIsAChoice) {
+  EXPECT_EQ(Restarts(0).next(0, std::chrono::hours(1)), std::nullopt);
+}
+
+}  // namespace
+}  // namespace sirtaki::launcher
