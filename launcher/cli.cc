@@ -27,8 +27,8 @@ constexpr const char* kExamples = R"(Examples:
       selects the compression by the names of tensors; docs/options.md lists codecs and policies
   sirtakirun -np 4 --horovod python train.py
       an unchanged program that contains 'import horovod.torch as hvd'
-  sirtakirun -np 4 --elastic 2: python train.py
-      the ranks go on without a lost one as long as two are left (docs/elastic.md)
+  sirtakirun -np 4 --elastic 2:4 python train.py
+      the ranks go on without a lost one as long as two are left, and it is started again (docs/elastic.md)
   sirtakirun -H node1:2,node2:2 --check
       checks the hosts, measures the links between them, and prints the settings that pay off on such links
 
@@ -47,6 +47,7 @@ struct RawOptions {
   int np = 0;
   std::string ssh_options;
   std::string elastic;
+  std::string most;  // --max-np
   std::string start_timeout;
   std::string failure_grace;
   std::string term_grace;
@@ -78,9 +79,10 @@ void add_job_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
   app.add_flag("--horovod", run.horovod, "Make 'import horovod' in Python programs import Sirtaki (docs/horovod.md)")
       ->group(ranks);
   app.add_option("--elastic,--min-np,--min-num-proc", raw.elastic,
-                 "Go on without lost ranks while at least MIN are left; no rank can join yet, so MAX is -np")
+                 "Go on without lost ranks while at least MIN are left; with MAX, which is -np, start lost ones again")
       ->type_name("MIN:[MAX]")
       ->group(ranks);
+  app.add_option("--max-np,--max-num-proc", raw.most, "The MAX of --elastic MIN:MAX")->type_name("MAX")->group(ranks);
   app.add_option("--start-timeout", raw.start_timeout, "Time within which all hosts must answer (default 30s)")
       ->type_name("TIME")
       ->group(ranks);
@@ -182,16 +184,16 @@ std::size_t command_start(const CLI::App& app, const std::vector<std::string>& a
   return std::min(i, arguments.size());
 }
 
-// Options of elastic jobs whose ranks are started anew, which Horovod and torchrun have.
-constexpr std::string_view kJoins[] = {"--max-np",         "--max-num-proc", "--host-discovery-script",
-                                       "--slots-per-host", "--reset-limit",  "--blacklist-cooldown-range",
-                                       "--spares",         "--join"};
+// Options of elastic jobs on hosts that come and go, which Horovod and torchrun have.
+constexpr std::string_view kJoins[] = {"--host-discovery-script",    "--slots-per-host", "--reset-limit",
+                                       "--blacklist-cooldown-range", "--spares",         "--join"};
 
 Status unknown_option(const CLI::App& app, const std::string& argument) {
   if (std::ranges::count(kJoins, std::string_view(argument).substr(0, argument.find('='))) != 0) {
-    return invalid_argument(argument +
-                            " is not there yet: a job can go on without lost ranks (--elastic MIN:), but no " +
-                            "rank can join it; leave the option out (docs/elastic.md)");
+    return invalid_argument(
+        argument +
+        " is not there yet: lost ranks are started again on their hosts (--elastic MIN:MAX), and no "
+        "hosts are added; leave the option out (docs/elastic.md)");
   }
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -219,19 +221,22 @@ Status parse_own_options(CLI::App& app, const std::vector<std::string>& argument
   return Status();
 }
 
-// Converts MIN, "MIN:" or "MIN:MAX" to the option elastic.min.
-Status convert_elastic(const std::string& text, RunOptions& run) {
+// Converts MIN, "MIN:" or "MIN:MAX" to the options elastic.min and elastic.max.
+Status convert_elastic(const std::string& text, const std::string& max_np, RunOptions& run) {
   const std::size_t colon = std::min(text.find(':'), text.size());
   const std::string least = text.substr(0, colon);
-  const std::string most = colon < text.size() ? text.substr(colon + 1) : "";
+  const std::string named = colon < text.size() ? text.substr(colon + 1) : "";
+  const std::string most = max_np.empty() ? named : max_np;
   const auto is_number = [](const std::string& word) {
     return !word.empty() && word.size() <= 5 && word.find_first_not_of("0123456789") == std::string::npos;
   };
   if (!is_number(least) || std::stoi(least) == 0 || (!most.empty() && !is_number(most))) {
-    return invalid_argument("--elastic " + text + ": write the fewest ranks that go on, as --elastic 2:");
+    return invalid_argument("--elastic " + text + (max_np.empty() ? "" : " --max-np " + max_np) +
+                            ": write the fewest ranks that go on, as --elastic 2:, and the most, as --elastic 2:4");
   }
   run.elastic_max = most.empty() ? 0 : std::stoi(most);
   run.option_lines += option_line("elastic.min", least);
+  run.option_lines += most.empty() ? "" : option_line("elastic.max", most);
   return Status();
 }
 
@@ -266,7 +271,10 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
   for (const auto& [name, text] : raw.runtime) {
     run.option_lines += option_line(name, text);
   }
-  return app.count("--elastic") > 0 ? convert_elastic(raw.elastic, run) : Status();
+  if (app.count("--elastic") > 0) {
+    return convert_elastic(raw.elastic, raw.most, run);
+  }
+  return raw.most.empty() ? Status() : invalid_argument("--max-np needs --min-np: the fewest ranks that go on");
 }
 
 }  // namespace

@@ -179,6 +179,7 @@ void Job::on_exited(AgentLink& link, ConstBytes payload) {
   const std::string what = describe_wait_status(message->wait_status);
   coordinator_->report_exit(message->rank, what);
   log_verbose("rank " + std::to_string(message->rank) + " ended: " + what);
+  on_fresh_exit(message->rank, what);
   // In an elastic job, the coordinator says what the end of a rank means that has not left in order.
   if (message->wait_status != 0 && phase_ == Phase::kRunning && (!elastic() || state->left)) {
     fail_run(verdict_.survived.empty() ? failure_of(message->rank) : verdict_.survived.front());
@@ -204,6 +205,7 @@ void Job::on_closed(AgentLink& link, ConstBytes payload) {
   }
   state->closed = true;
   output_.mux->finish(*rank);
+  plan_restart(*rank);
   check_finished();
 }
 
@@ -217,6 +219,10 @@ void Job::on_spawn_failed(AgentLink& link, ConstBytes payload) {
     return;
   }
   log("host " + link.placement().host + ": " + message->error);
+  if (RankState& state = ranks_.at(static_cast<std::size_t>(message->rank)); state.fresh) {
+    state.exited = state.closed = true;
+    return plan_restart(message->rank);
+  }
   phase_ = Phase::kStopping;
   exit_code_ = message->exit_code;
   kill_everything(SIGTERM);
@@ -242,6 +248,7 @@ void Job::on_rank_lost(Rank rank, const Status& cause) {
 
 void Job::on_rank_left(Rank rank) {
   ranks_.at(static_cast<std::size_t>(rank)).left = true;
+  growth_.over = true;
   if (phase_ == Phase::kRunning && !verdict_.left_first) {
     verdict_.left_first = rank;
   }
@@ -269,6 +276,7 @@ void Job::on_link_gone(AgentLink& link, const Status& status) {
     state.exited = true;
     state.closed = true;
     output_.mux->finish(rank);
+    plan_restart(rank);
   }
   const bool nobody = std::ranges::all_of(ranks_, [](const RankState& rank) { return rank.exited; });
   if (first && phase_ == Phase::kRunning && (!elastic() || nobody)) {

@@ -23,6 +23,7 @@
 #include "launcher/hosts/hosts.h"
 #include "launcher/output.h"
 #include "launcher/report.h"
+#include "launcher/restarts.h"
 #include "runtime/base/config/config.h"
 #include "runtime/hub/coordinator_server.h"
 
@@ -62,7 +63,13 @@ class Job {
     bool ended_by_us = false;  // the launcher had asked for its end before it ended
     bool left = false;         // in order, as the coordinator reports it; elastic jobs only
     bool lost = false;         // the other ranks go on without it
+    bool fresh = false;        // its process was started again and has not joined yet
+    bool planned = false;      // another process will be started
+    bool due = false;          // ... as soon as the other ranks admit it
+    int starts = 1;
     int wait_status = 0;
+    std::optional<TimePoint> member_since;
+    std::unique_ptr<boost::asio::steady_timer> restart;
   };
   // Lines of the ranks between their pipes and the terminal or files.
   struct OutputState {
@@ -72,6 +79,13 @@ class Job {
     std::optional<RankFiles> files;
     boost::asio::steady_timer flush_timer;
     bool flush_pending = false;
+  };
+  // Elastic jobs that grow: lost ranks are started again.
+  struct Growth {
+    Restarts restarts{0};
+    bool admits = false;  // the other ranks take new ones
+    bool told = false;    // the user knows that lost ranks have to wait for that
+    bool over = false;    // a rank has come to the end of the program, or no rank goes on
   };
   // Outcome of the run and the rank that is to blame.
   struct Verdict {
@@ -143,6 +157,16 @@ class Job {
   void end_lost_ranks();
   void judge_elastic_run();
   Failure failure_of(Rank rank) const;
+
+  // job_restart.cc
+  bool grows() const { return elastic() && plan_.config->elastic.max > 0; }
+  void on_joined(const hub::Joined& joined);
+  void on_admits(bool admits);
+  void on_fresh_exit(Rank rank, const std::string& what);
+  void plan_restart(Rank rank);
+  void leave_empty(Rank rank, const std::string& why);
+  void start_due_ranks();
+
   void log(const std::string& text);
   void log_verbose(const std::string& text);
 
@@ -164,6 +188,7 @@ class Job {
   Phase phase_ = Phase::kStarting;
   std::vector<std::string> start_errors_;  // one entry per link; empty: no error so far
   Verdict verdict_;
+  Growth growth_;
   bool kill_sent_ = false;
   std::set<const AgentLink*> stopping_;  // hosts that have yet to stop their ranks before this process stops
   bool links_finishing_ = false;

@@ -28,10 +28,15 @@ void Job::on_survived(const hub::Survived& loss) {
   }
   Failure& failure = verdict_.survived.back();
   failure.exit_code = std::max(failure.exit_code, 1);
+  if (grows() && !state.exited && !state.link->ended()) {
+    state.link->send(FrameType::kEndRank, encode_rank(loss.slot));  // before another process takes its place
+  }
+  plan_restart(loss.slot);
   check_finished();
 }
 
 void Job::on_over(const Status& why) {
+  growth_.over = true;
   if (phase_ != Phase::kRunning || why.code() == Code::kShutdown) {
     return;
   }

@@ -71,6 +71,7 @@ Status Job::start_hub() {
   const bool loopback = one_host && plan_.options.rendezvous_address.empty();
   hub::CoordinatorServerOptions options = hub::coordinator_options(config);
   options.elastic_min = plan_.options.check ? 0 : options.elastic_min;
+  growth_.restarts = Restarts(config.elastic.restarts);
   options.server.bind_address = loopback ? "127.0.0.1" : "::";
   options.server.port_first = config.job.port_range.first;
   options.server.port_last = config.job.port_range.last;
@@ -85,6 +86,8 @@ Status Job::start_hub() {
     asio::post(io_, [this, rank, cause] { on_rank_lost(rank, cause); });
   };
   events.on_survived = [this](const hub::Survived& loss) { asio::post(io_, [this, loss] { on_survived(loss); }); };
+  events.on_joined = [this](const hub::Joined& joined) { asio::post(io_, [this, joined] { on_joined(joined); }); };
+  events.on_admits = [this](bool admits) { asio::post(io_, [this, admits] { on_admits(admits); }); };
   events.on_over = [this](const Status& why) { asio::post(io_, [this, why] { on_over(why); }); };
   events.on_warning = [this](const std::string& text) { asio::post(io_, [this, text] { log(text); }); };
   auto server = hub::CoordinatorServer::start(std::move(options), std::move(events));
@@ -280,6 +283,9 @@ std::vector<std::string> Job::command() const {
 void Job::spawn_ranks() {
   phase_timer_.cancel();
   phase_ = Phase::kRunning;
+  for (RankState& state : ranks_) {
+    state.member_since = std::chrono::steady_clock::now();
+  }
   const std::vector<RankPlace> all_places = places();
   for (std::size_t i = 0; i < links_.size(); ++i) {
     const Placement& placement = links_[i]->placement();

@@ -335,7 +335,7 @@ void Job::conclude() {
     }
   } else if (exit_code_ == 0) {
     const auto elapsed = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - started_);
-    const std::size_t lost = verdict_.survived.size();
+    const auto lost = static_cast<std::size_t>(std::ranges::count_if(ranks_, &RankState::lost));
     log_verbose((lost == 0 ? "all " : "") + std::to_string(ranks_.size() - lost) +
                 " ranks ended with exit code 0 after " + format_duration(elapsed));
   }

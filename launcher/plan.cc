@@ -112,6 +112,9 @@ Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
   if (!np && hosts.empty() && options.check) {
     np = 1;
   }
+  if (!np && hosts.empty() && options.elastic_max > 0) {
+    np = options.elastic_max;
+  }
   SRT_ASSIGN(plan.placements, place_ranks(hosts, np, is_this_host));
   plan.wanted = plan.placements;
   if (options.check) {
@@ -131,10 +134,10 @@ Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
     return invalid_argument("elastic.min is " + std::to_string(plan.config->elastic.min) + ", but the job has only " +
                             std::to_string(plan.size) + " ranks; no rank could be lost");
   }
-  if (options.elastic_max > 0 && options.elastic_max != plan.size && !options.check) {
-    return invalid_argument("--elastic names " + std::to_string(options.elastic_max) +
-                            " ranks at most, and the job has " + std::to_string(plan.size) +
-                            ": ranks cannot join a running job yet; leave the number away");
+  if (plan.config->elastic.max > 0 && plan.config->elastic.max != plan.size && !options.check) {
+    return invalid_argument("elastic.max is " + std::to_string(plan.config->elastic.max) + ", but the job has " +
+                            std::to_string(plan.size) +
+                            " ranks: lost ones are started again in their places, and there are no others");
   }
   SRT_ASSIGN(plan.own_path, own_path());
   if (options.horovod) {

@@ -188,6 +188,7 @@ def test_what_an_elastic_job_cannot_do_is_said_before_it_starts() -> None:
     assert done.code != 0
     assert "elastic.min is 3, but the job has only 2 ranks" in done.err
     assert launch("-H", "localhost:2", "--elastic", "1:2", "true").code == 0
+    assert launch("--min-np", "1", "--max-np", "2", "true").code == 0
     done = launch("-np", "2", "--elastic", "1:4", "true")
     assert done.code != 0
-    assert "ranks cannot join a running job yet" in done.err
+    assert "elastic.max is 4, but the job has 2 ranks" in done.err

@@ -1,4 +1,4 @@
-"""Elastic training with PyTorch under sirtakirun: a rank is killed, and model, optimizer and samples stay right."""
+"""Elastic training with PyTorch under sirtakirun: model, optimizer and samples stay right when ranks go and come."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from launch_support import PYTHON, ROOT, launch, running
 
+# The second process of the victim stays alive, and the program makes whole epochs until there are `least` ranks.
 TRAIN = """
 import hashlib, os, signal, sys
+from pathlib import Path
 import torch
 import sirtaki.torch as hvd
 from torch.utils.data import DataLoader
 
-victim, compression, sync = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+victim, compression, sync, least, killed = int(sys.argv[1]), *sys.argv[2:4], int(sys.argv[4]), Path(sys.argv[5])
 slot = int(os.environ["SIRTAKI_JOB_RANK"])
 torch.set_num_threads(1)
 hvd.init()
@@ -31,7 +33,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
 optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), compression=compression, sync=sync)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
 sampler = hvd.elastic.ElasticSampler(range(48), seed=3)
-state = hvd.elastic.TorchState(model, optimizer, scheduler=scheduler, sampler=sampler, epoch=0, step=0)
+state = hvd.elastic.TorchState(model, optimizer, scheduler=scheduler, sampler=sampler, epoch=0, step=0, last=2)
 
 def digest():
     parts = [*model.state_dict().values(), *(s["momentum_buffer"] for s in optimizer.state.values())]
@@ -39,9 +41,10 @@ def digest():
 
 @hvd.elastic.run
 def train(state):
-    while state.epoch < 2:
+    while state.epoch < state.last:
         for batch, indices in enumerate(DataLoader(range(48), batch_size=2, sampler=sampler)):
-            if slot == victim and state.step == 3:
+            if slot == victim and state.step == 3 and not killed.exists():
+                killed.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             optimizer.zero_grad()
             loss = (model(points[indices]) - points[indices, :1].sin()).square().mean()
@@ -50,10 +53,12 @@ def train(state):
             optimizer.step()
             sampler.record_batch(batch, len(indices))
             state.step += 1
-            state.commit()
             print("SEEN", state.epoch, *indices.tolist(), flush=True)
+            state.commit()
         scheduler.step()
         state.epoch += 1
+        if hvd.size() < least:
+            state.last = state.epoch + 1
         sampler.set_epoch(state.epoch)
         state.commit()
 
@@ -68,8 +73,10 @@ hvd.shutdown()
     ("victim", "compression", "sync"),
     [(0, "none", "backward"), (2, "none", "step"), (1, "group_topk:rate=0.1", "backward")],
 )
-def test_a_loss_costs_no_committed_sample_and_models_stay_equal(victim: int, compression: str, sync: str) -> None:
-    command = (PYTHON, "-c", TRAIN, str(victim), compression, sync)
+def test_a_loss_costs_no_committed_sample_and_models_stay_equal(
+    victim: int, compression: str, sync: str, tmp_path: Path
+) -> None:
+    command = (PYTHON, "-c", TRAIN, str(victim), compression, sync, "0", str(tmp_path / "killed"))
     done = launch("-np", "3", "--elastic", "2:", *command, timeout=150)
     text = f"{done.out}\n{done.err}"
     assert done.code == 0, text
@@ -82,6 +89,32 @@ def test_a_loss_costs_no_committed_sample_and_models_stay_equal(victim: int, com
     for epoch in range(2):
         seen = [int(i) for row in re.findall(rf"SEEN {epoch} ([\d ]+)", done.out) for i in row.split()]
         assert sorted(seen) == list(range(48)), text
+
+
+@pytest.mark.parametrize(
+    ("victim", "compression", "sync"), [(0, "none", "backward"), (1, "group_topk:rate=0.1", "step")]
+)
+def test_a_new_rank_gets_the_model_and_its_share_of_the_samples(
+    victim: int, compression: str, sync: str, tmp_path: Path
+) -> None:
+    command = (PYTHON, "-c", TRAIN, str(victim), compression, sync, "3", str(tmp_path / "killed"))
+    done = launch("-np", "3", "--elastic", "2:3", *command, timeout=200)
+    text = f"{done.out}\n{done.err}"
+    assert done.code == 0, text
+    ends = re.findall(r"DONE (\d) 3 (\d+) (\w+) (\w+) (\w+)", done.out)
+    assert sorted(slot for slot, *_ in ends) == ["0", "1", "2"], text
+    assert len({digest for _, _, *digests in ends for digest in digests}) == 1, text
+    assert len({steps for _, steps, *_ in ends}) == 1, text
+    assert f"rank {victim} is started again" in done.err
+    epochs: dict[int, list[int]] = {}
+    for epoch, row in re.findall(r"SEEN (\d+) ([\d ]+)", done.out):
+        epochs.setdefault(int(epoch), []).extend(int(i) for i in row.split())
+    whole = 0
+    for seen in epochs.values():
+        assert set(seen) == set(range(48)), text
+        whole += len(seen) == 48
+        assert len(seen) <= 48 + 2, "more samples come twice than the last step of three ranks needs"
+    assert whole >= len(epochs) - 1, text
 
 
 def test_the_example_goes_on_without_a_killed_rank() -> None:

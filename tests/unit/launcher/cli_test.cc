@@ -66,8 +66,14 @@ TEST(CommandLine, TakesTheFewestRanksOfAnElasticJob) {
   for (const char* text : {"", ":", "0:", "x", "2:x", "-1:", "2::"}) {
     EXPECT_NE(refused({"-np", "4", "--elastic=" + std::string(text), "cmd"}), "") << text;
   }
-  EXPECT_EQ(parsed({"-np", "4", "--elastic", "2:8", "cmd"}).elastic_max, 8);
-  EXPECT_NE(refused({"-np", "4", "--max-np=8", "cmd"}).find("not there yet"), std::string::npos);
+  for (const Words& words :
+       {Words{"--elastic", "2:4"}, {"--min-np", "2", "--max-np=4"}, {"--elastic=2", "--max-np=4"}}) {
+    Words all = {"-np", "4", "cmd"};
+    all.insert(all.begin() + 2, words.begin(), words.end());
+    EXPECT_EQ(parsed(all).elastic_max, 4);
+    EXPECT_NE(parsed(all).option_lines.find("elastic.max = \"4\""), std::string::npos) << parsed(all).option_lines;
+  }
+  EXPECT_NE(refused({"-np", "4", "--max-np=4", "cmd"}).find("needs --min-np"), std::string::npos);
   EXPECT_NE(refused({"-np", "4", "--host-discovery-script", "x", "cmd"}).find("not there yet"), std::string::npos);
 }
 

@@ -33,6 +33,7 @@ const Row kRows[] = {
     {"control.connect_timeout", "7s", [](const Config& c) { return c.control.connect_timeout == 7s; }},
     {"elastic.min", "2", [](const Config& c) { return c.elastic.min == 2; }},
     {"elastic.max", "4", [](const Config& c) { return c.elastic.max == 4; }},
+    {"elastic.restarts", "9", [](const Config& c) { return c.elastic.restarts == 9; }},
     {"elastic.timeout", "30s", [](const Config& c) { return c.elastic.timeout == 30s; }},
     {"elastic.silence", "600ms", [](const Config& c) { return c.elastic.silence == 600ms; }},
     {"control.join_timeout", "8s", [](const Config& c) { return c.control.join_timeout == 8s; }},

@@ -1,0 +1,83 @@
+// Elastic jobs that grow: lost ranks are started again on their hosts, and join when the other ranks admit them.
+#include <utility>
+
+#include "launcher/job.h"
+
+namespace sirtaki::launcher {
+
+using boost::system::error_code;
+
+void Job::on_joined(const hub::Joined& joined) {
+  RankState& state = ranks_.at(static_cast<std::size_t>(joined.slot));
+  state.lost = state.fresh = false;
+  state.member_since = std::chrono::steady_clock::now();
+  if (phase_ == Phase::kRunning) {
+    const bool renumbered = !joined.text.starts_with("rank " + std::to_string(joined.slot) + " ");
+    const std::string tag = renumbered ? " (output [" + std::to_string(joined.slot) + "])" : "";
+    log(joined.text + tag + " has joined; " + hub::go_on_text(joined.size, joined.epoch));
+  }
+}
+
+void Job::on_admits(bool admits) {
+  growth_.admits = admits;
+  start_due_ranks();
+}
+
+void Job::on_fresh_exit(Rank rank, const std::string& what) {
+  if (ranks_.at(static_cast<std::size_t>(rank)).fresh && phase_ == Phase::kRunning && !growth_.over) {
+    log("rank " + std::to_string(rank) + " ended before it had joined: " + what);
+  }
+}
+
+// Called when a rank is lost and when its output has ended, which come in either order.
+void Job::plan_restart(Rank rank) {
+  RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+  if (!grows() || phase_ != Phase::kRunning || growth_.over || !state.lost || !state.closed || state.planned) {
+    return;
+  }
+  state.planned = true;
+  state.fresh = false;
+  if (state.link->ended()) {
+    return leave_empty(rank, "its host is gone");
+  }
+  const auto now = std::chrono::steady_clock::now();
+  const auto since = std::exchange(state.member_since, std::nullopt);
+  const auto pause = growth_.restarts.next(rank, since ? Duration(now - *since) : Duration::zero());
+  if (!pause) {
+    return leave_empty(rank,
+                       "its last " + std::to_string(state.starts) +
+                           " processes have not lasted for a minute (elastic.restarts); its own output may say why");
+  }
+  if (!growth_.admits && !std::exchange(growth_.told, true)) {
+    log("lost ranks are started again while the other ranks are in elastic.run(), which gives new ones the state");
+  }
+  state.restart = std::make_unique<boost::asio::steady_timer>(io_, *pause);
+  state.restart->async_wait([this, rank](const error_code& error) {
+    if (!error) {
+      ranks_.at(static_cast<std::size_t>(rank)).due = true;
+      start_due_ranks();
+    }
+  });
+}
+
+void Job::leave_empty(Rank rank, const std::string& why) {
+  log("rank " + std::to_string(rank) + " is not started again: " + why);
+  coordinator_->give_up(rank);
+}
+
+void Job::start_due_ranks() {
+  for (Rank rank = 0; rank < plan_.size; ++rank) {
+    RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+    if (!state.due || !growth_.admits || growth_.over || phase_ != Phase::kRunning || state.link->ended()) {
+      continue;
+    }
+    state.due = state.planned = state.spawned = state.exited = state.closed = state.left = false;
+    state.fresh = true;
+    ++state.starts;
+    log("rank " + std::to_string(rank) + " is started again on " + state.link->placement().host + " (start " +
+        std::to_string(state.starts) + ")");
+    state.link->send(FrameType::kRespawn, encode_rank(rank));
+  }
+}
+
+}  // namespace sirtaki::launcher

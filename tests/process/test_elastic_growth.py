@@ -1,0 +1,148 @@
+"""Elastic jobs that grow again: lost ranks are started again as other processes, and join the ones that went on."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from launch_support import PYTHON, Outcome, launch
+from test_elastic_plain import TRAIN as PLAIN_LOOP
+
+# A fault "slot:start:place" kills that process of the slot there. "slot:flaps" ends all but the first one with code 3,
+# and "slot:waits" lets the others come to the end without another commit when the second one is there. The program
+# ends when all ranks are there.
+TRAIN = """
+import os, signal, sys, threading
+from pathlib import Path
+import sirtaki
+from sirtaki.elastic import ObjectState, run
+from sirtaki.objects import allgather_object
+
+slot, full = int(os.environ["SIRTAKI_JOB_RANK"]), int(os.environ["SIRTAKI_JOB_SIZE"])
+folder, faults = Path(sys.argv[1]), sys.argv[2].split(",")
+start = len(list(folder.glob(f"{slot}.*"))) + 1
+(folder / f"{slot}.{start}").touch()
+pace = threading.Event()
+
+def fault(place):
+    if f"{slot}:{start}:{place}" in faults:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if f"{slot}:flaps" in faults and start > 1:
+    sys.exit(3)
+fault("start")
+sirtaki.init()
+fault("joined")
+if f"{slot}:talks" in faults and start > 1:
+    allgather_object(None)
+
+@run
+def train(state):
+    print("IN", slot, start, os.getpid(), state.step, sirtaki.rank(), sirtaki.size(), flush=True)
+    while state.step < 6 or sirtaki.size() < full:
+        pace.wait(0.01)
+        fault(state.step)
+        seen = allgather_object((state.step, state.total))
+        assert len(set(seen)) == 1, seen
+        state.total += len(seen)
+        state.step += 1
+        waits = [f for f in faults if f.endswith("waits")]
+        if waits and (folder / f"{waits[0][0]}.2").exists():
+            return
+        if not waits or state.step < 6:
+            state.commit()
+
+state = ObjectState(step=0, total=0)
+state.register_reset_callbacks([lambda: print("RESET", slot, sirtaki.rank(), sirtaki.size(), flush=True)])
+train(state)
+print("DONE", slot, start, os.getpid(), state.step, state.total, sirtaki.rank(), sirtaki.size(), flush=True)
+sirtaki.shutdown()
+"""
+
+
+def train(np: int, least: int, faults: str, folder: Path, *options: str) -> Outcome:
+    options = ("-np", str(np), "--elastic", f"{least}:{np}", "--elastic-silence", "5s", *options)
+    return launch(*options, PYTHON, "-c", TRAIN, str(folder), faults, timeout=150)
+
+
+def starts(done: Outcome) -> list[str]:
+    return re.findall(r"rank (\d) is started again on localhost \(start (\d)\)", done.err)
+
+
+@pytest.mark.parametrize(
+    ("faults", "expected"),
+    [
+        ("1:1:3", {0: 1, 1: 2, 2: 1}),
+        ("0:1:3", {0: 2, 1: 1, 2: 1}),
+        ("1:1:3,2:1:3", {0: 1, 1: 2, 2: 2}),
+        ("1:1:3,1:2:start", {0: 1, 1: 3, 2: 1}),
+        ("1:1:3,1:2:joined", {0: 1, 1: 3, 2: 1}),
+    ],
+    ids=["one", "rank 0", "two at once", "again before it joins", "again while it joins"],
+)
+def test_lost_ranks_come_back_to_the_state_of_the_others(faults: str, expected: dict[int, int], tmp_path: Path) -> None:
+    done = train(3, 1, faults, tmp_path)
+    text = f"{done.out}\n{done.err}"
+    assert done.code == 0, text
+    ends = re.findall(r"DONE (\d) (\d) (\d+) (\d+ \d+) (\d) 3", done.out)
+    assert {int(slot): int(start) for slot, start, *_ in ends} == expected, text
+    assert len({sums for *_, sums, _ in ends}) == 1, text
+    assert sorted(starts(done)) == [
+        (str(slot), str(start)) for slot, last in expected.items() for start in range(2, last + 1)
+    ]
+    assert re.search(r"rank \d \(host \S+, process \d+\).* has joined; 3 ranks go on as epoch \d", done.err), text
+    for slot, start, pid, _, rank in ends:
+        entries = re.findall(rf"IN {slot} {start} (\d+) (\d+) (\d) (\d)", done.out)
+        assert {entry[0] for entry in entries} == {pid}, "survivors stay in their processes"
+        # Processes that have joined come behind those that were there.
+        assert start == "1" or int(rank) >= sum(last == 1 for last in expected.values()), text
+    if faults == "1:1:3":
+        # One loss and one join: the survivors go back to a commit once, and once they stay where they are.
+        assert sorted(re.findall(r"RESET (\d) (\d) (\d)", done.out)) == [
+            ("0", "0", "2"),
+            ("0", "0", "3"),
+            ("2", "1", "2"),
+            ("2", "1", "3"),
+        ]
+
+
+def test_a_program_that_fails_at_each_start_is_given_up(tmp_path: Path) -> None:
+    done = train(2, 2, "1:1:3,1:flaps", tmp_path, "--elastic-restarts", "2")
+    text = f"{done.out}\n{done.err}"
+    assert done.code == 128 + 9, text
+    assert starts(done) == [("1", "2"), ("1", "3")], text
+    assert done.err.count("rank 1 ended before it had joined: exit code 3") == 2, text
+    assert (
+        "rank 1 is not started again: its last 3 processes have not lasted for a minute (elastic.restarts)" in done.err
+    )
+    assert "too few ranks: 1 of at least 2 (elastic.min)" in done.err, text
+
+
+def test_an_operation_before_elastic_run_is_an_error_of_the_new_rank_alone(tmp_path: Path) -> None:
+    done = train(2, 2, "1:1:3,1:talks", tmp_path, "--elastic-restarts", "1")
+    text = f"{done.out}\n{done.err}"
+    assert done.code == 128 + 9, text
+    assert "this process has joined a running job, whose other ranks wait in elastic.run()" in done.err, text
+    assert "rank 1 is not started again" in done.err, text
+
+
+def test_a_rank_that_waits_when_the_job_ends_ends_without_an_error(tmp_path: Path) -> None:
+    done = train(2, 1, "1:1:3,1:waits", tmp_path)
+    assert done.code == 0, done.err
+    assert starts(done) == [("1", "2")], done.err
+    assert "Traceback" not in done.err
+    assert "DONE 1" not in done.out
+
+
+def test_a_loop_as_it_is_takes_no_new_ranks_and_says_so_once() -> None:
+    command = (PYTHON, "-c", PLAIN_LOOP, "1:2:forward,2:4:forward", "backward", "none")
+    done = launch("-np", "3", "--elastic", "1:3", *command, timeout=120)
+    assert done.code == 0, done.err
+    assert re.findall(r"DONE (\d) (\d)", done.out) == [("0", "1")]
+    assert done.err.count("lost ranks are started again while the other ranks are in elastic.run()") == 1, done.err
+    assert starts(done) == []
