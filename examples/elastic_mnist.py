@@ -1,6 +1,6 @@
-"""Trains a small CNN on Fashion-MNIST and goes on without ranks that are lost: a script to copy.
+"""Trains a small CNN on Fashion-MNIST and goes on when ranks are lost and come back: a script to copy.
 
-sirtakirun -np 4 --elastic 2: python examples/elastic_mnist.py
+sirtakirun -np 4 --elastic 2:4 python examples/elastic_mnist.py
 kill -9 PID                                   # in another terminal: any rank, while more than two are left
 
 The numbered comments mark all differences from a script whose ranks must all survive (pytorch_mnist.py).
@@ -59,7 +59,7 @@ def count_correct(model: nn.Module, images: TensorDataset) -> int:
     return sum(int((model(pixels).argmax(1) == labels).sum()) for pixels, labels in loader)
 
 
-@hvd.elastic.run  # 1. called again, from the last commit, when a rank is lost
+@hvd.elastic.run  # 1. called again when a rank is lost, from the last commit, and when one comes back
 def train(state: hvd.elastic.TorchState, images: TensorDataset, args: argparse.Namespace) -> None:
     model, optimizer, sampler = state.model, state.optimizer, state.sampler
     print(f"rank {hvd.rank()} of {hvd.size()} is process {os.getpid()}; step {state.step}", flush=True)
@@ -71,7 +71,7 @@ def train(state: hvd.elastic.TorchState, images: TensorDataset, args: argparse.N
             sampler.record_batch(batch, len(labels))
             state.step += 1
             if state.step % args.commit_every == 0:
-                state.commit()  # 3. a loss costs the steps since then
+                state.commit()  # 3. a loss costs the steps since then, and new ranks come here
             if state.step == args.steps:
                 return
         state.epoch += 1
@@ -87,9 +87,9 @@ def main() -> None:
     parser.add_argument("--commit-every", type=int, default=1, help="steps between commits")
     args = parser.parse_args()
 
-    hvd.init()
     torch.manual_seed(42)
-    images, test = images_of("train"), images_of("t10k")
+    images, test = images_of("train"), images_of("t10k")  # before init(): the others wait behind it for a new rank
+    hvd.init()
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0125 * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
