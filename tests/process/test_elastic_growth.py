@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from launch_support import PYTHON, Outcome, launch
 from test_elastic_plain import TRAIN as PLAIN_LOOP
 
-# A fault "slot:start:place" kills that process of the slot there. "slot:flaps" ends all but the first one with code 3,
+# A fault "slot:start:place" kills that process of the slot there, and "slot:start:place:stop" stops it. "slot:flaps" ends all but the first one with code 3,
 # and "slot:waits" lets the others come to the end without another commit when the second one is there. The program
 # ends when all ranks are there.
 TRAIN = """
@@ -32,6 +32,8 @@ pace = threading.Event()
 def fault(place):
     if f"{slot}:{start}:{place}" in faults:
         os.kill(os.getpid(), signal.SIGKILL)
+    if f"{slot}:{start}:{place}:stop" in faults:
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 if f"{slot}:flaps" in faults and start > 1:
     sys.exit(3)
@@ -66,7 +68,7 @@ sirtaki.shutdown()
 
 
 def train(np: int, least: int, faults: str, folder: Path, *options: str) -> Outcome:
-    options = ("-np", str(np), "--elastic", f"{least}:{np}", "--elastic-silence", "5s", *options)
+    options = ("-np", str(np), "--elastic", f"{least}:{np}", "--elastic-silence", "3s", *options)
     return launch(*options, PYTHON, "-c", TRAIN, str(folder), faults, timeout=150)
 
 
@@ -81,9 +83,10 @@ def starts(done: Outcome) -> list[str]:
         ("0:1:3", {0: 2, 1: 1, 2: 1}),
         ("1:1:3,2:1:3", {0: 1, 1: 2, 2: 2}),
         ("1:1:3,1:2:start", {0: 1, 1: 3, 2: 1}),
+        ("2:1:3:stop", {0: 1, 1: 1, 2: 2}),
         ("1:1:3,1:2:joined", {0: 1, 1: 3, 2: 1}),
     ],
-    ids=["one", "rank 0", "two at once", "again before it joins", "again while it joins"],
+    ids=["one", "rank 0", "two at once", "again before it joins", "stopped", "again while it joins"],
 )
 def test_lost_ranks_come_back_to_the_state_of_the_others(faults: str, expected: dict[int, int], tmp_path: Path) -> None:
     done = train(3, 1, faults, tmp_path)
