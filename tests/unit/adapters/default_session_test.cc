@@ -27,9 +27,9 @@ TEST(DefaultSessionTest, OpensClosesAndOpensAgainWithAnotherGeneration) {
 
 TEST(DefaultSessionTest, AJobThatIsNotElasticCannotRegroupAndStaysOpen) {
   DefaultSession& session = DefaultSession::instance();
-  EXPECT_EQ(session.regroup().code(), Code::kShutdown);
+  EXPECT_EQ(session.regroup(0).code(), Code::kShutdown);
   ASSERT_TRUE(session.init({}).ok());
-  EXPECT_EQ(session.regroup().code(), Code::kUnsupported);
+  EXPECT_EQ(session.regroup(0).code(), Code::kUnsupported);
   EXPECT_NE(session.active(), nullptr);
   ASSERT_TRUE(session.shutdown().ok());
 }
