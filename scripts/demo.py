@@ -4,8 +4,9 @@ If the caller is root, the ranks run in network namespaces of their own, joined 
 communicate over loopback. Both trainings see the same batches, so their accuracy must agree; the exit status is 1 if it
 does not. The same training follows with compression=auto, then with local_updates=auto in addition; the accuracy of
 both must be near. DDP and PowerSGD of torch train for some seconds on the same links and batches; one table shows the
-training loss of all from the first step on, and decides nothing. Finally a part of the training is timed with each way
-of waiting for gradients (sync=), whose parameters must be equal.
+training loss of all from the first step on, and decides nothing. A part of the training is timed with each way
+of waiting for gradients (sync=), whose parameters must be equal. Finally a rank of an elastic training is killed, which
+the others must outlive (demo_elastic.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+
+import demo_elastic  # noqa: E402
 
 from benchmarks import netns  # noqa: E402
 
@@ -382,6 +385,12 @@ def main() -> int:
         print(f"  {busy}")
     if not print_overlap(ranks.overlap):
         status = 1
+    try:
+        if not demo_elastic.show(SIRTAKIRUN, PYTHON):
+            status = 1
+    except KeyboardInterrupt:
+        print("\ndemo: interrupted")
+        return 130
     print(f"  the demo took {(time.monotonic() - begin) / 60:.1f} minutes")
     return status
 

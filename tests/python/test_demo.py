@@ -1,10 +1,14 @@
-"""Summary lines of the demo about its trainings, tested without training."""
+"""Summary lines of the demo about its trainings and its loss of a rank, tested without training."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -119,3 +123,41 @@ def test_a_curve_is_a_running_mean_of_few_points_whose_clock_stops_between_passe
     assert points[-1] == (250.0, 989.5)
     assert points[0] == (0.25, 0.0)
     assert points[4] == (3.25, 6.0)
+
+
+@pytest.fixture
+def elastic(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(DEMO.parent))
+    monkeypatch.delitem(sys.modules, "demo_elastic", raising=False)
+    return importlib.import_module("demo_elastic")
+
+
+@pytest.fixture
+def victim() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_the_rank_is_killed_and_the_next_epoch_is_timed(elastic: ModuleType, victim: subprocess.Popen[bytes]) -> None:
+    story = elastic.Story(kill_after=0.0)
+    assert story.line("[0] rank 0 of 4 is process 1; step 0", 0.0)
+    assert not story.line(f"[2] rank 2 of 4 is process {victim.pid}; step 0", 0.0)
+    assert victim.wait(timeout=60) == -signal.SIGKILL
+    story.end()
+    assert story.verdict(1).startswith("something is wrong")
+    assert story.line("sirtakirun: rank 2 ended: killed by signal 9 (Killed); 3 ranks go on as epoch 2", 0.0)
+    assert story.line("[0] rank 0 of 3 is process 1; step 17", time.monotonic())
+    assert "was not back before the end" in story.verdict(0)
+    assert story.line("sirtakirun: rank 3 (host a, process 5) (output [2]) has joined; 4 ranks go on", 0.0)
+    assert not story.line("[2] rank 3 of 4 is process 5; step 30", 0.0)
+    assert story.verdict(0).endswith("and it came back")
+    assert story.verdict(1).startswith("something is wrong")
+
+
+def test_a_training_without_a_loss_is_no_success(elastic: ModuleType) -> None:
+    story = elastic.Story(kill_after=3600.0)
+    assert not story.line("[2] rank 2 of 4 is process 1; step 0", 0.0)
+    story.end()
+    assert story.verdict(0).startswith("something is wrong")
