@@ -13,9 +13,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from launch_support import PYTHON, Outcome, launch
 from test_elastic_plain import TRAIN as PLAIN_LOOP
 
-# A fault "slot:start:place" kills that process of the slot there, and "slot:start:place:stop" stops it. "slot:flaps" ends all but the first one with code 3,
-# and "slot:waits" lets the others come to the end without another commit when the second one is there. The program
-# ends when all ranks are there.
+# A fault "slot:start:place" kills that process of the slot there, and "slot:start:place:stop" stops it. All processes
+# of a slot but the first one end with code 3 if it "flaps", and call an operation too early if it "talks". If it
+# "waits", the others come to the end without another commit when its second one is there. Else the program ends when
+# all ranks are there.
 TRAIN = """
 import os, signal, sys, threading
 from pathlib import Path

@@ -49,6 +49,7 @@ TEST(GrowingTest, AnotherProcessComesInThePlaceOfALostOneWithoutAnErrorOfTheOthe
 TEST(GrowingTest, ALossNextToAChangeIsOneEpoch) {
   Hub hub(3, 1, "30s", 3);
   std::latch lost(2);
+  std::latch both(2);
   run(hub, [&](Process& process) {
     ASSERT_EQ(process.init().to_string(), "ok");
     process.line().admit(true);
@@ -68,6 +69,7 @@ TEST(GrowingTest, ALossNextToAChangeIsOneEpoch) {
     lost.count_down();
     const std::uint32_t change = process.await_change();
     expect_members(process, {0, 1});
+    both.arrive_and_wait();  // the loss must not end the sum of the other
     if (process.slot() == 0) {
       return process.die();
     }
@@ -80,6 +82,7 @@ TEST(GrowingTest, ALossNextToAChangeIsOneEpoch) {
 
 TEST(GrowingTest, TooFewRanksWaitUntilNoOtherProcessComes) {
   Hub hub(2, 2, "30s", 2);
+  std::latch both(2);
   run(hub, [&](Process& process) {
     ASSERT_EQ(process.init().to_string(), "ok");
     process.line().admit(true);
@@ -92,6 +95,7 @@ TEST(GrowingTest, TooFewRanksWaitUntilNoOtherProcessComes) {
       ASSERT_EQ(other.init().to_string(), "ok");
       other.line().admit(true);
       expect_members(other, {0, 1});
+      both.arrive_and_wait();  // the loss must not end the sum of the other
       other.die();
       hub.events(3);
       return hub.give_up(1);
@@ -99,6 +103,7 @@ TEST(GrowingTest, TooFewRanksWaitUntilNoOtherProcessComes) {
     EXPECT_EQ(process.work().code(), Code::kRanksChanged);
     ASSERT_EQ(process.regroup().to_string(), "ok");
     expect_members(process, {0, 1});
+    both.arrive_and_wait();
     EXPECT_EQ(process.work().code(), Code::kRanksChanged);
     const Status regrouped = process.regroup();
     EXPECT_TRUE(contains(regrouped, "too few ranks: 1 of at least 2")) << regrouped.to_string();

@@ -10,7 +10,7 @@
 namespace sirtaki::net::testing {
 namespace {
 
-constexpr int kRanks = 4;
+constexpr int kFourRanks = 4;
 constexpr std::size_t kNumbers = 1000;
 
 // Runs an allreduce of kNumbers float32 with a limit for each rank; adds the bytes of all messages to `sent`.
@@ -20,10 +20,10 @@ std::vector<Status> reduce(const std::vector<std::size_t>& limits, std::size_t& 
     sent += bytes;
     return MessageFate::kDeliver;
   };
-  const auto world = make_local_world(kRanks, options);
-  std::vector<std::vector<float>> numbers(kRanks, std::vector<float>(kNumbers, 1.0F));
-  std::vector<CollectiveArgs> args(kRanks);
-  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+  const auto world = make_local_world(kFourRanks, options);
+  std::vector<std::vector<float>> numbers(kFourRanks, std::vector<float>(kNumbers, 1.0F));
+  std::vector<CollectiveArgs> args(kFourRanks);
+  for (std::size_t rank = 0; rank < kFourRanks; ++rank) {
     args[rank].tag = OpTag{1};
     args[rank].exchange_bytes = limits[rank];
     args[rank].out = std::as_writable_bytes(std::span(numbers[rank]));
@@ -36,19 +36,19 @@ TEST(OneExchange, SendsTwiceTheBytesOfTwoStepsAmongFourRanks) {
   constexpr std::size_t kBytes = kNumbers * sizeof(float);
   for (const std::size_t limit : {std::numeric_limits<std::size_t>::max(), kBytes, kBytes - 1, std::size_t{0}}) {
     std::size_t sent = 0;
-    const auto results = reduce(std::vector<std::size_t>(kRanks, limit), sent);
-    ASSERT_EQ(results.size(), static_cast<std::size_t>(kRanks));
+    const auto results = reduce(std::vector<std::size_t>(kFourRanks, limit), sent);
+    ASSERT_EQ(results.size(), static_cast<std::size_t>(kFourRanks));
     for (const Status& status : results) {
       ASSERT_TRUE(status.ok()) << status.to_string();
     }
-    EXPECT_EQ(sent, limit >= kBytes ? kRanks * 3 * kBytes : kRanks * 3 * kBytes / 2) << "limit " << limit;
+    EXPECT_EQ(sent, limit >= kBytes ? kFourRanks * 3 * kBytes : kFourRanks * 3 * kBytes / 2) << "limit " << limit;
   }
 }
 
 TEST(OneExchange, DifferentLimitsAreAnError) {
   std::size_t sent = 0;
   const auto results = reduce({0, 0, 1U << 20, 0}, sent);
-  ASSERT_EQ(results.size(), static_cast<std::size_t>(kRanks)) << "did not end";
+  ASSERT_EQ(results.size(), static_cast<std::size_t>(kFourRanks)) << "did not end";
   for (const Status& status : results) {
     EXPECT_EQ(status.code(), Code::kMismatch) << status.to_string();
   }

@@ -62,7 +62,7 @@ TEST(Frame, AStreamIsCutAtAnyPieceSize) {
 TEST(Frame, EveryTypeHasACapThatIsChecked) {
   for (int type = 0; type < 256; ++type) {
     const auto cap = frame_cap(static_cast<std::uint8_t>(type));
-    EXPECT_EQ(cap.has_value(), type >= 1 && type <= 12) << type;
+    EXPECT_EQ(cap.has_value(), type >= 1 && type <= 13) << type;
     std::vector<std::byte> header(kFrameHeader);
     const auto length = static_cast<std::uint32_t>(cap.value_or(0) + 1);
     std::memcpy(header.data(), &length, sizeof(length));
