@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
-import demo_elastic  # noqa: E402
+from demo_elastic import Story  # noqa: E402
 
 from benchmarks import netns  # noqa: E402
 
@@ -37,6 +37,7 @@ SIRTAKIRUN = str(ROOT / ".venv/bin/sirtakirun")
 PROGRAM = str(ROOT / "examples/demo_fashion_mnist.py")
 OVERLAP = str(ROOT / "examples/demo_overlap.py")
 BASELINES = str(ROOT / "examples/demo_baselines.py")
+ELASTIC = str(ROOT / "examples/elastic_mnist.py")
 LIVE = re.compile(r"^(?:\[[^\]]*\]\s?)?(  epoch \d+  step +(\d+)/(\d+) .*)$")
 QUIET_SECONDS = 5.0
 TOLERANCE = 0.02
@@ -75,9 +76,11 @@ class Screen:
         sys.stdout.flush()
 
 
-def run(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
-    """Runs a child with its output on the screen; ends it before it passes an interruption on."""
-    screen = Screen()
+def follow(command: Sequence[str], take: Callable[[str], None], environment: dict[str, str] | None = None) -> int:
+    """Runs a child, passes each line of its output to `take`, and returns its exit status.
+
+    It ends the child before it passes an interruption on.
+    """
     child = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -91,8 +94,8 @@ def run(command: Sequence[str], environment: dict[str, str] | None = None) -> No
     assert child.stdout is not None
     try:
         for line in child.stdout:
-            screen.line(line.rstrip("\n"))
-        status = child.wait()
+            take(line.rstrip("\n"))
+        return child.wait()
     except BaseException:
         # Ctrl-C has reached the child, too; it gets time to end its ranks.
         child.terminate()
@@ -102,6 +105,11 @@ def run(command: Sequence[str], environment: dict[str, str] | None = None) -> No
             child.kill()
             child.wait()
         raise
+
+
+def run(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
+    """Runs a child with its output on the screen, which must succeed."""
+    status = follow(command, Screen().line, environment)
     if status != 0:
         raise SystemExit(f"demo: '{' '.join(command)}' ended with status {status}")
 
@@ -197,6 +205,19 @@ def train_torch(args: argparse.Namespace, net: netns.Net | None, system: str, re
     figures = json.loads(report.read_text())
     seconds, loss = figures["curve"][-1]
     print(f"  {figures['steps']} steps in {seconds:.1f} s, loss {loss:.4f}", flush=True)
+
+
+def train_elastic() -> bool:
+    """Trains on the ranks of one host, of which one is killed; returns true if the training outlived the loss."""
+    print("\nelastic: the same kind of training, in which a rank is killed", flush=True)
+    story = Story()
+    program = [PYTHON, ELASTIC, "--epochs", "1000", "--steps", str(story.STEPS)]
+    try:
+        status = follow([SIRTAKIRUN, "-np", str(story.RANKS), "--elastic", f"2:{story.RANKS}", *program], story.tell)
+    finally:
+        story.end()
+    print(f"  {story.verdict(status)}")
+    return story.outlived(status)
 
 
 def rows(plain: dict[str, Any], ranks: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -353,26 +374,15 @@ def verdict(plain: dict[str, Any], ranks: dict[str, Any]) -> int:
     return 0
 
 
-def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rate", type=float, default=100.0, help="Mbit/s of each rank's link")
-    parser.add_argument("--loopback", action="store_true", help="no namespaces")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each of DDP and PowerSGD")
-    args = parser.parse_args()
+def show(args: argparse.Namespace) -> int:
+    """Trains, and prints what there is to say of it; returns the exit status."""
     busy = busy_line()
     if busy is not None:
         print(busy, flush=True)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="sirtaki-demo-") as folder:
-        try:
-            plain = train_plain(args, Path(folder) / "plain.json")
-            ranks = train_ranks(args, Path(folder))
-        except KeyboardInterrupt:
-            print("\ndemo: interrupted")
-            return 130
+        plain = train_plain(args, Path(folder) / "plain.json")
+        ranks = train_ranks(args, Path(folder))
     print_report(plain, ranks.training, ranks.links, args.rate)
     status = verdict(plain, ranks.training)
     dense, compressed, local = ranks.training, ranks.compressed, ranks.local
@@ -385,14 +395,26 @@ def main() -> int:
         print(f"  {busy}")
     if not print_overlap(ranks.overlap):
         status = 1
+    if not train_elastic():
+        status = 1
+    print(f"  the demo took {(time.monotonic() - begin) / 60:.1f} minutes")
+    return status
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--rate", type=float, default=100.0, help="Mbit/s of each rank's link")
+    parser.add_argument("--loopback", action="store_true", help="no namespaces")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each of DDP and PowerSGD")
+    args = parser.parse_args()
     try:
-        if not demo_elastic.show(SIRTAKIRUN, PYTHON):
-            status = 1
+        return show(args)
     except KeyboardInterrupt:
         print("\ndemo: interrupted")
         return 130
-    print(f"  the demo took {(time.monotonic() - begin) / 60:.1f} minutes")
-    return status
 
 
 if __name__ == "__main__":
