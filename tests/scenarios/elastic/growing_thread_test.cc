@@ -2,32 +2,34 @@
 #include <gtest/gtest.h>
 
 #include <latch>
+#include <vector>
 
 #include "tests/scenarios/elastic/support.h"
 
 namespace sirtaki::engine {
 namespace {
 
-using namespace std::chrono_literals;
+// Joins the epoch of these members, and admits other processes from then on.
+void join(Process& process, const std::vector<Rank>& members) {
+  ASSERT_EQ(process.init().to_string(), "ok");
+  ASSERT_TRUE(process.line().grows());
+  process.line().admit(true);
+  expect_members(process, members);
+}
 
 // Rank 2 is lost, and another process comes in its place at a step that the others choose.
 TEST(GrowingTest, AnotherProcessComesInThePlaceOfALostOneWithoutAnErrorOfTheOthers) {
   Hub hub(3, 1, "30s", 3);
   std::latch lost(2);
   run(hub, [&](Process& process) {
-    ASSERT_EQ(process.init().to_string(), "ok");
-    ASSERT_TRUE(process.line().grows());
-    process.line().admit(true);
-    expect_members(process, {0, 1, 2});
+    ASSERT_NO_FATAL_FAILURE(join(process, {0, 1, 2}));
     hub.all.arrive_and_wait();
     if (process.slot() == 2) {
       process.die();
       lost.wait();
       Process other(hub, 2);
-      ASSERT_EQ(other.init().to_string(), "ok");
+      ASSERT_NO_FATAL_FAILURE(join(other, {0, 1, 2}));
       EXPECT_EQ(other.session().membership().epoch, Epoch(3));
-      other.line().admit(true);
-      expect_members(other, {0, 1, 2});
       return other.shutdown();
     }
     EXPECT_EQ(process.work().code(), Code::kRanksChanged);
@@ -51,17 +53,13 @@ TEST(GrowingTest, ALossNextToAChangeIsOneEpoch) {
   std::latch lost(2);
   std::latch both(2);
   run(hub, [&](Process& process) {
-    ASSERT_EQ(process.init().to_string(), "ok");
-    process.line().admit(true);
-    expect_members(process, {0, 1, 2});
+    ASSERT_NO_FATAL_FAILURE(join(process, {0, 1, 2}));
     hub.all.arrive_and_wait();
     if (process.slot() == 2) {
       process.die();
       lost.wait();
       Process other(hub, 2);
-      ASSERT_EQ(other.init().to_string(), "ok");
-      other.line().admit(true);
-      expect_members(other, {1, 2});
+      ASSERT_NO_FATAL_FAILURE(join(other, {1, 2}));
       return other.shutdown();
     }
     EXPECT_EQ(process.work().code(), Code::kRanksChanged);
@@ -84,17 +82,13 @@ TEST(GrowingTest, TooFewRanksWaitUntilNoOtherProcessComes) {
   Hub hub(2, 2, "30s", 2);
   std::latch both(2);
   run(hub, [&](Process& process) {
-    ASSERT_EQ(process.init().to_string(), "ok");
-    process.line().admit(true);
-    expect_members(process, {0, 1});
+    ASSERT_NO_FATAL_FAILURE(join(process, {0, 1}));
     hub.all.arrive_and_wait();
     if (process.slot() == 1) {
       process.die();
       hub.events(1);
       Process other(hub, 1);
-      ASSERT_EQ(other.init().to_string(), "ok");
-      other.line().admit(true);
-      expect_members(other, {0, 1});
+      ASSERT_NO_FATAL_FAILURE(join(other, {0, 1}));
       both.arrive_and_wait();  // the loss must not end the sum of the other
       other.die();
       hub.events(3);
