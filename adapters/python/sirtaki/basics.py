@@ -211,8 +211,8 @@ def regroup() -> None:
     """Goes on with other ranks: returns when all survivors have called this, with a new rank() and size().
 
     In an elastic job the loss of a rank is a RanksChangedError in all others. Ranks that wait to join come in, too, if
-    all survivors are in elastic.run(). Operations, handles and process sets of
-    the session before are void; optimizers agree on their gradients again in the next step. elastic.run() calls this.
+    all survivors are in elastic.run(). Operations, handles and process sets of the session before are void; optimizers
+    agree on their gradients again in the next step. elastic.run() calls this.
 
     Raises:
         UnsupportedError: the job is not elastic (option elastic.min).
