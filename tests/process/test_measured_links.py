@@ -8,15 +8,18 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from launch_support import PYTHON, Outcome, Run, launch, launcher_path, running, wait_until
 from ssh_hosts import Hosts, run, unavailable_reason
+
+from benchmarks import delay_relay
 
 REASON = unavailable_reason()
 needs_hosts = pytest.mark.skipif(REASON is not None, reason=REASON or "")
@@ -45,8 +48,9 @@ def arguments(hosts: Hosts, *options: str) -> tuple[str, ...]:
 
 
 def check(hosts: Hosts, *options: str) -> Outcome:
+    before = set(hosts.pids(hosts.far))
     done = launch(*arguments(hosts, *options), prefix=hosts.inside(hosts.near), timeout=60)
-    wait_until(lambda: not hosts.pids(hosts.far), LIMIT, "the far host is empty")
+    wait_until(lambda: set(hosts.pids(hosts.far)) <= before, LIMIT, "nothing is left on the far host")
     return done
 
 
@@ -61,6 +65,19 @@ def shaped(hosts: Hosts, near_mbit: float, far_mbit: float) -> Iterator[None]:
     finally:
         for name in rates:
             run("tc", "-n", name, "qdisc", "del", "dev", "eth0", "root")
+
+
+@contextmanager
+def delayed(hosts: Hosts, milliseconds: float) -> Iterator[None]:
+    """Holds what each of the hosts sends for a while before it reaches the link."""
+    with ExitStack() as relays:
+        for name, address in ((hosts.near, hosts.near_address), (hosts.far, hosts.far_address)):
+            relay = delay_relay.start(hosts.inside(name), address, milliseconds)
+            # The device and its route go with the process; the rule stays.
+            relays.callback(run, *hosts.inside(name), "ip", "rule", "del", "priority", "100")
+            relays.callback(relay.wait)
+            relays.callback(relay.kill)
+        yield
 
 
 @contextmanager
@@ -108,6 +125,17 @@ def test_both_ways_of_a_shaped_link_are_measured_and_advised_on(hosts: Hosts) ->
     assert gains(done.out) == pytest.approx(estimated(done.out), rel=0.25)
     assert f"measuring the link between {near} and {far} (1 of 1)" in done.err
     assert done.out.endswith("All is well.\n")
+
+
+@needs_hosts
+def test_a_distant_host_is_far_and_not_slow(hosts: Hosts) -> None:
+    with shaped(hosts, 200, 200), delayed(hosts, 20):
+        done = check(hosts)
+    assert done.code == 0, done.err
+    ((_, _, round_trip, there, there_unit, back, back_unit),) = READING.findall(done.out)
+    assert 40 <= float(round_trip) < 80
+    for mbit in (float(there) * MBIT[there_unit], float(back) * MBIT[back_unit]):
+        assert mbit == pytest.approx(200 * PAYLOAD_PART, rel=0.35)
 
 
 @needs_hosts
