@@ -20,7 +20,7 @@
 namespace sirtaki::scheduler {
 
 struct LinkReading {
-  std::int64_t latency_ns = 0;        // one message
+  std::int64_t latency_ns = 0;        // one exchange
   std::int64_t bytes_per_second = 0;  // payload, one way
 
   friend bool operator==(const LinkReading&, const LinkReading&) = default;

@@ -44,7 +44,7 @@ struct StepProfile {
   std::int64_t forward_us = 0;               // rest of the step, without backward pass and waits
   std::int64_t step_us = 0;                  // measured from the end of the previous step
   std::int64_t exposed_us = 0;               // the part in which the program waited for the stream
-  std::int64_t latency_ns = kUnknown;        // latency of one message without its bytes; kUnknown: not measured
+  std::int64_t latency_ns = kUnknown;        // latency of one exchange without bytes; kUnknown: not measured
   std::int64_t bytes_per_second = kUnknown;  // payload, one way
   CodecCosts codec_costs = {};               // on the slowest rank; 0: not measured
   // Filled if a policy asks for losses, indexed by rank: running mean of the loss in millionths; kUnknown: not

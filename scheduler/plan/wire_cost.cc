@@ -23,8 +23,8 @@ std::int64_t ring(const Payload& payload, std::int64_t ranks) {
   return static_cast<std::int64_t>((hops + end + twice - 1) / twice);
 }
 
-// Returns the number of all-to-alls, or of as many messages.
-std::int64_t rounds(ReductionKind reduction) {
+// Returns the number of exchanges, one behind the other, in each of which a rank waits for messages of other ranks.
+std::int64_t exchanges(ReductionKind reduction, int ranks) {
   switch (reduction) {
     case ReductionKind::kGather:
       return 1;
@@ -32,7 +32,7 @@ std::int64_t rounds(ReductionKind reduction) {
     case ReductionKind::kScatter:
       return 2;
     case ReductionKind::kRing:
-      return 3;
+      return ranks + 1;
     case ReductionKind::kShared:
     case ReductionKind::kLowRank:
     case ReductionKind::kCounts:
@@ -65,17 +65,16 @@ std::int64_t dense_equivalent(ReductionKind reduction, const Payload& payload, i
 }
 
 std::int64_t exchange_ns(const Exchange& exchange, int ranks, const LinkFacts& link) {
-  const std::int64_t others = ranks - 1;
-  const Wide latency = Wide{rounds(exchange.reduction)} * others * link.latency_ns;
-  const Wide wire = Wide{2} * others * exchange.wire_bytes * kNsPerSecond /
+  const Wide latency = ranks < 2 ? Wide{0} : Wide{exchanges(exchange.reduction, ranks)} * link.latency_ns;
+  const Wide wire = Wide{2} * (ranks - 1) * exchange.wire_bytes * kNsPerSecond /
                     (Wide{ranks} * std::max<std::int64_t>(link.bytes_per_second, 1));
   return static_cast<std::int64_t>(std::min(latency + wire, Wide{std::numeric_limits<std::int64_t>::max()}));
 }
 
-// A host of a ranks sends a * a * (h - 1) times the data in one exchange, 2 (h - 1) / h times in two; the latter take
-// h - 1 latencies more.
+// A host of a ranks sends a * a * (h - 1) times the data in one exchange, 2 (h - 1) / h times in two. The messages of
+// an exchange travel together, so two exchanges take one latency more, whatever the number of hosts.
 std::int64_t most_in_one_exchange(int hosts, int ranks_per_host, const LinkFacts& link) {
-  const Wide excess = Wide{ranks_per_host} * ranks_per_host * hosts - 2;
+  const Wide excess = (Wide{ranks_per_host} * ranks_per_host * hosts - 2) * (hosts - 1);
   if (excess <= 0) {
     return std::numeric_limits<std::int64_t>::max();
   }

@@ -27,7 +27,7 @@ std::int64_t dense_equivalent(ReductionKind reduction, const Payload& payload, i
 
 // Measurements of the link of one rank.
 struct LinkFacts {
-  std::int64_t latency_ns = 0;        // one message
+  std::int64_t latency_ns = 0;        // one exchange, whose messages travel together
   std::int64_t bytes_per_second = 0;  // one way
 };
 
@@ -37,9 +37,9 @@ struct Exchange {
   std::int64_t wire_bytes = 0;
 };
 
-// Returns the duration of an exchange that is alone on a link: its bytes, and the latency of the messages that a rank
-// sends one behind the other, P-1 in an all-to-all. Gather is one all-to-all, dense and scatter are two; shared,
-// lowrank and counts have two more for the agreement; a ring counts two, with P-1 hops between.
+// Returns the duration of a reduction that is alone on a link: its bytes, and a latency for each of the exchanges that
+// follow one another. Gather is one all-to-all, dense and scatter are two; shared, lowrank and counts have two more for
+// the agreement; a ring has P-1 hops between its two.
 std::int64_t exchange_ns(const Exchange& exchange, int ranks, const LinkFacts& link);
 
 // Returns the largest allreduce for which every rank should send all data to every other rank: one latency less than a

@@ -50,8 +50,8 @@ struct Circumstances {
   std::optional<LinkFacts> link = {};
 };
 
-// A gather is faster than two halves as long as a payload fits into the bytes that the link has in transit: m < a B P /
-// (P - 2). Without a link, returns kGather for up to two ranks, and for up to four with `sparse` payloads.
+// A gather is faster than two halves as long as its further bytes take less time than a latency: m < a B P / ((P - 1)
+// (P - 2)). Without a link, returns kGather for up to two ranks, and for up to four with `sparse` payloads.
 ReductionKind gather_or_scatter(std::int64_t payload_bytes, bool sparse, const Circumstances& at);
 
 // Returns the tensors with decisions and reasons. kInvalidArgument: a rule of several that matches no tensor, or a

@@ -54,8 +54,8 @@ TEST_F(FollowerTest, TheReductionFollowsTheLink) {
 
 TEST_F(FollowerTest, StaysWhereTheFormulaIsNotSure) {
   make("group_topk");
-  // A gather up to 2 a B: at the border, and some to either side.
-  const std::int64_t border = 15'360 * 10'000 / 2;
+  // A gather up to 2/3 a B: at the border, and some to either side.
+  const std::int64_t border = 15'360 * 10'000 * 3 / 2;
   for (const std::int64_t percent : {85, 95, 105, 120}) {
     for (int i = 0; i < 5; ++i) {
       EXPECT_FALSE(profile(100'000, border * percent / 100)) << percent;

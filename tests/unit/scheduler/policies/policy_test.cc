@@ -193,12 +193,12 @@ TEST(Policy, GathersWhatALinkHasInTransit) {
   EXPECT_EQ(gather_or_scatter(1, true, {.ranks = 4}), ReductionKind::kGather);
   EXPECT_EQ(gather_or_scatter(1, false, {.ranks = 4}), ReductionKind::kScatter);
   EXPECT_EQ(gather_or_scatter(1, true, {.ranks = 5}), ReductionKind::kScatter);
-  // 1 Gbit/s and 0.1 ms: 12,500 bytes in transit; times P / (P - 2).
+  // 1 Gbit/s and 0.1 ms: 12,500 bytes in transit; times P / ((P - 1) (P - 2)).
   const LinkFacts link{100'000, 125'000'000};
-  EXPECT_EQ(gather_or_scatter(24'999, false, {.ranks = 4, .link = link}), ReductionKind::kGather);
-  EXPECT_EQ(gather_or_scatter(25'001, true, {.ranks = 4, .link = link}), ReductionKind::kScatter);
-  EXPECT_EQ(gather_or_scatter(16'667, false, {.ranks = 8, .link = link}), ReductionKind::kScatter);
-  EXPECT_EQ(gather_or_scatter(16'665, false, {.ranks = 8, .link = link}), ReductionKind::kGather);
+  EXPECT_EQ(gather_or_scatter(8'333, false, {.ranks = 4, .link = link}), ReductionKind::kGather);
+  EXPECT_EQ(gather_or_scatter(8'334, true, {.ranks = 4, .link = link}), ReductionKind::kScatter);
+  EXPECT_EQ(gather_or_scatter(2'381, false, {.ranks = 8, .link = link}), ReductionKind::kScatter);
+  EXPECT_EQ(gather_or_scatter(2'380, false, {.ranks = 8, .link = link}), ReductionKind::kGather);
 }
 
 }  // namespace
