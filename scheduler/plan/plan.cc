@@ -163,6 +163,12 @@ Status check_coverage(const PlanParts& parts) {
   return {};
 }
 
+Status check_exchange(std::int64_t exchange_bytes) {
+  return exchange_bytes >= 0
+             ? Status()
+             : invalid_argument("exchange_bytes is " + std::to_string(exchange_bytes) + "; it must be 0 or more");
+}
+
 Status check_parts(const PlanParts& parts) {
   SRT_TRY(check_tensors(parts.tensors));
   if (parts.alignment < 1) {
@@ -171,9 +177,7 @@ Status check_parts(const PlanParts& parts) {
   if (parts.credit_bytes < 0) {
     return invalid_argument("credit_bytes is " + std::to_string(parts.credit_bytes) + "; it must be 0 or more");
   }
-  if (parts.exchange_bytes < 0) {
-    return invalid_argument("exchange_bytes is " + std::to_string(parts.exchange_bytes) + "; it must be 0 or more");
-  }
+  SRT_TRY(check_exchange(parts.exchange_bytes));
   if (parts.partitions.size() > static_cast<std::size_t>(kMaxPartitions)) {
     return invalid_argument(std::to_string(parts.partitions.size()) + " partitions are more than " +
                             std::to_string(kMaxPartitions) + "; raise partition_bytes");
@@ -265,6 +269,7 @@ Result<std::shared_ptr<const Plan>> Plan::build(std::vector<PlannedTensor> tenso
                                                 const LayoutOptions& options, std::uint64_t version,
                                                 std::int64_t exchange_bytes) {
   SRT_TRY(check_layout_options(options));
+  SRT_TRY(check_exchange(exchange_bytes));
   SRT_TRY(check_tensors(tensors));
   SRT_TRY(check_order(order, tensors));
   SRT_ASSIGN(auto partitions, first_layout(tensors, order, options));

@@ -83,6 +83,7 @@ TEST(PlanParts, RefusesWhatIsNotExactlyOnceNamingTheTensor) {
       {"'a' is listed twice", [](auto& p) { p.tensors[1].name = "a"; }},
       {"alignment is 0", [](auto& p) { p.alignment = 0; }},
       {"credit_bytes is -1", [](auto& p) { p.credit_bytes = -1; }},
+      {"exchange_bytes is -1", [](auto& p) { p.exchange_bytes = -1; }},
   };
   for (const BadCase<PlanParts>& bad : cases) {
     PlanParts parts = example_parts();

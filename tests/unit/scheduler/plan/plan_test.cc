@@ -19,10 +19,11 @@ struct Inputs {
   std::vector<int> order;
   LayoutOptions options;
   std::uint64_t version = 1;
+  std::int64_t exchange_bytes = kAnySize;
 };
 
 Result<std::shared_ptr<const Plan>> build(const Inputs& in) {
-  return Plan::build(in.tensors, in.order, in.options, in.version);
+  return Plan::build(in.tensors, in.order, in.options, in.version, in.exchange_bytes);
 }
 
 Inputs in_order(std::vector<PlannedTensor> tensors, LayoutOptions options) {
@@ -192,6 +193,7 @@ TEST(Plan, RefusesBadInputNamingIt) {
       {"names tensor 1 ('b') twice", [](Inputs& in) { in.order[0] = 1; }},
       {"fusion_bytes is -1", [](Inputs& in) { in.options.fusion_bytes = -1; }},
       {"alignment is 0", [](Inputs& in) { in.options.alignment = 0; }},
+      {"exchange_bytes is -1", [](Inputs& in) { in.exchange_bytes = -1; }},
       {"partition_bytes is 511", [](Inputs& in) { in.options.partition_bytes = 511; }},
       {"partition_bytes is -4096", [](Inputs& in) { in.options.partition_bytes = -4096; }},
       {"raise partition_bytes", [](Inputs& in) { in.tensors[1].numel = std::int64_t{1} << 40; }},
