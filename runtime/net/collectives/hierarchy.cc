@@ -1,5 +1,6 @@
 #include "runtime/net/collectives/hierarchy.h"
 
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -23,6 +24,23 @@ std::int64_t elements_of(const Block& block, DType dtype) {
 std::unique_ptr<SubgroupLink> local_part(PointToPoint& link, const Hosts& hosts) {
   const auto host = static_cast<std::size_t>(hosts.host_of(link.rank()));
   return std::make_unique<SubgroupLink>(link, hosts.ranks()[host], kLocalGroup, true);
+}
+
+// Returns the limit of one exchange among the owners of a share, for the limit among all ranks. Beyond the bytes of two
+// steps, all ranks send (a * a * h - 2) / (h - 2) times as many as the owners of all a shares on h hosts; owners on two
+// hosts send none. 0 stays: the caller wants two steps.
+std::size_t limit_of_owners(std::size_t limit, const Hosts& hosts) {
+  constexpr std::size_t kAny = std::numeric_limits<std::size_t>::max();
+  if (limit == 0 || limit == kAny) {
+    return limit;
+  }
+  const auto count = static_cast<std::size_t>(hosts.count());
+  if (count <= 2) {
+    return kAny;
+  }
+  const auto shares = static_cast<std::size_t>(hosts.shares());
+  const std::size_t all = shares * shares * count - 2;
+  return limit > kAny / all ? kAny : limit * all / ((count - 2) * shares);
 }
 
 // One allreduce and its phase.
@@ -156,6 +174,7 @@ void HierarchicalCollectives::exchange(const std::shared_ptr<Run>& run, const St
     CollectiveArgs args = run->phase(OpKind::kAllreduce, memory, memory);
     args.op = run->args.op;
     args.divisor = (run->args.divisor > 0 ? run->args.divisor : size()) / run->here;
+    args.exchange_bytes = limit_of_owners(run->args.exchange_bytes, groups_.hosts);
     owners_[i].collectives->start(std::move(args), then(&HierarchicalCollectives::spread_here, run));
   }
 }

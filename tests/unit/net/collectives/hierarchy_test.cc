@@ -18,8 +18,8 @@ Hosts two_of_two() {
 
 struct Crossing {
   Hosts hosts;
-  std::array<std::size_t, 2> bytes{};  // bytes sent by each host
-  std::array<std::size_t, 4> of_rank{};
+  std::array<std::size_t, 3> bytes{};  // bytes sent by each host
+  std::array<std::size_t, 6> of_rank{};
 };
 
 WorldOptions counting(Crossing& crossing) {
@@ -95,8 +95,32 @@ TEST(Hierarchy, BytesCrossANetworkCardOnceAndAllRanksOfAHostSendThem) {
   const std::size_t whole = values[0].size() * sizeof(float);
   EXPECT_EQ(crossing.bytes[0], whole);
   EXPECT_EQ(crossing.bytes[1], whole);
-  for (const std::size_t bytes : crossing.of_rank) {
-    EXPECT_EQ(bytes, whole / 2);
+  for (std::size_t rank = 0; rank < values.size(); ++rank) {
+    EXPECT_EQ(crossing.of_rank[rank], whole / 2);
+  }
+}
+
+TEST(Hierarchy, OwnersOfASmallShareFollowTheLimitOfTheCaller) {
+  struct Case {
+    std::size_t limit;
+    bool once;  // shares go in one exchange
+  };
+  // Three hosts of two: a host sends 8 times the whole in one exchange of all ranks, twice in one of owners, 4/3 in two
+  // steps. Owners have one exchange up to 10 times the limit.
+  for (const Case& one : {Case{0, false}, Case{383, false}, Case{384, true}, Case{3839, true}}) {
+    Crossing crossing;
+    crossing.hosts = Hosts({{0, 1}, {2, 3}, {4, 5}});
+    const auto world = make_local_world(6, counting(crossing));
+    std::vector<std::vector<float>> values(6, std::vector<float>(960, 0.5F));
+    auto args = allreduce_of(values);
+    for (CollectiveArgs& each : args) {
+      each.exchange_bytes = one.limit;
+    }
+    for (const Status& status : run_on_all(*world, std::move(args))) {
+      ASSERT_TRUE(status.ok()) << status.to_string();
+    }
+    const std::size_t whole = values[0].size() * sizeof(float);
+    EXPECT_EQ(crossing.bytes[0], one.once ? 2 * whole : 4 * whole / 3) << "limit " << one.limit;
   }
 }
 
