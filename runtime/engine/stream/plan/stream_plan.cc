@@ -50,6 +50,12 @@ int exchanging_ranks(const net::Collectives& net) {
   return groups == nullptr ? net.size() : groups->hosts.count();
 }
 
+CatalogFacts::CatalogFacts(const net::Collectives& net) : CatalogFacts(net.size(), exchanging_ranks(net)) {
+  if (const net::HostGroups* groups = net.host_groups()) {
+    ranks_per_host_ = groups->hosts.shares();
+  }
+}
+
 bool CatalogFacts::supports(CodecId codec, ReductionKind reduction) const {
   if (reduction == ReductionKind::kDense) {
     return compression::find_codec(codec) != nullptr;

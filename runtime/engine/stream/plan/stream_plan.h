@@ -28,11 +28,11 @@ class CatalogFacts final : public scheduler::CodecFacts {
   // `ranks`: ranks of the job. `exchanging`: those that exchange payloads (exchanging_ranks()); 0: all.
   explicit CatalogFacts(int ranks, int exchanging = 0)
       : ranks_(ranks), exchanging_(exchanging > 0 ? exchanging : ranks) {}
-  explicit CatalogFacts(const net::Collectives& net) : CatalogFacts(net.size(), exchanging_ranks(net)) {}
+  explicit CatalogFacts(const net::Collectives& net);
 
   int exchanging() const { return exchanging_; }
   // Returns the largest number of ranks of a host if hosts sum first, else 1.
-  int ranks_per_host() const { return (ranks_ + exchanging_ - 1) / exchanging_; }
+  int ranks_per_host() const { return ranks_per_host_; }
   bool supports(CodecId codec, ReductionKind reduction) const override;
   Result<scheduler::PlannedTensor> planned(const scheduler::TensorInfo& tensor,
                                            scheduler::Decision decision) const override;
@@ -40,6 +40,7 @@ class CatalogFacts final : public scheduler::CodecFacts {
  private:
   int ranks_;
   int exchanging_;
+  int ranks_per_host_ = 1;
 };
 
 // Returns the text of the options for streams without one of their own: compression.rules before compression.codec.

@@ -92,6 +92,29 @@ TEST(StreamPlan, IfHostsSumFirstPayloadsCostAsMuchAsBetweenAsManyRanks) {
   }
 }
 
+// Four ranks on hosts of three and one.
+class Uneven final : public net::Collectives {
+ public:
+  net::Caps caps() const override { return {}; }
+  Rank rank() const override { return 0; }
+  int size() const override { return 4; }
+  const net::HostGroups* host_groups() const override { return &groups_; }
+  void start(net::CollectiveArgs /*args*/, Done /*done*/) override {}
+  void cancel(net::TagGroup /*tags*/, Status /*cause*/) override {}
+  void abort(Status /*cause*/) override {}
+
+ private:
+  net::HostGroups groups_ = {.hosts = net::Hosts({{0, 1, 2}, {3}}), .host = 0, .here = nullptr, .own = {}};
+};
+
+TEST(StreamPlan, TheFullestHostCounts) {
+  const Uneven net;
+  const CatalogFacts facts(net);
+  EXPECT_EQ(facts.exchanging(), 2);
+  EXPECT_EQ(facts.ranks_per_host(), 3) << "as many send all their data over one link";
+  EXPECT_EQ(CatalogFacts(4).ranks_per_host(), 1);
+}
+
 TEST(StreamPlan, ErrorsNameTheStream) {
   for (const char* codec :
        {"int9", "head*=>int8", "threshold_sparse:wire=scatter", "kernel_sparse:wire=shared,values=f16,min=0"}) {
