@@ -13,8 +13,6 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kEmpty = 1;  // numbers in an exchange that measures latency
-// Above net.exchange_bytes of the default options, below which every rank sends to every other.
 constexpr std::size_t kSmallNumbers = (32 << 10) / sizeof(std::int64_t);
 constexpr std::size_t kLargeNumbers = (1 << 20) / sizeof(std::int64_t);
 constexpr std::size_t kLatencyExchanges = 3;
@@ -25,7 +23,7 @@ constexpr std::size_t kFewest = 2;
 // Small exchanges end after this time; large ones follow only where the small ones were short.
 constexpr Duration kEnough = milliseconds(60);
 constexpr Duration kFast = milliseconds(20);
-constexpr std::int64_t kLeastPart = 8;  // an exchange takes at least this fraction of its time for its bytes
+constexpr std::int64_t kLeastPart = 8;  // bytes and latency take at least this fraction of the time each
 
 std::int64_t microseconds_of(Duration duration) {
   return std::chrono::duration_cast<microseconds>(duration).count();
@@ -46,9 +44,10 @@ std::vector<std::int64_t> LinkProbe::values_of_part() const {
   if (part_ == Part::kAgree) {
     return scheduler::to_max_vector(reading());
   }
+  // One number for each rank is the least that goes in two exchanges.
   std::vector<std::int64_t> values(part_ == Part::kSmall   ? kSmallNumbers
                                    : part_ == Part::kLarge ? kLargeNumbers
-                                                           : kEmpty);
+                                                           : static_cast<std::size_t>(net_.size()));
   values.front() = part_ == Part::kMeet ? 0 : microseconds_of(loop_.now() - met_);
   return values;
 }
@@ -61,6 +60,7 @@ void LinkProbe::exchange() {
   args.tag = stream_tag(stream_, kStreamAttempts - 1, kExchangePosition, exchanges_++);
   args.dtype = DType::kI64;
   args.op = ReduceOp::kMax;
+  args.exchange_bytes = 0;  // two exchanges, whatever the size
   args.out = std::as_writable_bytes(std::span(*values_));
   args.in = args.out;
   began_ = loop_.now();
@@ -88,13 +88,10 @@ void LinkProbe::on_exchanged(const Status& status) {
     } else if (part_ == Part::kLatency) {
       latency_ = *std::ranges::min_element(times_);
     } else {
-      const double ranks = exchanging_ranks(net_);
       const Duration time = std::min(times_.back(), times_.at(times_.size() - kFewest));
       const Duration for_bytes = std::max<Duration>({time - latency_, time / kLeastPart, Duration(1)});
-      const double bytes =
-          2 * (ranks - 1) / ranks * static_cast<double>(values_->size()) * static_cast<double>(sizeof(std::int64_t));
       bytes_per_second_ = std::max<std::int64_t>(
-          static_cast<std::int64_t>(bytes / std::chrono::duration<double>(for_bytes).count()), 1);
+          static_cast<std::int64_t>(link_bytes(values_->size()) / std::chrono::duration<double>(for_bytes).count()), 1);
     }
     part_ = part_after(elapsed_us);
     times_.clear();
@@ -132,9 +129,16 @@ LinkProbe::Part LinkProbe::part_after(std::int64_t elapsed_us) const {
   return Part::kAgree;
 }
 
+double LinkProbe::link_bytes(std::size_t numbers) const {
+  const double ranks = exchanging_ranks(net_);
+  return 2 * (ranks - 1) / ranks * static_cast<double>(numbers) * static_cast<double>(sizeof(std::int64_t));
+}
+
 scheduler::StepProfile LinkProbe::reading() const {
   scheduler::StepProfile profile;
-  profile.latency_ns = latency_.count() / 2;  // an exchange has two messages, one behind the other
+  const double seconds = link_bytes(static_cast<std::size_t>(net_.size())) / static_cast<double>(bytes_per_second_);
+  const auto for_bytes = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  profile.latency_ns = std::max(latency_ - for_bytes, latency_ / kLeastPart).count() / 2;
   profile.bytes_per_second = bytes_per_second_;
   profile.codec_costs = costs_;
   return profile;
