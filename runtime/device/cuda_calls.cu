@@ -110,6 +110,12 @@ int release_pinned(void* data) {
 int record(void* event, void* stream) {
   return cudaEventRecord(event_of(event), stream_of(stream));
 }
+// The driver and the runtime have the same numbers for these errors, from cudaErrorStreamCaptureUnsupported to
+// cudaErrorStreamCaptureWrongThread.
+bool met_a_capture(int error) {
+  return error >= 900 && error <= 908;
+}
+
 // cuCtxRecordEvent() of the driver records behind all streams, but older toolkits and drivers do not know it. Work on
 // the default stream waits for all streams but those with cudaStreamNonBlocking.
 int record_all(void* event) {
@@ -118,11 +124,14 @@ int record_all(void* event) {
     auto* const current = reinterpret_cast<int (*)(void** context)>(dlsym(driver, "cuCtxGetCurrent"));
     auto* const record = reinterpret_cast<int (*)(void* context, void* event)>(dlsym(driver, "cuCtxRecordEvent"));
     void* context = nullptr;
-    const bool recorded = current != nullptr && record != nullptr && current(&context) == cudaSuccess &&
-                          record(context, event) == cudaSuccess;
+    int error = cudaErrorNotSupported;
+    if (current != nullptr && record != nullptr && current(&context) == cudaSuccess) {
+      error = record(context, event);
+    }
     dlclose(driver);
-    if (recorded) {
-      return cudaSuccess;
+    // After a graph capture, a record on the default stream would meet the same one.
+    if (error == cudaSuccess || met_a_capture(error)) {
+      return error;
     }
   }
   return cudaEventRecord(event_of(event), nullptr);

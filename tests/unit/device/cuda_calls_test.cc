@@ -108,11 +108,15 @@ TEST_F(CudaCallsTest, AnEventIsBehindAllStreamsIfTheDriverCanDoThat) {
   auto* const recorded = reinterpret_cast<int (*)(int)>(dlsym(driver, "fake_driver_recorded"));
   cuda().calls.clear();
   EXPECT_EQ(calls_.record_all(nullptr), 0);
-  EXPECT_EQ(recorded(900), 1);
+  EXPECT_EQ(recorded(801), 1);
   EXPECT_TRUE(cuda().calls.empty());
   cuda().errors["EventRecord"] = 700;
   EXPECT_EQ(calls_.record_all(nullptr), 700) << "if it cannot, the default stream has to do";
-  EXPECT_EQ(recorded(0), 2);
+  EXPECT_EQ(recorded(900), 2);
+  cuda().calls.clear();
+  EXPECT_EQ(calls_.record_all(nullptr), 900) << "the program captures a graph";
+  EXPECT_TRUE(cuda().calls.empty()) << "the default stream would meet the same capture";
+  EXPECT_EQ(recorded(0), 3);
   dlclose(driver);
 }
 

@@ -14,6 +14,7 @@ using cudaError_t = int;
 inline constexpr int cudaSuccess = 0;
 inline constexpr int cudaErrorMemoryAllocation = 2;
 inline constexpr int cudaErrorNotReady = 600;
+inline constexpr int cudaErrorNotSupported = 801;
 
 struct CUstream_st;
 struct CUevent_st;
