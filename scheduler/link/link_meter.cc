@@ -56,7 +56,7 @@ void LinkMeter::started(std::int64_t now_ns) {
   ++in_flight_;
 }
 
-void LinkMeter::finished(std::int64_t now_ns, std::int64_t payload) {
+void LinkMeter::finished(std::int64_t now_ns, std::int64_t payload, std::int64_t exchanges) {
   if (in_flight_ == 0) {
     return;
   }
@@ -66,7 +66,7 @@ void LinkMeter::finished(std::int64_t now_ns, std::int64_t payload) {
     const TransferSample sample{static_cast<std::int64_t>(bytes),
                                 static_cast<double>(now_ns - started_ns_) / kNsPerSecond};
     model_.add(sample);
-    push(singles_, sample, kSingles);
+    push(singles_, Single{sample, exchanges}, kSingles);
   }
   alone_ = false;
   busy_.bytes += bytes;
@@ -134,8 +134,9 @@ std::optional<LinkReading> LinkMeter::read() const {
   double latency = static_cast<double>(kUsualLatencyNs);
   if (!singles_.empty()) {
     double least = kMostLatencyNs;
-    for (const TransferSample& sample : singles_) {
-      least = std::min(least, (sample.seconds - static_cast<double>(sample.bytes) / rate) * kNsPerSecond / 2);
+    for (const auto& [sample, exchanges] : singles_) {
+      const double waits = (sample.seconds - static_cast<double>(sample.bytes) / rate) * kNsPerSecond;
+      least = std::min(least, waits / static_cast<double>(exchanges));
     }
     latency = std::max(least, kLeastLatencyNs);
   }

@@ -31,10 +31,10 @@ class LinkMeter {
   // `ranks` is the number of ranks that exchange data over the network; of hosts, if ranks of a host add up first.
   explicit LinkMeter(int ranks) : ranks_(ranks) {}
 
-  // Record that the network accepted a partition, and that a partition of `payload` bytes is complete. Times never
-  // decrease.
+  // Record that the network accepted a partition, and that a partition of `payload` bytes is complete, whose reduction
+  // has so many exchanges. Times never decrease.
   void started(std::int64_t now_ns);
-  void finished(std::int64_t now_ns, std::int64_t payload);
+  void finished(std::int64_t now_ns, std::int64_t payload, std::int64_t exchanges);
   // Drops all partitions in flight.
   void reset();
 
@@ -56,6 +56,12 @@ class LinkMeter {
     double bytes = 0;
   };
 
+  // A partition that ran alone.
+  struct Single {
+    TransferSample sample;
+    std::int64_t exchanges = 0;
+  };
+
   double link_bytes(std::int64_t payload) const;
   void count(std::int64_t now_ns, double bytes);
   void forget_old();
@@ -70,9 +76,9 @@ class LinkMeter {
   std::deque<double> busy_rates_;  // bytes per second of the last busy times
   int since_window_ = 0;           // completions
   int since_busy_ = 0;
-  bool outdated_ = false;               // all windows are too old
-  LinkModel model_;                     // fed by partitions that ran alone
-  std::deque<TransferSample> singles_;  // the same partitions
+  bool outdated_ = false;       // all windows are too old
+  LinkModel model_;             // fed by partitions that ran alone
+  std::deque<Single> singles_;  // the same partitions
 };
 
 }  // namespace sirtaki::scheduler

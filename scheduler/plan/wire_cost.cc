@@ -23,8 +23,9 @@ std::int64_t ring(const Payload& payload, std::int64_t ranks) {
   return static_cast<std::int64_t>((hops + end + twice - 1) / twice);
 }
 
-// Returns the number of exchanges, one behind the other, in each of which a rank waits for messages of other ranks.
-std::int64_t exchanges(ReductionKind reduction, int ranks) {
+}  // namespace
+
+std::int64_t exchanges_of(ReductionKind reduction, int ranks) {
   switch (reduction) {
     case ReductionKind::kGather:
       return 1;
@@ -40,8 +41,6 @@ std::int64_t exchanges(ReductionKind reduction, int ranks) {
   }
   return 4;
 }
-
-}  // namespace
 
 std::int64_t dense_equivalent(ReductionKind reduction, const Payload& payload, int ranks) {
   if (ranks < 2) {
@@ -65,7 +64,7 @@ std::int64_t dense_equivalent(ReductionKind reduction, const Payload& payload, i
 }
 
 std::int64_t exchange_ns(const Exchange& exchange, int ranks, const LinkFacts& link) {
-  const Wide latency = ranks < 2 ? Wide{0} : Wide{exchanges(exchange.reduction, ranks)} * link.latency_ns;
+  const Wide latency = ranks < 2 ? Wide{0} : Wide{exchanges_of(exchange.reduction, ranks)} * link.latency_ns;
   const Wide wire = Wide{2} * (ranks - 1) * exchange.wire_bytes * kNsPerSecond /
                     (Wide{ranks} * std::max<std::int64_t>(link.bytes_per_second, 1));
   return static_cast<std::int64_t>(std::min(latency + wire, Wide{std::numeric_limits<std::int64_t>::max()}));

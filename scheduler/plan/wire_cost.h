@@ -25,6 +25,11 @@ struct Payload {
 // and gets the payload size.
 std::int64_t dense_equivalent(ReductionKind reduction, const Payload& payload, int ranks);
 
+// Returns the number of exchanges, one behind the other, in each of which a rank waits for messages of other ranks.
+// Gather is one all-to-all, dense and scatter are two; shared, lowrank and counts have two more for the agreement; a
+// ring has P-1 hops between its two.
+std::int64_t exchanges_of(ReductionKind reduction, int ranks);
+
 // Measurements of the link of one rank.
 struct LinkFacts {
   std::int64_t latency_ns = 0;        // one exchange, whose messages travel together
@@ -37,9 +42,7 @@ struct Exchange {
   std::int64_t wire_bytes = 0;
 };
 
-// Returns the duration of a reduction that is alone on a link: its bytes, and a latency for each of the exchanges that
-// follow one another. Gather is one all-to-all, dense and scatter are two; shared, lowrank and counts have two more for
-// the agreement; a ring has P-1 hops between its two.
+// Returns the duration of a reduction that is alone on a link: that of its bytes, and a latency for each exchange.
 std::int64_t exchange_ns(const Exchange& exchange, int ranks, const LinkFacts& link);
 
 // Returns the largest allreduce for which every rank should send all data to every other rank: one latency less than a

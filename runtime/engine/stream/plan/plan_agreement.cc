@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "scheduler/plan/wire_cost.h"
+
 namespace sirtaki::engine {
 namespace {
 
@@ -39,12 +41,26 @@ PlanAgreement::PlanAgreement(std::string name, const std::shared_ptr<const sched
       codec_costs_(options.codec_costs),
       rank_(options.rank),
       ranks_(options.ranks),
+      exchanging_(options.replanner.planner.ranks),
+      exchange_bytes_(options.exchange_bytes),
       replanner_(first, options.replanner, std::move(options.controller)),
-      meter_(options.replanner.planner.ranks),
+      meter_(exchanging_),
       recorder_(first->tensors().size()),
       gauges_(deps.stats, name_),
       last_tensor_(last_with_elements(*first, order_)) {
   gauges_.plan_version.set(static_cast<std::int64_t>(first_version_));
+}
+
+// A small dense partition goes as a gather does: all data to all ranks, in one exchange.
+void PlanAgreement::measure(const scheduler::Partition& partition) {
+  using scheduler::exchanges_of;
+  const std::int64_t bytes = partition.wire_bytes;
+  if (!partition.format.compressed() && bytes <= std::min(plan()->exchange_bytes(), exchange_bytes_)) {
+    meter_.finished(now_ns(), scheduler::dense_equivalent(ReductionKind::kGather, {bytes}, exchanging_),
+                    exchanges_of(ReductionKind::kGather, exchanging_));
+  } else {
+    meter_.finished(now_ns(), bytes, exchanges_of(partition.format.reduction, exchanging_));
+  }
 }
 
 void PlanAgreement::report_loss(double loss) {

@@ -41,6 +41,7 @@ struct PlanAgreementOptions {
   scheduler::CodecCosts codec_costs = {};  // measured on this rank
   Rank rank = 0;                           // this rank
   int ranks = 1;                           // number of ranks of the job
+  std::int64_t exchange_bytes = scheduler::kAnySize;  // net.exchange_bytes, the upper limit of Plan::exchange_bytes()
 };
 
 class PlanAgreement {
@@ -72,7 +73,7 @@ class PlanAgreement {
   }
   void partition_done(const scheduler::Partition& partition) {
     if (measures()) {
-      meter_.finished(now_ns(), partition.wire_bytes);
+      measure(partition);
     }
   }
   // Records that the program waited for the step from `waited_since` until `now` and receives its result.
@@ -119,6 +120,7 @@ class PlanAgreement {
   bool measures() const {
     return !refused_ && !replanner_.frozen() && replanner_.objection() == scheduler::Objection::kNone;
   }
+  void measure(const scheduler::Partition& partition);
   void decide_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced);
   void refuse(const std::string& why);
   void report();
@@ -132,6 +134,8 @@ class PlanAgreement {
   const scheduler::CodecCosts codec_costs_;
   const Rank rank_;
   const int ranks_;
+  const int exchanging_;  // ranks that exchange data over the network
+  const std::int64_t exchange_bytes_;
   scheduler::Replanner replanner_;
   DecisionLog decisions_;
   scheduler::LinkMeter meter_;

@@ -23,6 +23,7 @@ struct World {
   std::int64_t smallest = 200'000;
   std::int64_t largest = 2'000'000;
   std::int64_t begin_ns = 0;
+  std::int64_t exchanges = 2;
 };
 
 void run(LinkMeter& meter, const World& world, std::mt19937_64& random, int partitions) {
@@ -35,7 +36,7 @@ void run(LinkMeter& meter, const World& world, std::mt19937_64& random, int part
   std::deque<std::pair<std::int64_t, std::int64_t>> flying;  // done, payload
   const auto land = [&] {
     now = std::max(now, flying.front().first);
-    meter.finished(now, flying.front().second);
+    meter.finished(now, flying.front().second, world.exchanges);
     flying.pop_front();
   };
   for (int i = 0; i < partitions; ++i) {
@@ -49,7 +50,8 @@ void run(LinkMeter& meter, const World& world, std::mt19937_64& random, int part
     const double bytes = 2.0 * (world.ranks - 1) / world.ranks * static_cast<double>(payload);
     link_free = std::max(link_free, now + upto(world.late_ns)) +
                 static_cast<std::int64_t>(bytes / world.bytes_per_second * 1e9);
-    flying.emplace_back(std::max(link_free + 2 * world.latency_ns, flying.empty() ? 0 : flying.back().first), payload);
+    flying.emplace_back(
+        std::max(link_free + world.exchanges * world.latency_ns, flying.empty() ? 0 : flying.back().first), payload);
   }
   while (!flying.empty()) {
     land();
@@ -69,9 +71,9 @@ TEST(LinkMeter, SaysNothingAtFirst) {
   LinkMeter meter(4);
   EXPECT_FALSE(meter.read());
   meter.started(0);
-  meter.finished(1'000'000, 1000);
+  meter.finished(1'000'000, 1000, 2);
   EXPECT_FALSE(meter.read());
-  meter.finished(2'000'000, 1000);
+  meter.finished(2'000'000, 1000, 2);
   EXPECT_FALSE(meter.read()) << "what never started counts for nothing";
 }
 
@@ -113,7 +115,7 @@ TEST(LinkMeter, LateRanksLowerItLittle) {
 
 TEST(LinkMeter, FindsBothFromPartitionsThatRunAlone) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    const World world{.latency_ns = 2'000'000, .in_flight = 1};
+    const World world{.latency_ns = 2'000'000, .in_flight = 1, .exchanges = 1 + static_cast<std::int64_t>(seed % 4)};
     const LinkReading reading = reading_of(world, seed);
     EXPECT_NEAR(static_cast<double>(reading.bytes_per_second) / world.bytes_per_second, 1, 0.05) << "seed " << seed;
     EXPECT_NEAR(static_cast<double>(reading.latency_ns), 2e6, 2e5) << "seed " << seed;
@@ -165,7 +167,7 @@ TEST(LinkMeter, PartitionsThatShareTheLinkDoNotMakeItFaster) {
     now += 180'000'000;
     for (int i = 0; i < 10; ++i) {
       now += 18'000'000;
-      meter.finished(now, 600'000);
+      meter.finished(now, 600'000, 2);
     }
     now += 100'000'000;
   }
@@ -181,7 +183,7 @@ TEST(LinkMeter, AStepGivenUpLeavesNoTrace) {
     meter.reset();
   }
   EXPECT_FALSE(meter.read());
-  meter.finished(60'000'000, 1 << 20);
+  meter.finished(60'000'000, 1 << 20, 2);
   EXPECT_FALSE(meter.read());
 }
 
@@ -190,8 +192,8 @@ TEST(LinkMeter, SurvivesTimesThatCannotBe) {
   for (int i = 0; i < 100; ++i) {
     meter.started(5);
     meter.started(5);
-    meter.finished(5, 1 << 20);
-    meter.finished(5, 0);
+    meter.finished(5, 1 << 20, 2);
+    meter.finished(5, 0, 2);
   }
   EXPECT_FALSE(meter.read());
 }

@@ -16,8 +16,9 @@ class CountingClock : public Loop {
  public:
   TimePoint now() const override {
     ++reads_;
-    return TimePoint();
+    return now_;
   }
+  void pass(Duration time) { now_ += time; }
   int reads() const { return reads_; }
   bool in_loop() const override { return true; }
   void post(Task /*task*/) override {}
@@ -26,6 +27,7 @@ class CountingClock : public Loop {
 
  private:
   mutable int reads_ = 0;
+  TimePoint now_;
 };
 
 class PlanAgreementTest : public testing::Test {
@@ -129,6 +131,34 @@ TEST_F(PlanAgreementTest, NothingIsMeasuredIfNoOtherPlanCanFollow) {
   next_exchange();
   pass({1, 1});  // two digests
   EXPECT_EQ(measure(agreement_), 0);
+}
+
+// Sends each partition alone over a link of 10 MB/s with a latency of 1 ms; returns the latency of the profile.
+std::int64_t latency_of(PlanAgreement agreement, CountingClock& clock) {
+  for (int step = 0; step < 8; ++step) {
+    for (const scheduler::Partition& partition : agreement.plan()->partitions()) {
+      agreement.partition_started();
+      clock.pass(milliseconds(1) + std::chrono::nanoseconds(100 * partition.wire_bytes));
+      agreement.partition_done(partition);
+      clock.pass(milliseconds(1));
+    }
+  }
+  const auto profile = scheduler::from_max_vector(agreement.exchange(3, true), 2);
+  EXPECT_TRUE(profile) << profile.status().to_string();
+  return profile ? profile->latency_ns : scheduler::StepProfile::kUnknown;
+}
+
+TEST_F(PlanAgreementTest, ASmallDensePartitionHasTheLatencyOfOneExchange) {
+  const auto with_limit = [&](std::int64_t exchange_bytes) {
+    PlanAgreementOptions options;
+    options.replanner.planner.ranks = 2;
+    options.ranks = 2;
+    options.exchange_bytes = exchange_bytes;
+    return PlanAgreement("small", scheduler::make_plan({{"a", 100, DType::kF32}, {"b", 1500, DType::kF64}}), {1, 0},
+                         std::move(options), {clock_, trace_, stats_});
+  };
+  EXPECT_NEAR(static_cast<double>(latency_of(with_limit(16 << 10), clock_)), 1e6, 1e4);
+  EXPECT_NEAR(static_cast<double>(latency_of(with_limit(0), clock_)), 5e5, 1e4) << "two exchanges";
 }
 
 TEST_F(PlanAgreementTest, AfterAStepGivenUpAProfileCarriesTheObjection) {
