@@ -185,10 +185,14 @@ void HostStagedOps::fetch_result(const OpPtr& op, OpResult result) {
   op->output = std::move(*block);
   stage_->fetch(op->output.bytes(), op->received.get(), device::Mark(),
                 [op, result = std::move(result)](const Status& status) mutable {
-                  const ConstBytes rows = op->output.bytes();
-                  result.data.assign(rows.begin(), rows.end());
                   op->received.reset();
-                  op->done(status, std::move(result));
+                  if (status.ok()) {
+                    const ConstBytes rows = op->output.bytes();
+                    result.data.assign(rows.begin(), rows.end());
+                    op->done(status, std::move(result));
+                  } else {
+                    op->done(status, {});
+                  }
                 });
 }
 
