@@ -65,6 +65,13 @@ Result<rendezvous::Membership> ControlLine::join(rendezvous::JoinRequest request
   return membership;
 }
 
+Unable ControlLine::unable() const {
+  if (!elastic_ || last_ == Epoch(1)) {
+    return Unable::kEndsJob;
+  }
+  return has_state_ ? Unable::kEndsEpoch : Unable::kEndsRank;
+}
+
 void ControlLine::admit(bool admits) {
   if (grows_) {
     admits_ = admits;

@@ -22,6 +22,13 @@
 
 namespace sirtaki::engine {
 
+// The end that a rank brings about which cannot connect to the others.
+enum class Unable : std::uint8_t {
+  kEndsJob,    // all ranks fail with the same cause
+  kEndsRank,   // the others go on without this rank, which has nothing that they lack
+  kEndsEpoch,  // all go on in the next one
+};
+
 class ControlLine final : private rendezvous::ClientHandler {
  public:
   // Connects to the coordinator at `server`. Returns kAborted once `interrupted` (may be empty) returns true; joining
@@ -51,6 +58,9 @@ class ControlLine final : private rendezvous::ClientHandler {
   bool grows() const { return grows_; }
   // Returns whether the program has the state of the job: from the start, or since admit(true).
   bool has_state() const { return has_state_; }
+  // Returns the end that this rank brings about if it cannot connect to the others of the epoch that join() has
+  // returned. In the first epoch a job has nothing to lose.
+  Unable unable() const;
   // Returns the number of a change that the present epoch should end for; 0: none. Any thread.
   std::uint32_t wanted() const;
   // Makes the next join() say that all ranks have agreed to end the epoch for this change.

@@ -51,6 +51,10 @@ class ControlPlane : public ControlLink {
   virtual Result<rendezvous::Membership> join(const rendezvous::JoinRequest& request) = 0;
   // Returns the rank that join() has brought.
   virtual Rank rank() const { return 0; }
+  // Returns what ends if this rank cannot connect to the others.
+  virtual Unable unable() const { return Unable::kEndsJob; }
+  // Sets the cause with which this rank asks for the next epoch.
+  virtual void set_cause(const Status& /*why*/) {}
   // Ends the use of the connection without a word to the coordinator and returns it; null if there is none. No event is
   // delivered and nothing is sent afterwards. Never on the loop.
   virtual std::shared_ptr<ControlLine> detach() { return nullptr; }

@@ -285,15 +285,25 @@ Status DataPlane::start(ControlPlane& control, const rendezvous::Membership& mem
   if (status.ok()) {
     return status;
   }
-  // The coordinator knows the first cause of a connection that has ended, so its verdict replaces the local error.
-  if (verdict.wait_for(std::max(kVerdictGrace, control.cause_grace())) != std::future_status::ready) {
-    control.send(
-        sirtaki::control::JobBroken{status.with_context("rank " + std::to_string(rank) + " at the start of the job")});
-    if (status.code() == Code::kAborted || verdict.wait_for(kAnswerGrace) != std::future_status::ready) {
-      return status;
-    }
+  // The coordinator knows the first cause of a connection that has ended, so its verdict replaces the local error. A
+  // rank that leaves does so before the others, which cannot connect to it either, end the epoch.
+  const Unable unable = control.unable();
+  const Duration grace = unable == Unable::kEndsRank ? kVerdictGrace : std::max(kVerdictGrace, control.cause_grace());
+  if (verdict.wait_for(grace) == std::future_status::ready) {
+    return verdict.get();
   }
-  return verdict.get();
+  status = status.with_context("rank " + std::to_string(rank) + " at the start of " +
+                               (unable == Unable::kEndsJob ? "the job" : "an epoch"));
+  if (unable == Unable::kEndsJob) {
+    control.send(sirtaki::control::JobBroken{status});
+    if (status.code() != Code::kAborted && verdict.wait_for(kAnswerGrace) == std::future_status::ready) {
+      return verdict.get();
+    }
+  } else if (unable == Unable::kEndsEpoch && status.code() != Code::kAborted) {
+    control.set_cause(status);
+    return {Code::kRanksChanged, std::string(status.text()), status.blame()};
+  }
+  return status;
 }
 
 Result<std::unique_ptr<DataPlane>> DataPlane::single(rendezvous::AsioLoop& loop, const Config& config) {

@@ -33,8 +33,8 @@ class DataPlane {
 
   // Returns the addresses at which other ranks reach this rank.
   virtual Result<std::vector<std::string>> endpoints() const = 0;
-  // Calls connect(), and aborts it when `control` reports the end of the job. If this rank cannot connect, it reports
-  // the error to the coordinator, so that all ranks fail with the same cause. Call this before control.begin().
+  // Calls connect(), and aborts it when `control` reports the end of the job. If this rank cannot connect and the
+  // coordinator knows no cause, control.unable() says what ends. Call this before control.begin().
   Status start(ControlPlane& control, const rendezvous::Membership& membership, Rank rank,
                const std::function<bool()>& interrupted);
   // Connects to all ranks. Blocks for control.connect_timeout at most, and polls `interrupted` ten times a second.

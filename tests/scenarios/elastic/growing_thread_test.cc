@@ -105,5 +105,56 @@ TEST(GrowingTest, TooFewRanksWaitUntilNoOtherProcessComes) {
   EXPECT_TRUE(hub.events(4)[0].starts_with("over: peer lost: too few ranks"));
 }
 
+// The others go on as they are, and another process comes after it.
+TEST(GrowingTest, AProcessThatCannotConnectToTheOthersEndsAlone) {
+  Hub hub(3, 1, "30s", 3);
+  std::latch lost(2);
+  std::latch alone(2);
+  run(hub, [&](Process& process) {
+    ASSERT_NO_FATAL_FAILURE(join(process, {0, 1, 2}));
+    hub.all.arrive_and_wait();
+    if (process.slot() == 2) {
+      process.die();
+      lost.wait();
+      Process unable(hub, 2);
+      unable.be_unable(1);
+      const Status refused = unable.init();
+      EXPECT_FALSE(refused.ok());
+      EXPECT_NE(refused.code(), Code::kRanksChanged) << refused.to_string();
+      unable.die();
+      alone.wait();
+      Process other(hub, 2);
+      ASSERT_NO_FATAL_FAILURE(join(other, {0, 1, 2}));
+      return other.shutdown();
+    }
+    EXPECT_EQ(process.work().code(), Code::kRanksChanged);
+    ASSERT_EQ(process.regroup().to_string(), "ok");
+    lost.count_down();
+    ASSERT_EQ(process.regroup_at(process.await_change()).to_string(), "ok");
+    expect_members(process, {0, 1});
+    alone.count_down();
+    ASSERT_EQ(process.regroup_at(process.await_change()).to_string(), "ok");
+    expect_members(process, {0, 1, 2});
+    process.shutdown();
+  });
+}
+
+TEST(GrowingTest, ARankWithTheStateThatCannotConnectToTheOthersTriesAgainWithThem) {
+  Hub hub(3, 1, "1s", 3);
+  run(hub, [&](Process& process) {
+    ASSERT_NO_FATAL_FAILURE(join(process, {0, 1, 2}));
+    hub.all.arrive_and_wait();
+    if (process.slot() == 2) {
+      return process.die();
+    }
+    EXPECT_EQ(process.work().code(), Code::kRanksChanged);
+    process.be_unable(process.slot() == 1 ? 1 : 0);
+    ASSERT_EQ(process.regroup().to_string(), "ok");
+    EXPECT_EQ(process.session().membership().epoch, Epoch(3));
+    expect_members(process, {0, 1});
+    process.shutdown();
+  });
+}
+
 }  // namespace
 }  // namespace sirtaki::engine

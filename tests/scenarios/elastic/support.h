@@ -28,6 +28,8 @@ class Hub {
     sources.program = "elastic.min = " + std::to_string(min) + "\nelastic.silence = \"" + silence + "\"\n";
     sources.program += "elastic.max = " + std::to_string(max) + "\n";
     config = load_config(sources).value();
+    sources.program += "control.connect_timeout = \"1s\"\n";
+    impatient = load_config(sources).value();
     secret = rendezvous::Secret::generate().value();
     hub::CoordinatorServerOptions options = hub::coordinator_options(*config);
     options.server.size = size;
@@ -59,6 +61,7 @@ class Hub {
   }
 
   std::shared_ptr<const Config> config;
+  std::shared_ptr<const Config> impatient;  // options of a process that gives up early
   rendezvous::Secret secret;
   std::latch all;  // for a program that waits for the other ranks, which have what they need of it then
 
@@ -97,14 +100,20 @@ class Process {
   Status open() {
     while (true) {
       JobSpec job{slot_, hub_.size(), hub_.address(), hub_.secret};
+      const bool unable = unable_ > 0 && unable_-- > 0;
+      if (unable) {
+        job.secret = rendezvous::Secret::generate().value();
+      }
       job.line = line_;
-      auto opened = Session::open(hub_.config, std::move(job), {});
+      auto opened = Session::open(unable ? hub_.impatient : hub_.config, std::move(job), {});
       if (opened || opened.status().code() != Code::kRanksChanged) {
         session_ = opened ? *std::move(opened) : nullptr;
         return opened.status();
       }
     }
   }
+  // Makes so many attempts to open a session fail, because this process cannot connect to the others.
+  void be_unable(int attempts) { unable_ = attempts; }
   // Ends the epoch with the others for a change.
   Status regroup_at(std::uint32_t change) {
     line_->agree(change);
@@ -185,6 +194,7 @@ class Process {
   Hub& hub_;
   const Rank slot_;
   std::shared_ptr<ControlLine> line_;
+  int unable_ = 0;
   float gradient_ = 0;
   StreamId stream_;
   std::unique_ptr<Session> session_;
