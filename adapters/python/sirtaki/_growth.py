@@ -10,6 +10,8 @@ from sirtaki import _core, basics, errors
 class _State:
     #: True in a process that has joined a running job, before elastic.run() begins.
     fresh = False
+    #: True until elastic.run() begins for the first time.
+    first_loop = True
     #: Number of the change for which all ranks end the session; 0: it ends for another reason.
     change = 0
 
@@ -20,6 +22,7 @@ _before_change: list[Any] = []
 
 def _note_fresh() -> None:
     _state.fresh = basics.is_elastic() and _core.growth()[1]
+    _state.first_loop = True
 
 
 basics.after_init(_note_fresh)
@@ -39,9 +42,11 @@ def check_fresh() -> None:
         )
 
 
-def begin_loop() -> None:
-    """Called when elastic.run() begins."""
+def begin_loop() -> bool:
+    """Called when elastic.run() begins. Returns True the first time: a new rank begins with the first one."""
     _state.fresh = False
+    first, _state.first_loop = _state.first_loop, False
+    return first
 
 
 def admit(admits: bool) -> None:
@@ -64,6 +69,11 @@ def change_wanted() -> int | None:
 def end_session_for(change: int) -> None:
     """Makes the next regroup() one for a change that all ranks have agreed on."""
     _state.change = change
+
+
+def change_agreed() -> bool:
+    """Returns True if the next regroup() is for a change that all ranks have agreed on."""
+    return _state.change != 0
 
 
 def prepare_change() -> None:

@@ -185,9 +185,33 @@ def test_ranks_that_join_interrupt_a_commit_and_nothing_is_restored(elastic_job:
     growth = mock.patch("sirtaki._core.growth", side_effect=[(True, False, 7), (True, False, 0)])
     with growth, mock.patch("sirtaki._core.regroup_at", regroup_at), mock.patch("sirtaki._core.admit") as admit:
         assert elastic.run(train)(state) == 2
-    assert state.calls == ["sync", "save", "regroup for 7", "reset", "callback", "sync", "save"]
+    assert state.calls == ["sync", "save", "save", "regroup for 7", "reset", "callback", "sync", "save"]
     assert [call.args for call in admit.call_args_list] == [(True,), (True,), (False,)]
     elastic_job.assert_not_called()
+
+
+def test_a_new_rank_that_is_lost_in_sync_costs_no_step(elastic_job: mock.Mock) -> None:
+    state = elastic.ObjectState(lambda value: value, step=0)
+    entries = []
+
+    def train(state: Any) -> None:
+        entries.append(state.step)
+        state.sync = mock.Mock(side_effect=[LOST, None])
+        state.step += 1
+        state.check_host_updates()
+
+    growth = mock.patch("sirtaki._core.growth", side_effect=[(True, False, 7), (True, False, 0)])
+    with growth, mock.patch("sirtaki._core.regroup_at"), mock.patch("sirtaki._core.admit"):
+        elastic.run(train)(state)
+    assert entries == [0, 1]
+    elastic_job.assert_called_once()
+
+
+def test_only_the_first_loop_of_a_program_takes_new_ranks(elastic_job: mock.Mock) -> None:
+    with mock.patch("sirtaki._core.admit") as admit:
+        for _ in range(2):
+            elastic.run(failing(LOST))(Recorded())
+    assert [call.args for call in admit.call_args_list] == [(True,), (True,), (False,), *[(False,)] * 3]
 
 
 def test_a_loss_in_a_check_for_ranks_that_join_is_a_loss(elastic_job: mock.Mock) -> None:

@@ -49,7 +49,7 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
 
     def loop(state: State, *args: Any, **kwargs: Any) -> Result:
         failures, regrouped = _Failures(state), True
-        _growth.begin_loop()
+        first = _growth.begin_loop()
         while True:
             try:
                 if not regrouped:
@@ -58,7 +58,7 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
                     state.on_reset()
                 with basics.losses_raise():
                     state.sync()
-                    _growth.admit(True)
+                    _growth.admit(first)
                     return func(state, *args, **kwargs)
             except errors.HorovodInternalError as error:
                 if not failures.allow(error):
@@ -67,6 +67,8 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
                 state.restore()
             except HostsUpdatedInterrupt:
                 _growth.prepare_change()
+                if _growth.change_agreed():
+                    state.save()  # for the case that a new rank is lost in sync()
                 basics.abandon()
             regrouped = False
 
