@@ -227,6 +227,8 @@ def test_a_new_rank_communicates_in_elastic_run_only(session: None) -> None:
     with mock.patch.object(_growth._state, "fresh", True):
         with pytest.raises(NotImplementedError, match="has joined a running job"):
             hvd.allreduce(torch.ones(1))
+        with pytest.raises(NotImplementedError, match="has joined a running job"):
+            hvd.join()
         elastic.run(lambda state: hvd.allreduce(torch.ones(1)))(Recorded())
 
 
