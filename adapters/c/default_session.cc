@@ -129,7 +129,10 @@ Status DefaultSession::shutdown() {
   if (closing) {
     // active_ stays set until the session is closed: close() reports completed requests through it, and until then the
     // session still uses memory of the caller.
-    closing->session->close();
+    // A rank without the state of the job has not come to the end of its program: the others take it for lost, where a
+    // good-bye would end the job for all.
+    const bool fresh = opening_.job.line && engine::growth(*opening_.job.line).fresh;
+    fresh ? closing->session->drop() : closing->session->close();
     const std::lock_guard state(mutex_);
     active_ = nullptr;
   }

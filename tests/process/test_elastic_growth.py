@@ -41,6 +41,9 @@ if f"{slot}:flaps" in faults and start > 1:
 fault("start")
 sirtaki.init()
 fault("joined")
+if f"{slot}:{start}:quits" in faults:
+    sirtaki.shutdown()
+    sys.exit()
 if f"{slot}:talks" in faults and start > 1:
     allgather_object(None)
 
@@ -86,8 +89,9 @@ def starts(done: Outcome) -> list[str]:
         ("1:1:3,1:2:start", {0: 1, 1: 3, 2: 1}),
         ("2:1:3:stop", {0: 1, 1: 1, 2: 2}),
         ("1:1:3,1:2:joined", {0: 1, 1: 3, 2: 1}),
+        ("1:1:3,1:2:quits", {0: 1, 1: 3, 2: 1}),
     ],
-    ids=["one", "rank 0", "two at once", "again before it joins", "stopped", "again while it joins"],
+    ids=["one", "rank 0", "two at once", "again before it joins", "stopped", "again while it joins", "good-bye"],
 )
 def test_lost_ranks_come_back_to_the_state_of_the_others(faults: str, expected: dict[int, int], tmp_path: Path) -> None:
     done = train(3, 1, faults, tmp_path)
