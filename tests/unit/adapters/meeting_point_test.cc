@@ -105,6 +105,14 @@ TEST(MeetingPointTest, LocalhostIsWhereARankMayHost) {
   point.end(Duration::zero());
 }
 
+// Nobody starts lost ranks again there, so no place is kept for them.
+TEST(MeetingPointTest, AJobThatARankHostsDoesNotGrow) {
+  MeetingPoint point;
+  const Status status = point.host(3, "127.0.0.1", {}, *config_with("elastic.min = 1\nelastic.max = 2\n"));
+  EXPECT_TRUE(status.ok()) << status.to_string();
+  point.end(Duration::zero());
+}
+
 TEST(MeetingPointTest, HostAnswersTheSameUntilTheSizeChanges) {
   MeetingPoint point;
   const auto config = config_with("");
