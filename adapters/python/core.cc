@@ -326,12 +326,12 @@ void define_life(nb::module_& m) {
       "regroup_at", [](std::uint32_t change) { blocking([&] { return sirtaki_regroup_at(change); }); },
       nb::arg("change"));
   m.def(
-      "admit", [](bool admits) { check(sirtaki_admit(admits ? 1 : 0)); }, nb::arg("admits"));
+      "admit", [](bool admits) { blocking([&] { return sirtaki_admit(admits ? 1 : 0); }); }, nb::arg("admits"));
   m.def("growth", [] {
     int grows = 0;
     int fresh = 0;
     std::uint32_t change = 0;
-    check(sirtaki_change_wanted(&grows, &fresh, &change));
+    blocking([&] { return sirtaki_change_wanted(&grows, &fresh, &change); });
     return std::tuple(grows != 0, fresh != 0, change);
   });
   m.def("is_initialized", [] { return sirtaki_is_initialized() != 0; });
