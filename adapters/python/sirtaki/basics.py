@@ -180,8 +180,8 @@ def open_session(job: _torchrun.Job | None, options: Mapping[str, object]) -> No
                 _core.init(_toml(options), job.rank, job.size, job.rendezvous, job.secret)
         except errors.NotInitializedError as error:
             _close_log_pipe()
-            if option("elastic.max") == "0":
-                raise
+            if option("elastic.max") == "0" or _state.generation > 0:
+                raise  # also in a fork of a process with a session, which cannot have one
             # The job has come to its end while this process waited for the place of a lost rank.
             print(f"sirtaki: {error}", file=sys.stderr)
             raise SystemExit(0) from None

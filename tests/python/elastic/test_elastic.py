@@ -232,6 +232,17 @@ def test_a_new_rank_communicates_in_elastic_run_only(session: None) -> None:
         elastic.run(lambda state: hvd.allreduce(torch.ones(1)))(Recorded())
 
 
+def test_only_a_process_that_never_had_a_session_ends_without_an_error_when_it_gets_none() -> None:
+    options = mock.patch("sirtaki.basics.option", lambda name: "4" if name == "elastic.max" else "0")
+    ended = sirtaki.NotInitializedError("the job has come to its end")
+    with options, mock.patch("sirtaki._core.init", side_effect=ended):
+        with mock.patch.object(basics._state, "generation", 0), pytest.raises(SystemExit) as exit_:
+            basics.open_session(None, {})
+        assert exit_.value.code == 0
+        with mock.patch.object(basics._state, "generation", 1), pytest.raises(sirtaki.NotInitializedError):
+            basics.open_session(None, {})
+
+
 def test_a_regroup_that_fails_ends_the_session(elastic_job: mock.Mock) -> None:
     elastic_job.side_effect = sirtaki.PeerLostError("too few ranks: 1 of at least 2 (elastic.min)")
     ended = mock.Mock()
