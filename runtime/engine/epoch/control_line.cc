@@ -19,9 +19,10 @@ Result<std::shared_ptr<ControlLine>> ControlLine::connect(const Config& config, 
   options.join_timeout = config.control.join_timeout + config.control.connect_timeout;
   line->elastic_ = config.elastic.min > 0;
   if (line->elastic_) {
-    // The coordinator gives up processes that do not come to the next epoch. One that wants to join waits for the
-    // programs of the others, as long as they take.
-    options.join_timeout = rendezvous::kLongestTimeout;
+    // The coordinator gives up processes that do not come to the next epoch, so its answer comes earlier. One that
+    // wants to join waits for the programs of the others, as long as they take.
+    options.join_timeout =
+        config.elastic.max > 0 ? rendezvous::kLongestTimeout : options.join_timeout + config.elastic.timeout;
   }
   const Heartbeats heartbeats = heartbeats_of(config);
   options.heartbeat_interval = heartbeats.interval;
