@@ -56,7 +56,7 @@ def check(hosts: Hosts, *options: str) -> Outcome:
 
 @contextmanager
 def shaped(hosts: Hosts, near_mbit: float, far_mbit: float) -> Iterator[None]:
-    """Limits what each of the hosts sends."""
+    """Limits the rate at which each of the hosts sends."""
     rates = {hosts.near: near_mbit, hosts.far: far_mbit}
     for name, mbit in rates.items():
         run(*f"tc -n {name} qdisc add dev eth0 root tbf rate {mbit}mbit burst 128kb limit 512kb".split())
@@ -69,7 +69,7 @@ def shaped(hosts: Hosts, near_mbit: float, far_mbit: float) -> Iterator[None]:
 
 @contextmanager
 def delayed(hosts: Hosts, milliseconds: float) -> Iterator[None]:
-    """Holds what each of the hosts sends for a while before it reaches the link."""
+    """Delays all packets of both hosts."""
     with ExitStack() as relays:
         for name, address in ((hosts.near, hosts.near_address), (hosts.far, hosts.far_address)):
             relay = delay_relay.start(hosts.inside(name), address, milliseconds)
