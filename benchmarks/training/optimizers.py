@@ -44,9 +44,18 @@ class MuonWithAdamW(torch.optim.Muon):
 
 
 def make_optimizer(model: nn.Module, name: str, lr: float, momentum: float) -> torch.optim.Optimizer:
-    """Makes the optimizer "sgd", with `momentum`, "adamw" or "muon" of a model."""
+    """Makes the optimizer "sgd", with `momentum`, "adamw", "muon", "adafactor" or "soap" of a model.
+
+    SOAP comes from the package pytorch_optimizer, which no other part of the project needs.
+    """
     if name == "muon":
         return MuonWithAdamW(model.named_parameters(), lr)
+    if name == "adafactor":
+        return torch.optim.Adafactor(model.parameters(), lr=lr)
+    if name == "soap":
+        from pytorch_optimizer import SOAP
+
+        return SOAP(model.parameters(), lr=lr)
     if name == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=lr, betas=BETAS)
     return torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)

@@ -49,6 +49,7 @@ _ADAM = (
     torch.optim.RAdam,
     torch.optim.Adamax,
     torch.optim.RMSprop,
+    torch.optim.Adafactor,
 )
 
 
