@@ -93,8 +93,7 @@ void ElasticHub::on_absent(rendezvous::Server& server, Rank slot, const Status& 
 }
 
 void ElasticHub::give_up(rendezvous::Server& server, Rank slot) {
-  given_up_.insert(slot);
-  roster_.on_expected(slot, false, loop_.now());
+  roster_.on_given_up(slot, loop_.now());
   act(server);
 }
 
@@ -110,7 +109,7 @@ void ElasticHub::expect_others() {
   for (Rank slot = 0; slot < start_; ++slot) {
     const bool connected = std::ranges::any_of(slots_, [&](const auto& entry) { return entry.second == slot; });
     if (!connected) {
-      roster_.on_expected(slot, grows_ && given_up_.count(slot) == 0, loop_.now());
+      roster_.on_expected(slot, grows_, loop_.now());
     }
   }
 }

@@ -70,7 +70,6 @@ class ElasticHub {
   std::map<rendezvous::PeerId, Rank> slots_;  // slots of connected processes
   std::set<rendezvous::PeerId> waiting_;      // for the next epoch
   std::set<Rank> remaining_;                  // slots of the start or of members, neither lost nor left
-  std::set<Rank> given_up_;                   // slots for which no other process is started
   std::map<Rank, std::uint32_t> starts_;      // number of processes that have come for a slot
   bool admits_ = false;
   std::vector<Rank> seats_;  // slots of the present or last epoch, indexed by rank

@@ -129,12 +129,17 @@ void Roster::on_lost(Connection from, const Status& cause, TimePoint now) {
 }
 
 void Roster::on_expected(int slot, bool expected, TimePoint now) {
-  if (expected) {
+  if (expected && given_up_.count(slot) == 0) {
     expected_.insert(slot);
   } else {
     expected_.erase(slot);
   }
   settle(now);
+}
+
+void Roster::on_given_up(int slot, TimePoint now) {
+  given_up_.insert(slot);
+  on_expected(slot, false, now);
 }
 
 void Roster::on_tick(TimePoint now) {
@@ -170,8 +175,10 @@ void Roster::remove(Connection connection, const Status& cause, TimePoint now) {
     return;
   }
   const Rank rank = found->second.rank;
-  if (options_.max > 0) {
-    expected_.insert(found->second.id.slot);
+  // Before the first epoch nobody has the state that another process would get.
+  const int slot = found->second.id.slot;
+  if (options_.max > 0 && epoch_ != Epoch() && given_up_.count(slot) == 0) {
+    expected_.insert(slot);
   }
   people_.erase(found);
   if (phase_ == Phase::kDone) {
@@ -266,6 +273,9 @@ std::string Roster::describe() const {
   }
   for (const int slot : expected_) {
     number("; expects slot ", slot);
+  }
+  for (const int slot : given_up_) {
+    number("; gave up slot ", slot);
   }
   return text;
 }

@@ -82,8 +82,10 @@ class Roster {
   // The connection or the process has ended, or it is silent.
   void on_lost(Connection from, const Status& cause, TimePoint now);
   // Says whether a process may still come for this slot; a hello of the slot revokes it. Slots 0..start-1 are expected
-  // from the beginning. In a job that grows, so is a slot whose process is lost.
+  // from the beginning. In a job that grows, so is a slot whose process is lost after the first epoch has formed.
   void on_expected(int slot, bool expected, TimePoint now);
+  // No process comes for this slot any more, whatever happens to the present one.
+  void on_given_up(int slot, TimePoint now);
   void on_tick(TimePoint now);
   std::optional<TimePoint> next_tick() const;
 
@@ -143,6 +145,7 @@ class Roster {
   People people_;
   std::map<int, std::uint32_t> incarnations_;  // newest one of each slot
   std::set<int> expected_;                     // slots for which a process may come
+  std::set<int> given_up_;                     // slots for which no process comes after the present one
 
   // The present or last epoch:
   Reports reports_;

@@ -369,6 +369,31 @@ TEST_F(RosterTest, ANewRankHasNoStateBeforeItSaysSo) {
   }
 }
 
+TEST_F(RosterTest, NobodyIsStartedAgainBeforeTheFirstEpoch) {
+  roster_ = Roster(options(3, 3, 3));
+  hello(0);
+  regroup(0);
+  hello(1);
+  EXPECT_EQ(roster_.phase(), Roster::Phase::kWaiting);
+  lose(1);
+  EXPECT_EQ(roster_.phase(), Roster::Phase::kDone);
+}
+
+TEST_F(RosterTest, ASlotThatWasGivenUpStaysEmptyWhenItsProcessEnds) {
+  for (const bool given_up : {false, true}) {
+    roster_ = Roster(options(3, 3, 3));
+    form_first(3);
+    if (given_up) {
+      roster_.on_given_up(1, now_);
+    }
+    lose(1);
+    again(0);
+    again(2);
+    tick(milliseconds(20));
+    EXPECT_EQ(roster_.phase() == Roster::Phase::kDone, given_up);
+  }
+}
+
 TEST_F(RosterTest, ACandidateLearnsThatTheJobHasEnded) {
   form_first(3);
   hello(3);
