@@ -11,6 +11,8 @@ void Job::on_joined(const hub::Joined& joined) {
   RankState& state = ranks_.at(static_cast<std::size_t>(joined.slot));
   state.lost = state.fresh = false;
   state.member_since = std::chrono::steady_clock::now();
+  // A later failure is not that of a loss which has healed.
+  std::erase_if(verdict_.survived, [&](const Failure& failure) { return failure.rank == joined.slot; });
   if (phase_ == Phase::kRunning) {
     const bool renumbered = !joined.text.starts_with("rank " + std::to_string(joined.slot) + " ");
     const std::string tag = renumbered ? " (output [" + std::to_string(joined.slot) + "])" : "";
@@ -73,6 +75,8 @@ void Job::start_due_ranks() {
     }
     state.due = state.planned = state.spawned = state.exited = state.closed = state.left = false;
     state.fresh = true;
+    state.ended_by_us = false;
+    state.wait_status = 0;
     ++state.starts;
     log("rank " + std::to_string(rank) + " is started again on " + state.link->placement().host + " (start " +
         std::to_string(state.starts) + ")");
