@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sirtaki import _core, basics, errors
+from sirtaki import _core, _growth, basics, errors
 from sirtaki._end_report import failing
 from sirtaki.local_updates import LocalUpdates
 from sirtaki.ops import Description
@@ -56,7 +56,8 @@ def affordable_rounds(cost: float) -> int:
 
 
 def check_join() -> None:
-    """Refuses join() together with local updates. Raises UnsupportedError."""
+    """Refuses join() with local updates, and on a rank that has not begun. Raises UnsupportedError."""
+    _growth.check_fresh()
     if len(_active) > 0:
         raise errors.UnsupportedError(
             f"join() on rank {basics.rank()} with local updates: ranks merge their models at the same steps, so all "

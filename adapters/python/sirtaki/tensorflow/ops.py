@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from sirtaki import _core, _growth, errors
+from sirtaki import _core, errors
 from sirtaki._local_sgd import check_join
 from sirtaki.errors import require
 from sirtaki.ops import Adasum, Average, Max, Min, Product, ReduceOp, Sum, check_reduce_op, check_root
@@ -438,6 +438,5 @@ def join() -> int:
     """
     if not tf.executing_eagerly():
         raise errors.UnsupportedError("join() inside a tf.function; call it outside")
-    _growth.check_fresh()
     check_join()
     return _core.join()

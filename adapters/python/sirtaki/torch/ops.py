@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sirtaki import _core, _growth, errors
+from sirtaki import _core, errors
 from sirtaki._local_sgd import check_join
 from sirtaki.errors import require
 from sirtaki.ops import (
@@ -480,7 +480,6 @@ def join(device: int = -1) -> int:
         HorovodInternalError: a rank is lost, or has left.
     """
     del device
-    _growth.check_fresh()
     finish_all_updates()
     check_join()
     param_owners.check_join()
