@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "scheduler/plan/arith.h"
+#include "scheduler/plan/wire_cost.h"
 
 namespace sirtaki::scheduler {
 namespace {
@@ -42,10 +43,6 @@ double upper_quartile(const std::deque<double>& list) {
 
 }  // namespace
 
-double LinkMeter::link_bytes(std::int64_t payload) const {
-  return 2.0 * (ranks_ - 1) / ranks_ * static_cast<double>(payload);
-}
-
 void LinkMeter::started(std::int64_t now_ns) {
   alone_ = in_flight_ == 0;
   if (alone_) {
@@ -61,7 +58,7 @@ void LinkMeter::finished(std::int64_t now_ns, std::int64_t payload, std::int64_t
     return;
   }
   --in_flight_;
-  const double bytes = link_bytes(payload);
+  const double bytes = link_bytes(payload, ranks_);
   if (alone_ && in_flight_ == 0) {
     const TransferSample sample{static_cast<std::int64_t>(bytes),
                                 static_cast<double>(now_ns - started_ns_) / kNsPerSecond};

@@ -62,7 +62,6 @@ class LinkMeter {
     std::int64_t exchanges = 0;
   };
 
-  double link_bytes(std::int64_t payload) const;
   void count(std::int64_t now_ns, double bytes);
   void forget_old();
 

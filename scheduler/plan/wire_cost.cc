@@ -63,6 +63,10 @@ std::int64_t dense_equivalent(ReductionKind reduction, const Payload& payload, i
   return payload.agreed_bytes + payload.bytes;
 }
 
+double link_bytes(std::int64_t payload, int ranks) {
+  return 2.0 * (ranks - 1) / ranks * static_cast<double>(payload);
+}
+
 std::int64_t exchange_ns(const Exchange& exchange, int ranks, const LinkFacts& link) {
   const Wide latency = ranks < 2 ? Wide{0} : Wide{exchanges_of(exchange.reduction, ranks)} * link.latency_ns;
   const Wide wire = Wide{2} * (ranks - 1) * exchange.wire_bytes * kNsPerSecond /

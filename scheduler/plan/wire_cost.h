@@ -30,6 +30,9 @@ std::int64_t dense_equivalent(ReductionKind reduction, const Payload& payload, i
 // ring has P-1 hops between its two.
 std::int64_t exchanges_of(ReductionKind reduction, int ranks);
 
+// Returns the bytes that leave a rank in a dense allreduce of `payload` bytes in two exchanges.
+double link_bytes(std::int64_t payload, int ranks);
+
 // Measurements of the link of one rank.
 struct LinkFacts {
   std::int64_t latency_ns = 0;        // one exchange, whose messages travel together

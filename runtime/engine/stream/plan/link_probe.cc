@@ -6,6 +6,7 @@
 
 #include "runtime/engine/common/tags.h"
 #include "runtime/engine/stream/plan/stream_plan.h"
+#include "scheduler/plan/wire_cost.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -130,8 +131,7 @@ LinkProbe::Part LinkProbe::part_after(std::int64_t elapsed_us) const {
 }
 
 double LinkProbe::link_bytes(std::size_t numbers) const {
-  const double ranks = exchanging_ranks(net_);
-  return 2 * (ranks - 1) / ranks * static_cast<double>(numbers) * static_cast<double>(sizeof(std::int64_t));
+  return scheduler::link_bytes(static_cast<std::int64_t>(numbers * sizeof(std::int64_t)), exchanging_ranks(net_));
 }
 
 scheduler::StepProfile LinkProbe::reading() const {
