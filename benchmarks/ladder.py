@@ -80,7 +80,7 @@ CASES = {
         Case("transformer", "sgd", 0.1, 8),
         # Kernels of convolutions, which are further from low rank than other matrices.
         Case("convnet", "sgd", 0.05),
-        # Optimizers that `auto` knows as `other`: levels that are no smaller than those of AdamW.
+        # Optimizers beside those of the tables of `auto`: the levels that decide whether they have those of AdamW.
         Case("transformer", "adafactor", 0.032, levels=_UP_TO_RANK_8),
         Case("cnn", "adafactor", 0.016, levels=_UP_TO_RANK_8),
         Case("transformer", "soap", 0.004, levels=_UP_TO_RANK_8),

@@ -110,6 +110,7 @@ int release_pinned(void* data) {
 int record(void* event, void* stream) {
   return cudaEventRecord(event_of(event), stream_of(stream));
 }
+
 // The driver and the runtime have the same numbers for these errors, from cudaErrorStreamCaptureUnsupported to
 // cudaErrorStreamCaptureWrongThread.
 bool met_a_capture(int error) {
@@ -129,7 +130,7 @@ int record_all(void* event) {
       error = record(context, event);
     }
     dlclose(driver);
-    // After a graph capture, a record on the default stream would meet the same one.
+    // During a graph capture, a record on the default stream would meet the same one.
     if (error == cudaSuccess || met_a_capture(error)) {
       return error;
     }

@@ -14,10 +14,9 @@ from launch_support import PYTHON, Outcome, launch
 from test_elastic_plain import TRAIN as PLAIN_LOOP
 
 # A fault "slot:start:place" kills that process of the slot there, and "slot:start:place:stop" stops it. All processes
-# of a slot but the first one end with code 3 if it "flaps", and call an operation too early if it "talks". Processes of
-# a slot that "fails" end with code 5 after the training. If it
+# of a slot but the first one end with code 3 if it "flaps", and call an operation too early if it "talks". If it
 # "waits", the others come to the end without another commit when its second one is there. Else the program ends when
-# all ranks are there.
+# all ranks are there. Processes of a slot that "fails" end with code 5 after that.
 TRAIN = """
 import os, signal, sys, threading
 from pathlib import Path

@@ -19,16 +19,10 @@ std::int64_t elements_of(const Block& block, DType dtype) {
   return static_cast<std::int64_t>(block.size / dtype_size(dtype));
 }
 
-}  // namespace
-
-std::unique_ptr<SubgroupLink> local_part(PointToPoint& link, const Hosts& hosts) {
-  const auto host = static_cast<std::size_t>(hosts.host_of(link.rank()));
-  return std::make_unique<SubgroupLink>(link, hosts.ranks()[host], kLocalGroup, true);
-}
-
 // Returns the limit of one exchange among the owners of a share, for the limit among all ranks. Beyond the bytes of two
 // steps, all ranks send (a * a * h - 2) / (h - 2) times as many as the owners of all a shares on h hosts; owners on two
-// hosts send none. 0 stays: the caller wants two steps.
+// hosts send none, so these have any size in one exchange, up to net.exchange_bytes. 0 stays: the caller wants two
+// steps.
 std::size_t limit_of_owners(std::size_t limit, const Hosts& hosts) {
   constexpr std::size_t kAny = std::numeric_limits<std::size_t>::max();
   if (limit == 0 || limit == kAny) {
@@ -41,6 +35,13 @@ std::size_t limit_of_owners(std::size_t limit, const Hosts& hosts) {
   const auto shares = static_cast<std::size_t>(hosts.shares());
   const std::size_t all = shares * shares * count - 2;
   return limit > kAny / all ? kAny : limit * all / ((count - 2) * shares);
+}
+
+}  // namespace
+
+std::unique_ptr<SubgroupLink> local_part(PointToPoint& link, const Hosts& hosts) {
+  const auto host = static_cast<std::size_t>(hosts.host_of(link.rank()));
+  return std::make_unique<SubgroupLink>(link, hosts.ranks()[host], kLocalGroup, true);
 }
 
 // One allreduce and its phase.
