@@ -46,6 +46,7 @@ Status check_outer(const OuterOptions& outer) {
 
 void set_codec(LocalOptions& options, std::string_view codec) {
   options.codec = codec;
+  options.interval.guard.residuals = !codec.empty();
   // The bits of other codecs depend on the gradients; a quarter is a guess until a transfer is measured.
   const bool ladder = codec == kLadder;
   options.interval.link.bits_permille = ladder ? LinkOptions().bits_permille : std::vector<std::int64_t>{32'000, 8'000};
@@ -63,7 +64,7 @@ LocalOptions diloco_options() {
   const auto interval = parse_interval("diloco");
   options.interval = interval ? *interval : options.interval;
   options.outer = {.on = true, .lr = 0.7, .momentum = 0.9, .nesterov = true};
-  options.codec = "int8";
+  set_codec(options, "int8");
   return options;
 }
 

@@ -13,6 +13,9 @@
 namespace sirtaki::local_updates {
 namespace {
 
+// Rounds after which residuals no longer grow to speak of: the factor is (n / (n - 10))^2.
+constexpr std::int64_t kMostVarianceRounds = 1000;
+
 NormOptions norm_options(const GuardOptions& options) {
   NormOptions norm = options.norm;
   norm.on = norm.on && options.on;
@@ -89,6 +92,17 @@ void Guards::judge_ranks(const std::vector<Merge>& merges, Alarms& alarms) {
   }
 }
 
+// Returns the log2, in 1/65536, of the factor by which residuals alone raise a variance above the median. A residual of
+// which nothing arrives grows with the rounds, and its square with their square.
+std::int64_t Guards::accumulation() const {
+  if (!options_.residuals) {
+    return 0;
+  }
+  const std::int64_t rounds = variance_rounds_ + 1;
+  const std::int64_t of_median = rounds - (static_cast<std::int64_t>(variances_.size()) + 2) / 2;
+  return 2 * (log2_q16(rounds) - log2_q16(of_median));
+}
+
 // A number of steps other than in the rounds of the median widens the limit. Residuals of lossy differences come from
 // higher learning rates, so where the rate falls, the variance has to rise by itself, too.
 bool Guards::is_high(std::int64_t variance, std::int64_t unscaled, std::int64_t steps) const {
@@ -96,7 +110,7 @@ bool Guards::is_high(std::int64_t variance, std::int64_t unscaled, std::int64_t 
     return false;
   }
   const std::int64_t limit = log2_q16(options_.variance_permille) - log2_q16(std::int64_t{1000}) +
-                             std::abs(steps - median(variance_steps_)) / 2;
+                             std::abs(steps - median(variance_steps_)) / 2 + accumulation();
   return variance > median(variances_) + limit && unscaled > median(unscaled_variances_) + limit;
 }
 
@@ -129,6 +143,7 @@ void Guards::judge_variance(const std::vector<Merge>& merges, Alarms& alarms) {
   variances_.push_back(variance);
   unscaled_variances_.push_back(unscaled);
   variance_steps_.push_back(steps);
+  variance_rounds_ = std::min(variance_rounds_ + 1, kMostVarianceRounds);
   if (static_cast<std::int64_t>(variances_.size()) > options_.variance_window) {
     variances_.pop_front();
     unscaled_variances_.pop_front();
@@ -214,6 +229,7 @@ void Guards::forget_variances() {
   variances_.clear();
   unscaled_variances_.clear();
   variance_steps_.clear();
+  variance_rounds_ = 0;
   variance_strikes_ = 0;
 }
 
@@ -247,6 +263,7 @@ void Guards::state(StateIo& io) {
   io.field(unscaled_variances_, window, kLogOfZero, kMostLog);
   io.field(variance_steps_, window, 0, kMostLog);
   io.require(variances_.size() == variance_steps_.size() && variances_.size() == unscaled_variances_.size());
+  io.field(variance_rounds_, static_cast<std::int64_t>(variances_.size()), kMostVarianceRounds);
   io.field(variance_rates_known_);
   io.field(variance_strikes_, 0, options_.variance_strikes - 1);
   io.field(loss_strikes_, 0, options_.loss_strikes - 1);

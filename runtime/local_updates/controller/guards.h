@@ -11,8 +11,8 @@
 //                                      job ends
 //   G6 merges that were late           one more step of delay; several in ten minutes: a pause
 // Variances are compared as log2(variance / (mean learning rate^2 * n^1.5)) and without the rate, and may grow with n^1
-// to n^2, so a new interval or learning rate is no anomaly. Owned by the controller, or used alone. Pure. The updater
-// executes the actions.
+// to n^2, so a new interval or learning rate is no anomaly. Residuals of lossy differences may add up. Owned by the
+// controller, or used alone. Pure. The updater executes the actions.
 #pragma once
 
 #include <cstddef>
@@ -62,6 +62,8 @@ Reason reason_of(Guard guard);
 
 struct GuardOptions {
   bool on = true;  // off: only values that are not finite (G1) and digests (G5)
+  // Differences may be lossy, and what was not sent is a part of the next ones.
+  bool residuals = false;
   // G2.
   NormOptions norm;
   std::int64_t norm_strikes = 3;        // consecutive rounds, each without most of the differences of the rank
@@ -122,6 +124,7 @@ class Guards {
   void judge_norms(const std::vector<Merge>& merges, std::size_t rank, Alarms& alarms);
   void judge_variance(const std::vector<Merge>& merges, Alarms& alarms);
   bool is_high(std::int64_t variance, std::int64_t unscaled, std::int64_t steps) const;
+  std::int64_t accumulation() const;
   void judge_loss(const RoundStats& stats, Alarms& alarms);
   void judge_digests(const RoundStats& stats, Alarms& alarms) const;
   void judge_late(const RoundStats& stats, Alarms& alarms);
@@ -133,6 +136,7 @@ class Guards {
   std::deque<std::int64_t> variances_;
   std::deque<std::int64_t> unscaled_variances_;  // not divided by learning rates
   std::deque<std::int64_t> variance_steps_;
+  std::int64_t variance_rounds_ = 0;  // rounds since they were dropped
   bool variance_rates_known_ = false;
   std::int64_t variance_strikes_ = 0;
   std::int64_t loss_strikes_ = 0;

@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kWarmupSteps = 500;
 constexpr std::int64_t kWarmupPermille = 50;  // part of the planned steps
 constexpr std::int64_t kWarmupUnplanned = 200;
-constexpr std::int64_t kWarmupParts = 5;  // one such part is made, whatever the waits
+constexpr std::int64_t kParts = 5;  // one such part of a warm-up or pause is made, whatever the waits
 // Steps without a rise of the learning rate, after which the warm-up of its schedule is over.
 constexpr std::int64_t kRestOfRate = 16;
 constexpr std::int64_t kMostExtraDelay = kLongestInterval;
@@ -78,7 +78,7 @@ bool IntervalController::warming_up(const RoundStats& stats) {
   } else if (!warm_) {
     const std::int64_t part = warmup_of(stats);
     const bool rises = last_rise_ > 0 && stats.step - last_rise_ < kRestOfRate;
-    warm_ = !rises && stats.step >= std::max(options_.lr_warmup, part / kWarmupParts) &&
+    warm_ = !rises && stats.step >= std::max(options_.lr_warmup, part / kParts) &&
             stats.step + link_.steps_waited() >= part;
   }
   return !warm_;
@@ -88,6 +88,13 @@ std::int64_t IntervalController::lr_permille(const RoundStats& stats) const {
   return stats.lr_pico < 0 || highest_lr_pico_ <= 0
              ? 1000
              : static_cast<std::int64_t>(Wide{stats.lr_pico} * 1000 / highest_lr_pico_);
+}
+
+// Steps count with their waits, as in the warm-up.
+bool IntervalController::pausing(std::int64_t step) const {
+  const std::int64_t left = pause_until_ - step;
+  const std::int64_t all = options_.guard.pause_steps;
+  return left > 0 && (all - left < all / kParts || link_.steps_waited() - waited_before_ < left);
 }
 
 void IntervalController::apply_alarms(const std::vector<Alarm>& alarms, std::int64_t step) {
@@ -107,6 +114,7 @@ void IntervalController::apply_alarms(const std::vector<Alarm>& alarms, std::int
       extra_delay_ = std::min(extra_delay_ + 1, kMostExtraDelay);
     } else if (pauses(alarm.action)) {
       pause_until_ = step + options_.guard.pause_steps;
+      waited_before_ = link_.steps_waited();
       ceiling_ = std::min(ceiling_, options_.base);
       ceiling_reason_ = reason_of(alarm.guard);
     }
@@ -167,7 +175,7 @@ Result<IntervalController::Wish> IntervalController::wish(const RoundStats& stat
     wish.reason = Reason::kWarmUp;
     return wish;
   }
-  if (stats.step < pause_until_) {
+  if (pausing(stats.step)) {
     wish.reason = now_.mode == Mode::kLocal ? ceiling_reason_ : Reason::kPause;
     return wish;
   }
@@ -222,7 +230,7 @@ Status IntervalController::apply(const Wish& wish) {
 
 // An alarm in the drain leads to synchronous steps, whatever its target was.
 Status IntervalController::end_drain() {
-  if (step_ < pause_until_ && mode_.then == Mode::kLocal) {
+  if (pausing(step_) && mode_.then == Mode::kLocal) {
     SRT_ASSIGN(mode_, next_mode(mode_, Event::kWantSync));
     pending_ = ceiling_reason_;
     local_ = {};

@@ -98,6 +98,7 @@ class IntervalController {
   bool warming_up(const RoundStats& stats);
   // Returns the learning rate as a part of the highest one; all of it if unknown.
   std::int64_t lr_permille(const RoundStats& stats) const;
+  bool pausing(std::int64_t step) const;
   void apply_alarms(const std::vector<Alarm>& alarms, std::int64_t step);
   Result<Wish> wish(const RoundStats& stats, Decision& decision);
   void raise_for_link(std::int64_t allowed, Wish& wish) const;
@@ -127,7 +128,8 @@ class IntervalController {
   std::int64_t highest_lr_pico_ = RoundStats::kUnknown;
   std::int64_t last_rise_ = 0;  // step in which the learning rate last rose; 0: never
   std::int64_t step_ = 0;
-  std::int64_t pause_until_ = 0;             // step at which the pause ends
+  std::int64_t pause_until_ = 0;             // step at which a pause without waits ends
+  std::int64_t waited_before_ = 0;           // steps_waited() when it began
   std::int64_t ceiling_ = kLongestInterval;  // limit of H that guards have set
   Reason ceiling_reason_ = Reason::kStart;
   std::int64_t extra_delay_ = 0;

@@ -6,7 +6,7 @@
 namespace sirtaki::local_updates {
 namespace {
 
-constexpr std::int64_t kVersion = 5;
+constexpr std::int64_t kVersion = 6;
 constexpr std::int64_t kMostRounds = RoundStats::kMaxStep;
 constexpr Interval kNoLocal;
 
@@ -70,6 +70,7 @@ void IntervalController::state(StateIo& io) {
   io.field(last_rise_, 0, RoundStats::kMaxStep);
   io.field(step_, 0, RoundStats::kMaxStep);
   io.field(pause_until_, 0, 2 * RoundStats::kMaxStep);
+  io.field(waited_before_, 0, RoundStats::kMaxStep);
   io.field(ceiling_, 1, kLongestInterval);
   io.field(ceiling_reason_, Reason::kFailed);
   io.field(extra_delay_, 0, kLongestInterval);

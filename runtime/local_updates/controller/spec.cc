@@ -207,6 +207,7 @@ std::uint64_t digest(const IntervalOptions& options) {
       options.link.band_permille,
       options.link.margin_permille,
       std::int64_t{guard.on},
+      std::int64_t{guard.residuals},
       std::int64_t{guard.norm.on},
       guard.norm.z_permille,
       guard.norm.deviation_permille,

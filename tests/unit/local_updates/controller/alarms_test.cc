@@ -214,6 +214,23 @@ TEST(Alarms, APauseForALateLinkForgetsNoNorms) {
   EXPECT_FALSE(counts(training, 1));
 }
 
+// A pause of a hundred steps takes the time of a hundred steps without waits, but has a fifth of them.
+TEST(Alarms, APauseOnASlowLinkIsShorter) {
+  for (const auto& [dense_us, steps] : {std::pair<std::int64_t, std::int64_t>{0, 112}, {33'000, 80}, {3'000'000, 32}}) {
+    Training training("8:delay=1");
+    training.dense_us = dense_us;
+    training.rounds(40);
+    bool once = true;
+    training.edit = [&](RoundStats& stats) { stats.loss_finite = !std::exchange(once, false); };
+    EXPECT_EQ(training.round().interval.reason, Reason::kGuardLoss);
+    const std::int64_t begin = training.step();
+    while (training.current().mode == Mode::kSync) {
+      training.round();
+    }
+    EXPECT_EQ(training.step() - begin, steps) << dense_us;
+  }
+}
+
 TEST(Alarms, APausedTrainingStartsAgainAtTheBase) {
   Training training("qsr:warmup=0");
   training.rounds(10);

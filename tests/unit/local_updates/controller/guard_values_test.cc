@@ -120,6 +120,24 @@ TEST(Guards, VarianceAboveFourMediansPullsBackThenPauses) {
   }
 }
 
+// A residual of which nothing arrives: its norm grows with the rounds.
+TEST(Guards, ResidualsMayAddUp) {
+  const auto alarms_of = [](bool residuals, double growth) {
+    GuardOptions options;
+    options.residuals = residuals;
+    Guards guards(options, 4, 1);
+    std::size_t alarms = 0;
+    double more = 1;
+    for (int round = 1; round <= 100; ++round, more *= growth) {
+      alarms += guards.judge(round_of(guards, std::vector<double>(4, round * round * more))).size();
+    }
+    return alarms;
+  };
+  EXPECT_EQ(alarms_of(true, 1.0), 0U);
+  EXPECT_GT(alarms_of(false, 1.0), 0U);
+  EXPECT_GT(alarms_of(true, 1.4), 50U) << "models that move apart";
+}
+
 TEST(Guards, VarianceIsThatOfAllFragments) {
   Guards guards({}, 2, 2);
   const auto judge = [&](double first, double second) {

@@ -151,6 +151,7 @@ TEST(IntervalSpec, EveryOptionIsInTheDigest) {
       [](IntervalOptions& o) { ++o.link.margin_permille; },
       [](IntervalOptions& o) { ++o.link.bits_permille[1]; },
       [](IntervalOptions& o) { o.guard.on = false; },
+      [](IntervalOptions& o) { o.guard.residuals = true; },
       [](IntervalOptions& o) { ++o.guard.norm.z_permille; },
       [](IntervalOptions& o) { ++o.guard.norm.clip_permille; },
       [](IntervalOptions& o) { ++o.guard.norm_resets; },
