@@ -17,6 +17,9 @@ steps of DDP to its own target without communication are the bound.
 
 --tune trains each method with the first seed at these multiples of its learning rate, methods that follow the link on
 the first of the links, and takes the multiple of the lowest final loss. Rows name the rate.
+
+With several numbers of steps, rows of `any_length` let every method choose the number with which it reaches the target
+of the first number soonest: local steps are cheaper, and more of them reach the loss of fewer averaged ones.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from benchmarks.pareto.entrants import (
     trainings,
     with_references,
 )
-from benchmarks.pareto.figures import CURVE, Contest, rows_of
+from benchmarks.pareto.figures import CURVE, Contest, any_length_rows, rows_of
 from benchmarks.results import Row, Store
 
 NETS = ("5", "20", "100", "1000", LOOPBACK)
@@ -123,6 +126,7 @@ def main() -> int:
     seeds = [int(seed) for seed in chosen["seeds"]][: 1 if quick else None]
     lengths = [QUICK_STEPS] if quick else [int(steps) for steps in chosen["steps"]]
     rows: list[Row] = []
+    contests: dict[tuple[str, int, str], list[Contest]] = {}
     for training in trainings(chosen["tasks"], lengths)[: 1 if quick else None]:
         for size in options.ranks if links else ():
             field = tuned(options, store, Case(links[0], size, training), names, seeds)
@@ -131,7 +135,10 @@ def main() -> int:
             for net in links:
                 case = Case(net, size, training)
                 measure(options, store, case, field)
-                rows += rows_of(contest_of(store, case, field))
+                contest = contest_of(store, case, field)
+                rows += rows_of(contest)
+                contests.setdefault((f"{training.task}_{training.optimizer}", size, net), []).append(contest)
+    rows += [row for of_case in contests.values() if len(of_case) > 1 for row in any_length_rows(of_case)]
     return finish(store, rows, plots.frontier, unprinted=(CURVE,))
 
 

@@ -6,7 +6,7 @@ Ratios are judged by their value: few seeds make intervals wide.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.common.contest import ratio_row
@@ -37,15 +37,16 @@ CURVE_POINTS = 15
 
 @dataclass(frozen=True)
 class Contest:
-    """All methods of one case, seed by seed."""
+    """All methods of one case, seed by seed. `references`: runs whose final losses set the target; empty: DDP's."""
 
     case: Case
     runs: Mapping[str, Sequence[Run]]
     rates: Mapping[str, float]  # learning rates by method
+    references: Sequence[Run] = ()
 
     def targets(self, excess: float = LOSS_EXCESS) -> list[float]:
-        """Loss to reach, seed by seed: the final loss of DDP and some nats more."""
-        return [run.final_loss + excess for run in self.runs[DDP]]
+        """Loss to reach, seed by seed: the final loss of the reference and some nats more."""
+        return [run.final_loss + excess for run in self.references or self.runs[DDP]]
 
     def steps(self, name: str, excess: float = LOSS_EXCESS) -> list[float | None]:
         """Steps of a method to the target, seed by seed; None where the training does not reach it."""
@@ -74,6 +75,41 @@ def rows_of(contest: Contest) -> list[Row]:
         rows += method_rows(contest, name, times)
     if BOTH_AUTO in contest.runs:
         rows += against_rows(contest, times)
+    return rows
+
+
+def any_length(contests: Sequence[Contest]) -> Contest:
+    """Makes a contest of one case in which every method trains for the number of steps that suits it best.
+
+    `contests`: trainings of the same net on the same link that differ in their number of steps alone. The target is
+    that of the first of them. The best length of a method reaches it first; the training that sends nothing has the
+    longest one.
+    """
+    first = contests[0]
+    aimed = [replace(one, references=first.runs[DDP]) for one in contests]
+    reached = [one.times() for one in aimed]
+    runs = {}
+    for name, of_first in first.runs.items():
+        lengths = [i for i, times in enumerate(reached) if name in times]
+        best = min(lengths, key=lambda i: median(reached[i][name]), default=None)
+        runs[name] = of_first if best is None else aimed[best].runs[name]
+    longest = max(contests, key=lambda one: one.case.training.steps)
+    return Contest(first.case, {**runs, ALONE: longest.runs[ALONE]}, first.rates, first.runs[DDP])
+
+
+def any_length_rows(contests: Sequence[Contest]) -> list[Row]:
+    """Returns the rows of a contest in which the number of steps is free: seconds of each method, and speed-ups."""
+    contest = any_length(contests)
+    times = contest.times()
+    tried = ", ".join(str(one.case.training.steps) for one in contests)
+    rows = []
+    for name in times:
+        if name != ALONE:
+            params = {**contest.case.params, "method": name, "tried": tried, "made": contest.runs[name][0].steps}
+            bound = contest.without_sending(name)
+            rows.append(make_row("seconds_any_length", params, estimate(times[name]), "s", "lower", bound=bound))
+    if BOTH_AUTO in contest.runs:
+        rows += [replace(row, metric=f"{row.metric}_any_length") for row in against_rows(contest, times)]
     return rows
 
 

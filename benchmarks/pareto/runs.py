@@ -56,6 +56,11 @@ class Run:
     exposed: list[float] | None = None  # seconds, of each step, in which the rank waited that waited least
 
     @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return int(self.curve[-1][0])
+
+    @property
     def final_loss(self) -> float:
         """Loss of the final model, after drain()."""
         return self.curve[-1][1]

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.pareto import measuring, runs
 from benchmarks.pareto.entrants import ALONE, BOTH_AUTO, DDP, METHODS, Case, methods, trainings, with_references
-from benchmarks.pareto.figures import Contest, rows_of
+from benchmarks.pareto.figures import Contest, any_length_rows, rows_of
 from benchmarks.pareto.plots import frontier as plot
 from benchmarks.pareto.runs import Pace, Run, between, composed, measured
 
@@ -109,6 +109,22 @@ def test_the_bound_of_a_method_has_as_many_steps() -> None:
     assert seconds["ours_fixed"].value == pytest.approx(1.0 + 0.1 * 9)
     assert seconds["ours_fixed"].bound == pytest.approx(0.1 + 0.01 * 9)
     assert seconds[ALONE].value == seconds[DDP].bound
+
+
+def test_with_several_lengths_each_method_takes_the_one_that_reaches_the_first_target_soonest() -> None:
+    (longer,) = trainings(["convnet_sgd"], [450])
+    late = [[10.0, 3.0], [30.0, 1.5], [45.0, 0.9]]
+    high = [[10.0, 3.0], [20.0, 2.0], [30.0, 1.5]]
+    short = contest("20", {ALONE: 1.0, DDP: 10.0, "powersgd_4": 3.0, BOTH_AUTO: 1.2}, {BOTH_AUTO: high})
+    names = (ALONE, DDP, "powersgd_4", BOTH_AUTO)
+    slower = {name: [run(step, late)] * 2 for name, step in zip(names, (1.0, 10.0, 3.0, 1.2), strict=True)}
+    long = Contest(Case("20", 4, longer), slower, short.rates)
+    rows = any_length_rows([short, long])
+    made = {row.params["method"]: row.params["made"] for row in rows if row.metric == "seconds_any_length"}
+    assert made == {DDP: 30, "powersgd_4": 30, BOTH_AUTO: 45}, "both misses the loss in 30 steps"
+    (over,) = [row for row in rows if row.metric == "speedup_over_powersgd_any_length"]
+    # 29.8 steps of 3 s against 41.6 of 1.2 s, and ten times as long for each first one.
+    assert over.value == pytest.approx((29.8 * 3 + 27) / ((30 + 15 * 0.48 / 0.6) * 1.2 + 10.8), rel=0.02)
 
 
 def test_every_training_has_a_plot_of_its_own(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/choose.md"
 RESULTS = ROOT / "benchmarks/results/frontier.json"
 BLOCK = re.compile(r"(<!-- frontier -->\n).*?(<!-- end frontier -->)", re.DOTALL)
+STEPS = 300
 HEAD = (
-    "| training | link | method | ms a step | training loss after 300 steps | MB sent by a rank |\n"
+    f"| training | link | method | ms a step | training loss after {STEPS} steps | MB sent by a rank |\n"
     "|---|---|---|---|---|---|\n"
 )
 TRAININGS = {"convnet": "convolution net, SGD", "transformer": "byte transformer, AdamW"}
@@ -35,7 +36,7 @@ def values_of(rows: list[dict[str, Any]], metric: str) -> dict[tuple[str, float,
     return {
         (row["params"]["task"], row["params"]["rate_mbit"], row["params"]["method"]): row["value"]
         for row in rows
-        if row["metric"] == metric
+        if row["metric"] == metric and row["params"]["steps"] == STEPS
     }
 
 
