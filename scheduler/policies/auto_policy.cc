@@ -26,9 +26,21 @@ constexpr int kLongestBan = 512;
 // A slower link counts once steps exceed the prediction for the link of before by this margin in so many profiles.
 constexpr std::int64_t kBeyondLinkPermille = 250;
 constexpr int kBeyondLinkProfiles = 2;
+// Payloads of a step, in bytes: those with more have passed the burst of a shaper, and smaller ones say something of
+// payloads up to so many times as large.
+constexpr std::int64_t kBeyondBurst = 1 << 20;
+constexpr std::int64_t kMoreThanSeen = 2;
 
 bool within(std::int64_t value, std::int64_t of, std::int64_t permille) {
   return Wide{value} * 1000 <= Wide{of} * (1000 + permille);
+}
+
+std::int64_t sent_bytes(const std::vector<PlannedTensor>& tensors) {
+  std::int64_t sum = 0;
+  for (const PlannedTensor& tensor : tensors) {
+    sum += tensor.wire_bytes_of(tensor.numel);
+  }
+  return sum;
 }
 
 }  // namespace
@@ -60,6 +72,30 @@ AutoPolicy::Outcome AutoPolicy::at_level(std::size_t level, const StepProfile& p
   return outcome;
 }
 
+// Returns the profile for a prediction of these tensors, from one that was measured while so many bytes were sent.
+StepProfile AutoPolicy::believed(const StepProfile& profile, const std::vector<PlannedTensor>& tensors,
+                                 std::int64_t sent) const {
+  const bool doubtful = lasting_link_ > 0 && profile.bytes_per_second > lasting_link_ && sent < kBeyondBurst &&
+                        sent_bytes(tensors) > kMoreThanSeen * sent;
+  StepProfile out = profile;
+  out.bytes_per_second = doubtful ? lasting_link_ : profile.bytes_per_second;
+  return out;
+}
+
+std::vector<AutoPolicy::Outcome> AutoPolicy::all_levels(const StepProfile& profile,
+                                                        const std::vector<PlannedTensor>& now) const {
+  const std::int64_t sent = sent_bytes(now);
+  std::vector<Outcome> outcomes;
+  for (std::size_t level = 0; level < levels_.size(); ++level) {
+    outcomes.push_back(at_level(level, profile, now));
+    const StepProfile other = believed(profile, outcomes.back().tensors, sent);
+    if (other.bytes_per_second != profile.bytes_per_second) {
+      outcomes.back() = at_level(level, other, now);
+    }
+  }
+  return outcomes;
+}
+
 // It goes down only for a gain, to the mildest level that is nearly as good as the best, and back up only to a level
 // that costs less than half the gain. The gap between both conditions keeps the level stable.
 std::size_t AutoPolicy::choose(const std::vector<Outcome>& outcomes, std::int64_t now_us) const {
@@ -82,7 +118,7 @@ std::size_t AutoPolicy::choose(const std::vector<Outcome>& outcomes, std::int64_
 }
 
 // Keeps the tensors that save most, as few as make the step nearly as short.
-void AutoPolicy::prune(Outcome& outcome, const Outcome& dense, const StepProfile& profile) const {
+void AutoPolicy::prune(Outcome& outcome, const Outcome& dense, const StepProfile& profile, std::int64_t sent) const {
   std::vector<std::size_t> changed;
   const auto saved = [&](std::size_t i) {
     return dense.tensors[i].wire_bytes_of(dense.tensors[i].numel) -
@@ -102,7 +138,7 @@ void AutoPolicy::prune(Outcome& outcome, const Outcome& dense, const StepProfile
     for (std::size_t k = count; k < changed.size(); ++k) {
       fewer.tensors[changed[k]].reason = "auto: stays dense, compression would not shorten the step";
     }
-    fewer.step_us = predict_tensors(fewer.tensors, profile, planner_).step_us;
+    fewer.step_us = predict_tensors(fewer.tensors, believed(profile, fewer.tensors, sent), planner_).step_us;
     return fewer;
   };
   std::size_t least = 1;
@@ -139,17 +175,14 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::first(const StepProfile& l
   if (!link.knows_link()) {
     return std::nullopt;
   }
-  trusted_link_ = first_link_ = link.bytes_per_second;
+  lasting_link_ = trusted_link_ = first_link_ = link.bytes_per_second;
   if (trusted_link_ >= kFastLink) {
     return std::nullopt;
   }
   StepProfile profile = link;
   profile.ready_us.assign(tensors_.size(), 0);
   profile.need_us.assign(tensors_.size(), StepProfile::kUnknown);
-  std::vector<Outcome> outcomes;
-  for (std::size_t level = 0; level < levels_.size(); ++level) {
-    outcomes.push_back(at_level(level, profile, now));
-  }
+  std::vector<Outcome> outcomes = all_levels(profile, now);
   const std::int64_t best = std::ranges::min_element(outcomes, {}, &Outcome::step_us)->step_us;
   while (outcomes[first_level_].step_us > kShortStepUs &&
          !within(outcomes[first_level_].step_us, best, kNearPermille)) {
@@ -195,15 +228,26 @@ StepProfile AutoPolicy::with_trusted_link(const StepProfile& profile, const std:
   return profile;
 }
 
+// If a milder level would do on the link as it reads, only a trial can tell; `outcomes` doubt it. The next level sends
+// little more than the present one.
+bool AutoPolicy::trial_is_due(const std::vector<Outcome>& outcomes, const StepProfile& profile,
+                              const std::vector<PlannedTensor>& now) {
+  const std::int64_t now_us = outcomes[level_].step_us;
+  const bool milder = level_ > 0 && choose(outcomes, now_us) == level_ &&
+                      within(at_level(level_ - 1, profile, now).step_us, now_us, kSamePermille);
+  doubted_ = milder ? doubted_ + 1 : 0;
+  return doubted_ >= ban_;
+}
+
 std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*step*/, const StepProfile& measured,
                                                                const std::vector<PlannedTensor>& now) {
   const std::int64_t link_before = trusted_link_;
   const StepProfile profile = with_trusted_link(measured, now);
   const bool other_link = trusted_link_ < link_before || trusted_link_ / 2 > link_before;
-  std::vector<Outcome> outcomes;
-  for (std::size_t level = 0; level < levels_.size(); ++level) {
-    outcomes.push_back(at_level(level, profile, now));
-  }
+  dense_ = level_ == 0 ? dense_ + 1 : 0;
+  // Dense payloads are the largest, once their steps are known to be no longer.
+  lasting_link_ = dense_ > kWrongProfiles ? trusted_link_ : std::min(lasting_link_, trusted_link_);
+  std::vector<Outcome> outcomes = all_levels(profile, now);
   const std::int64_t now_us = predict_tensors(now, profile, planner_).step_us;
   decision_ = "auto: " + levels_[level_].name + ", step " + ms_text(profile.step_us) + " ms measured, " +
               ms_text(now_us) + " predicted, " + ms_text(outcomes.front().step_us) + " dense, link " +
@@ -224,21 +268,27 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
     decision_ += "stays for " + std::to_string(banned_) + " more profiles";
     return std::nullopt;
   }
-  const std::size_t wanted = choose(outcomes, now_us);
+  std::size_t wanted = choose(outcomes, now_us);
+  const bool tries = trial_is_due(outcomes, profile, now);
+  if (tries) {
+    wanted = level_ - 1;
+    outcomes[wanted] = at_level(wanted, profile, now);
+  }
   const int direction = wanted > level_ ? 1 : wanted < level_ ? -1 : 0;
   const bool judges = !std::exchange(judged_, true) && first_level_ > 0;
-  if (!hysteresis_.wants(direction, judges || (other_link && link_before > 0))) {
-    at_rest_ = direction == 0 && worse_ == 0 && slower_ == 0;
+  if (!hysteresis_.wants(direction, tries || judges || (other_link && link_before > 0))) {
+    at_rest_ = direction == 0 && worse_ == 0 && slower_ == 0 && doubted_ == 0;
     decision_ += direction == 0 ? "stays" : levels_[wanted].name + " wanted, to be confirmed";
     return std::nullopt;
   }
   Outcome& outcome = outcomes[wanted];
   if (wanted != 0) {
     const Outcome dense = outcomes.front();
-    prune(outcome, dense, profile);
+    prune(outcome, dense, profile, sent_bytes(now));
   }
   before_ = Before{level_, profile.step_us, outcomes[level_].step_us};
   level_ = wanted;
+  doubted_ = 0;
   const std::string change = ms_text(now_us) + " -> " + ms_text(outcome.step_us) + " ms predicted";
   explain(outcome, change);
   decision_ += levels_[wanted].name + ", " + change;
@@ -254,7 +304,8 @@ void AutoPolicy::restart() {
   slower_ = 0;
   hysteresis_ = {};
   before_.reset();
-  worse_ = banned_ = 0;
+  lasting_link_ = first_link_;
+  worse_ = doubted_ = banned_ = dense_ = 0;
   ban_ = 8;
   at_rest_ = false;
   decision_.clear();

@@ -4,7 +4,9 @@
 // the loss budget. It takes the mildest level whose step is nearly as short as the best one, and within it the fewest
 // tensors that suffice.
 // The first level follows from the link alone: the mildest one whose gradients take less than a short step on it. The
-// first profile of steps replaces that level without confirmation. Used through codec_controller.h. Pure.
+// first profile of steps replaces that level without confirmation. Small payloads pass through the bursts of traffic
+// shapers, so a link that reads faster with them is believed for larger ones only after a trial of the next milder
+// level. Used through codec_controller.h. Pure.
 #pragma once
 
 #include <memory>
@@ -38,9 +40,11 @@ class AutoPolicy final : public CodecController {
   };
 
   Outcome at_level(std::size_t level, const StepProfile& profile, const std::vector<PlannedTensor>& now) const;
+  std::vector<Outcome> all_levels(const StepProfile& profile, const std::vector<PlannedTensor>& now) const;
+  StepProfile believed(const StepProfile& profile, const std::vector<PlannedTensor>& tensors, std::int64_t sent) const;
   std::size_t choose(const std::vector<Outcome>& outcomes, std::int64_t now_us) const;
   void explain(Outcome& outcome, const std::string& change) const;
-  void prune(Outcome& outcome, const Outcome& dense, const StepProfile& profile) const;
+  void prune(Outcome& outcome, const Outcome& dense, const StepProfile& profile, std::int64_t sent) const;
   // The level before the last change: its measured step, and the prediction of that time.
   struct Before {
     std::size_t level = 0;
@@ -48,6 +52,8 @@ class AutoPolicy final : public CodecController {
     std::int64_t model_us = 0;
   };
 
+  bool trial_is_due(const std::vector<Outcome>& outcomes, const StepProfile& profile,
+                    const std::vector<PlannedTensor>& now);
   bool proved_wrong(const StepProfile& profile, const std::vector<Outcome>& outcomes);
   StepProfile with_trusted_link(const StepProfile& profile, const std::vector<PlannedTensor>& now);
 
@@ -63,12 +69,15 @@ class AutoPolicy final : public CodecController {
   Hysteresis hysteresis_;
   std::int64_t first_link_ = 0;    // bytes per second before the first step; 0: not measured
   std::int64_t trusted_link_ = 0;  // bytes per second that the link has shown; 0: none yet
+  std::int64_t lasting_link_ = 0;  // the same with large payloads; 0: not known
+  int dense_ = 0;                  // consecutive profiles at the first level
   std::int64_t last_link_ = 0;     // reading of the last profile
   int slower_ = 0;                 // consecutive profiles whose steps only a slower link explains
   std::optional<Before> before_;
-  int worse_ = 0;   // consecutive profiles with longer steps than the level before the change explains
-  int banned_ = 0;  // profiles for which the level stays
-  int ban_ = 8;     // length of the next ban
+  int worse_ = 0;    // consecutive profiles with longer steps than the level before the change explains
+  int doubted_ = 0;  // consecutive profiles in which a milder level is wanted if the link is as fast as it reads
+  int banned_ = 0;   // profiles for which the level stays
+  int ban_ = 8;      // length of the next ban or doubt
   bool at_rest_ = false;
   std::string decision_;
 };

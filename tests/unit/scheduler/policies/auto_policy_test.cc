@@ -205,15 +205,19 @@ TEST_F(AutoPolicyTest, ARestartForgetsProfilesThatNotAllRanksHaveConsidered) {
   EXPECT_EQ(decisions[0], decisions[1]);
 }
 
-TEST_F(AutoPolicyTest, TheFirstProfileReplacesAWrongFirstLevelAtOnce) {
+TEST_F(AutoPolicyTest, LeavesAFirstLevelThatTheLinkDoesNotNeed) {
   make("auto");
   StepProfile link;
   link.latency_ns = 100'000;
   link.bytes_per_second = 4'000'000;
   now_ = controller_->first(link, now_).value();
-  EXPECT_FALSE(profile(10'000'000'000)) << "once may be a burst";
-  EXPECT_TRUE(profile(10'000'000'000)) << "the link was measured wrongly";
-  EXPECT_TRUE(all_dense());
+  for (int i = 0; i < 7; ++i) {
+    EXPECT_FALSE(profile(10'000'000'000)) << "may be bursts";
+  }
+  for (int i = 0; i < 5; ++i) {
+    profile(10'000'000'000);
+  }
+  EXPECT_TRUE(all_dense()) << "the link was measured wrongly";
   controller_->restart();
   make("auto");
   now_ = controller_->first(link, now_).value();
@@ -239,7 +243,7 @@ TEST_F(AutoPolicyTest, FollowsTheLinkThereAndBack) {
   profile(12'500'000);
   const int slow = compressed();
   EXPECT_GT(slow, 0);
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < 20; ++i) {
     profile(10'000'000'000);
   }
   EXPECT_TRUE(all_dense());
@@ -317,16 +321,86 @@ TEST_F(AutoPolicyTest, TakesBackAMilderLevelThatMadeStepsLonger) {
   const int compressed_before = compressed();
   const std::int64_t fitting_us = profile_.step_us;
   // Small payloads pass through the burst of a shaper, so the link reads fast, but the steps do not get shorter.
-  for (int i = 0; i < 3; ++i) {
+  const auto is_milder = [&] { return compressed() < compressed_before || all_dense(); };
+  for (int i = 0; i < 20 && !is_milder(); ++i) {
     profile_.bytes_per_second = 10'000'000'000;
     profile_.step_us = fitting_us;
     consider();
   }
-  ASSERT_TRUE(all_dense());
+  ASSERT_TRUE(is_milder()) << controller_->last_decision();
   profile_.step_us = 3 * fitting_us;
   EXPECT_FALSE(consider()) << "once is noise";
   EXPECT_TRUE(consider()) << controller_->last_decision();
   EXPECT_GE(compressed(), compressed_before);
+}
+
+// A net of 1 MiB, whose compressed gradients pass through the burst of a shaper.
+class SmallNetTest : public LinkPolicyTest {
+ protected:
+  SmallNetTest() {
+    infos_.clear();
+    profile_.ready_us.clear();
+    profile_.need_us.clear();
+    for (int i = 0; i < 4; ++i) {
+      add("layer" + std::to_string(i) + ".weight", {256, 256}, 35'000 - 10'000 * i);
+    }
+    StepProfile link;
+    link.latency_ns = 100'000;
+    link.bytes_per_second = 12'500'000;
+    make("auto");
+    now_ = controller_->first(link, now_).value();
+  }
+
+  std::int64_t sent() const {
+    std::int64_t bytes = 0;
+    for (const PlannedTensor& tensor : now_) {
+      bytes += tensor.wire_bytes_of(tensor.numel);
+    }
+    return bytes;
+  }
+
+  // One profile over a link that carries payloads up to `burst` bytes at once and others at 12.5 MB/s, but reads fast.
+  bool profile_with_burst(std::int64_t burst) {
+    const std::int64_t took_us = step_us(sent() > burst ? 12'500'000 : 10'000'000'000);
+    profile_.bytes_per_second = 10'000'000'000;
+    profile_.step_us = took_us;
+    return consider();
+  }
+};
+
+TEST_F(SmallNetTest, BurstsDoNotProveThatTheLinkIsFast) {
+  const std::int64_t before = sent();
+  ASSERT_LT(before, 300'000);
+  int milder = 0;
+  for (int i = 0; i < 200; ++i) {
+    profile_with_burst(before);
+    EXPECT_LE(sent(), 2 * before + 4'096) << i << ": " << controller_->last_decision();
+    milder += sent() > before ? 1 : 0;
+  }
+  EXPECT_GT(milder, 0) << "a trial";
+  EXPECT_LT(milder, 12) << "and seldom, because it proved wrong";
+}
+
+TEST_F(SmallNetTest, ADenseTrialThatProvedWrongIsSeldomRepeated) {
+  // Everything but dense gradients passes through the burst.
+  const std::int64_t burst = (std::int64_t{1} << 20) - 1;
+  int dense = 0;
+  for (int i = 0; i < 400; ++i) {
+    profile_with_burst(burst);
+    dense += all_dense() ? 1 : 0;
+  }
+  EXPECT_GT(dense, 0);
+  EXPECT_LT(dense, 16);
+}
+
+TEST_F(SmallNetTest, ALinkThatHasBecomeFastIsFoundLevelByLevel) {
+  std::int64_t before = sent();
+  for (int i = 0; i < 60; ++i) {
+    profile_with_burst(std::int64_t{1} << 40);
+    EXPECT_LE(sent(), 5 * before) << i;
+    before = sent();
+  }
+  EXPECT_TRUE(all_dense()) << controller_->last_decision();
 }
 
 TEST_F(AutoPolicyTest, CodecsThatCostMoreThanTheySaveAreNotUsed) {
