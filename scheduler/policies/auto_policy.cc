@@ -21,6 +21,7 @@ constexpr std::int64_t kShortStepUs = 20'000;
 constexpr std::int64_t kFastLink = 250'000'000;  // bytes per second
 // The policy was wrong if measured steps exceed expected ones by this margin in so many consecutive profiles.
 constexpr std::int64_t kWrongPermille = 50;
+constexpr std::int64_t kMuchWrongPermille = 250;
 constexpr int kWrongProfiles = 2;
 constexpr int kLongestBan = 512;
 // A slower link counts once steps exceed the prediction for the link of before by this margin in so many profiles.
@@ -165,7 +166,9 @@ bool AutoPolicy::proved_wrong(const StepProfile& profile, const std::vector<Outc
   }
   const auto expected = static_cast<std::int64_t>(Wide{before_->measured_us} * outcomes[before_->level].step_us /
                                                   std::max<std::int64_t>(before_->model_us, 1));
-  worse_ = within(profile.step_us, expected, kWrongPermille) ? 0 : worse_ + 1;
+  // A milder level is taken back at once if steps are much longer, since that costs no more than the loss budget.
+  const bool much = before_->level > level_ && !within(profile.step_us, expected, kMuchWrongPermille);
+  worse_ = within(profile.step_us, expected, kWrongPermille) ? 0 : worse_ + (much ? kWrongProfiles : 1);
   return worse_ >= kWrongProfiles;
 }
 

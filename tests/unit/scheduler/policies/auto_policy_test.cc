@@ -328,8 +328,9 @@ TEST_F(AutoPolicyTest, TakesBackAMilderLevelThatMadeStepsLonger) {
     consider();
   }
   ASSERT_TRUE(is_milder()) << controller_->last_decision();
-  profile_.step_us = 3 * fitting_us;
+  profile_.step_us = fitting_us * 11 / 10;
   EXPECT_FALSE(consider()) << "once is noise";
+  profile_.step_us = 3 * fitting_us;
   EXPECT_TRUE(consider()) << controller_->last_decision();
   EXPECT_GE(compressed(), compressed_before);
 }
@@ -390,7 +391,7 @@ TEST_F(SmallNetTest, ADenseTrialThatProvedWrongIsSeldomRepeated) {
     dense += all_dense() ? 1 : 0;
   }
   EXPECT_GT(dense, 0);
-  EXPECT_LT(dense, 16);
+  EXPECT_LT(dense, 8) << "and left at the first profile";
 }
 
 TEST_F(SmallNetTest, ALinkThatHasBecomeFastIsFoundLevelByLevel) {
