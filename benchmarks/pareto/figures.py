@@ -88,28 +88,33 @@ def any_length(contests: Sequence[Contest]) -> Contest:
     first = contests[0]
     aimed = [replace(one, references=first.runs[DDP]) for one in contests]
     reached = [one.times() for one in aimed]
-    runs = {}
-    for name, of_first in first.runs.items():
+    best = {}
+    for name in first.runs:
         lengths = [i for i, times in enumerate(reached) if name in times]
-        best = min(lengths, key=lambda i: median(reached[i][name]), default=None)
-        runs[name] = of_first if best is None else aimed[best].runs[name]
-    longest = max(contests, key=lambda one: one.case.training.steps)
-    return Contest(first.case, {**runs, ALONE: longest.runs[ALONE]}, first.rates, first.runs[DDP])
+        best[name] = aimed[min(lengths, key=lambda i: median(reached[i][name]), default=0)]
+    best[ALONE] = max(aimed, key=lambda one: one.case.training.steps)
+    runs = {name: one.runs[name] for name, one in best.items()}
+    rates = {name: one.rates[name] for name, one in best.items()}
+    return Contest(first.case, runs, rates, first.runs[DDP])
 
 
 def any_length_rows(contests: Sequence[Contest]) -> list[Row]:
-    """Returns the rows of a contest in which the number of steps is free: seconds of each method, and speed-ups."""
+    """Returns the rows of a contest in which the number of steps is free: seconds of each method, and speed-ups.
+
+    `steps` of a row are those of the first contest, whose target counts; `made` are those of the method.
+    """
     contest = any_length(contests)
     times = contest.times()
-    tried = ", ".join(str(one.case.training.steps) for one in contests)
+    tried = {"tried": ", ".join(str(one.case.training.steps) for one in contests)}
     rows = []
     for name in times:
         if name != ALONE:
-            params = {**contest.case.params, "method": name, "tried": tried, "made": contest.runs[name][0].steps}
-            bound = contest.without_sending(name)
+            made = {"method": name, "made": contest.runs[name][0].steps, "lr": contest.rates[name]}
+            params, bound = {**contest.case.params, **tried, **made}, contest.without_sending(name)
             rows.append(make_row("seconds_any_length", params, estimate(times[name]), "s", "lower", bound=bound))
     if BOTH_AUTO in contest.runs:
-        rows += [replace(row, metric=f"{row.metric}_any_length") for row in against_rows(contest, times)]
+        for row in against_rows(contest, times):
+            rows.append(replace(row, metric=f"{row.metric}_any_length", params={**row.params, **tried}))
     return rows
 
 
