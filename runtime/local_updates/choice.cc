@@ -48,9 +48,7 @@ Result<LocalOptions> local_options(std::string_view text) {
     options = diloco_options();
   }
   options.interval = std::move(chosen);
-  if (options.interval.may_compress) {
-    set_codec(options, kLadder);
-  }
+  set_codec(options, options.interval.may_compress ? std::string(kLadder) : std::string(options.codec));
   return options;
 }
 

@@ -13,9 +13,6 @@
 namespace sirtaki::local_updates {
 namespace {
 
-// Rounds after which residuals no longer grow to speak of: the factor is (n / (n - 10))^2.
-constexpr std::int64_t kMostVarianceRounds = 1000;
-
 NormOptions norm_options(const GuardOptions& options) {
   NormOptions norm = options.norm;
   norm.on = norm.on && options.on;
@@ -143,7 +140,7 @@ void Guards::judge_variance(const std::vector<Merge>& merges, Alarms& alarms) {
   variances_.push_back(variance);
   unscaled_variances_.push_back(unscaled);
   variance_steps_.push_back(steps);
-  variance_rounds_ = std::min(variance_rounds_ + 1, kMostVarianceRounds);
+  variance_rounds_ = std::min(variance_rounds_ + 1, GuardOptions::kMostRounds);
   if (static_cast<std::int64_t>(variances_.size()) > options_.variance_window) {
     variances_.pop_front();
     unscaled_variances_.pop_front();
@@ -263,7 +260,7 @@ void Guards::state(StateIo& io) {
   io.field(unscaled_variances_, window, kLogOfZero, kMostLog);
   io.field(variance_steps_, window, 0, kMostLog);
   io.require(variances_.size() == variance_steps_.size() && variances_.size() == unscaled_variances_.size());
-  io.field(variance_rounds_, static_cast<std::int64_t>(variances_.size()), kMostVarianceRounds);
+  io.field(variance_rounds_, static_cast<std::int64_t>(variances_.size()), GuardOptions::kMostRounds);
   io.field(variance_rates_known_);
   io.field(variance_strikes_, 0, options_.variance_strikes - 1);
   io.field(loss_strikes_, 0, options_.loss_strikes - 1);

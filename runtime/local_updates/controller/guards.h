@@ -61,6 +61,9 @@ std::string_view action_name(Action action);
 Reason reason_of(Guard guard);
 
 struct GuardOptions {
+  // Limit of variance_window, and number of rounds after which residuals no longer grow to speak of.
+  static constexpr std::int64_t kMostRounds = 1000;
+
   bool on = true;  // off: only values that are not finite (G1) and digests (G5)
   // Differences may be lossy, and what was not sent is a part of the next ones.
   bool residuals = false;
@@ -104,6 +107,8 @@ class Guards {
 
   // Drops all norms and variances, because the past does not apply after a rollback.
   void restart();
+  // Notes that a drain has sent all residuals.
+  void drained() { variance_rounds_ = static_cast<std::int64_t>(variances_.size()); }
   // Drops the variances, because with another encoding ranks keep other residuals, which are part of their differences.
   void forget_variances();
   // Renumbers ranks. `old_rank[r]` is the previous number of rank r; -1: a new member.
@@ -136,7 +141,7 @@ class Guards {
   std::deque<std::int64_t> variances_;
   std::deque<std::int64_t> unscaled_variances_;  // not divided by learning rates
   std::deque<std::int64_t> variance_steps_;
-  std::int64_t variance_rounds_ = 0;  // rounds since they were dropped
+  std::int64_t variance_rounds_ = 0;  // rounds since they were dropped or residuals were sent; at least their number
   bool variance_rates_known_ = false;
   std::int64_t variance_strikes_ = 0;
   std::int64_t loss_strikes_ = 0;

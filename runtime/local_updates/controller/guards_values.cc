@@ -80,7 +80,7 @@ Status check(const GuardOptions& options) {
       {"norm_strikes", options.norm_strikes, 1, kMost},
       {"norm_resets", options.norm_resets, 0, kMost},
       {"variance_permille", options.variance_permille, 1000, kMost},
-      {"variance_window", options.variance_window, 1, kMost},
+      {"variance_window", options.variance_window, 1, GuardOptions::kMostRounds},
       {"variance_warmup_rounds", options.variance_warmup_rounds, 1, options.variance_window},
       {"variance_strikes", options.variance_strikes, 1, kMost},
       {"loss_yellow_permille", options.loss_yellow_permille, 0, kMost},

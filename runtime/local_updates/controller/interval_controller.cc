@@ -268,6 +268,7 @@ Result<Decision> IntervalController::decide(const RoundStats& stats) {
   if (stop != decision.alarms.end()) {
     fail(reason_of(stop->guard));
   } else if (mode == Mode::kDrain) {
+    guards_.drained();
     SRT_TRY(end_drain());
   } else {
     link_.observe(stats, mode, steps);

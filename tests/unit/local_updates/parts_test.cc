@@ -71,6 +71,9 @@ TEST(LocalOptions, NameTheCodecsOfAllEncodings) {
   set_codec(options, "fp16");
   EXPECT_TRUE(check(options).ok());
   EXPECT_EQ(codecs_of(options), (std::vector<std::string>{"fp16"}));
+  EXPECT_TRUE(options.interval.guard.residuals);
+  EXPECT_FALSE(local_options("4").interval.guard.residuals);
+  EXPECT_TRUE(local_updates::local_options("diloco")->interval.guard.residuals);
   // Without a choice, `auto` is the policy for gradients.
   options = local_options("4");
   set_codec(options, local_updates::kLadder);

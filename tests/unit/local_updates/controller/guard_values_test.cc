@@ -138,6 +138,20 @@ TEST(Guards, ResidualsMayAddUp) {
   EXPECT_GT(alarms_of(true, 1.4), 50U) << "models that move apart";
 }
 
+TEST(Guards, ResidualsAddUpAgainAfterADrain) {
+  GuardOptions options;
+  options.residuals = true;
+  Guards guards(options, 4, 1);
+  for (int round = 1; round <= 300; ++round) {
+    EXPECT_TRUE(
+        guards.judge(round_of(guards, std::vector<double>(4, std::min(round, 40) * std::min(round, 40)))).empty());
+  }
+  guards.drained();
+  for (int round = 3; round <= 43; ++round) {
+    EXPECT_TRUE(guards.judge(round_of(guards, std::vector<double>(4, round * round))).empty()) << round;
+  }
+}
+
 TEST(Guards, VarianceIsThatOfAllFragments) {
   Guards guards({}, 2, 2);
   const auto judge = [&](double first, double second) {
