@@ -11,7 +11,7 @@ namespace sirtaki::scheduler {
 namespace {
 
 constexpr std::uint64_t kFirstProfiles[] = {3, 6};
-// With a controller; its first decision knows no step, and is replaced within five steps if it was wrong.
+// With a controller; its first decision knows no step, and is replaced within five steps if it was too mild.
 constexpr std::uint64_t kFirstControlled[] = {2, 4};
 constexpr std::uint64_t kProfileEvery = 16;
 constexpr std::uint64_t kMaxProfileInterval = 32;

@@ -23,14 +23,11 @@ constexpr std::int64_t kFastLink = 250'000'000;  // bytes per second
 constexpr std::int64_t kWrongPermille = 50;
 constexpr std::int64_t kMuchWrongPermille = 250;
 constexpr int kWrongProfiles = 2;
+constexpr int kJudgedProfiles = 8;  // after these a change was right
 constexpr int kLongestBan = 512;
 // A slower link counts once steps exceed the prediction for the link of before by this margin in so many profiles.
 constexpr std::int64_t kBeyondLinkPermille = 250;
 constexpr int kBeyondLinkProfiles = 2;
-// Payloads of a step, in bytes: those with more have passed the burst of a shaper, and smaller ones say something of
-// payloads up to so many times as large.
-constexpr std::int64_t kBeyondBurst = 1 << 20;
-constexpr std::int64_t kMoreThanSeen = 2;
 
 bool within(std::int64_t value, std::int64_t of, std::int64_t permille) {
   return Wide{value} * 1000 <= Wide{of} * (1000 + permille);
@@ -76,10 +73,8 @@ AutoPolicy::Outcome AutoPolicy::at_level(std::size_t level, const StepProfile& p
 // Returns the profile for a prediction of these tensors, from one that was measured while so many bytes were sent.
 StepProfile AutoPolicy::believed(const StepProfile& profile, const std::vector<PlannedTensor>& tensors,
                                  std::int64_t sent) const {
-  const bool doubtful = lasting_link_ > 0 && profile.bytes_per_second > lasting_link_ && sent < kBeyondBurst &&
-                        sent_bytes(tensors) > kMoreThanSeen * sent;
   StepProfile out = profile;
-  out.bytes_per_second = doubtful ? lasting_link_ : profile.bytes_per_second;
+  out.bytes_per_second = lasting_.rate(sent_bytes(tensors), profile.bytes_per_second, sent);
   return out;
 }
 
@@ -115,7 +110,11 @@ std::size_t AutoPolicy::choose(const std::vector<Outcome>& outcomes, std::int64_
   if (down > level_ && Wide{outcomes[down].step_us} * kOne < Wide{now_us} * (kOne - gain_)) {
     return down;
   }
-  return std::min(mildest(std::max(kSamePermille, gain_ * 1000 / (2 * kOne))), level_);
+  return std::min(mildest(back_permille()), level_);
+}
+
+std::int64_t AutoPolicy::back_permille() const {
+  return std::max(kSamePermille, gain_ * 1000 / (2 * kOne));
 }
 
 // Keeps the tensors that save most, as few as make the step nearly as short.
@@ -166,8 +165,9 @@ bool AutoPolicy::proved_wrong(const StepProfile& profile, const std::vector<Outc
   }
   const auto expected = static_cast<std::int64_t>(Wide{before_->measured_us} * outcomes[before_->level].step_us /
                                                   std::max<std::int64_t>(before_->model_us, 1));
-  // A milder level is taken back at once if steps are much longer, since that costs no more than the loss budget.
-  const bool much = before_->level > level_ && !within(profile.step_us, expected, kMuchWrongPermille);
+  // A milder level is taken back at once if its first steps are much longer: that costs no more than the loss budget.
+  const bool fresh = ++before_->profiles == 1 && before_->level > level_;
+  const bool much = fresh && !within(profile.step_us, expected, kMuchWrongPermille);
   worse_ = within(profile.step_us, expected, kWrongPermille) ? 0 : worse_ + (much ? kWrongProfiles : 1);
   return worse_ >= kWrongProfiles;
 }
@@ -178,7 +178,8 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::first(const StepProfile& l
   if (!link.knows_link()) {
     return std::nullopt;
   }
-  lasting_link_ = trusted_link_ = first_link_ = link.bytes_per_second;
+  trusted_link_ = first_link_ = link.bytes_per_second;
+  lasting_ = LastingLink(first_link_);
   if (trusted_link_ >= kFastLink) {
     return std::nullopt;
   }
@@ -231,15 +232,45 @@ StepProfile AutoPolicy::with_trusted_link(const StepProfile& profile, const std:
   return profile;
 }
 
-// If a milder level would do on the link as it reads, only a trial can tell; `outcomes` doubt it. The next level sends
-// little more than the present one.
-bool AutoPolicy::trial_is_due(const std::vector<Outcome>& outcomes, const StepProfile& profile,
-                              const std::vector<PlannedTensor>& now) {
-  const std::int64_t now_us = outcomes[level_].step_us;
-  const bool milder = level_ > 0 && choose(outcomes, now_us) == level_ &&
-                      within(at_level(level_ - 1, profile, now).step_us, now_us, kSamePermille);
-  doubted_ = milder ? doubted_ + 1 : 0;
-  return doubted_ >= ban_;
+// Returns the level of a trial, with what it would be on the link as it reads: only a trial can tell whether the link
+// lasts. The nearest of the levels that would be good enough sends least.
+std::optional<std::size_t> AutoPolicy::trial(std::vector<Outcome>& outcomes, const StepProfile& profile,
+                                             const std::vector<PlannedTensor>& now) {
+  std::vector<Outcome> faces;
+  for (std::size_t level = 0; level < level_; ++level) {
+    faces.push_back(at_level(level, profile, now));
+  }
+  std::int64_t best = std::ranges::min_element(outcomes, {}, &Outcome::step_us)->step_us;
+  for (const Outcome& face : faces) {
+    best = std::min(best, face.step_us);
+  }
+  for (std::size_t level = level_; level-- > 0;) {
+    if (faces[level].step_us < outcomes[level].step_us && within(faces[level].step_us, best, back_permille())) {
+      if (++doubted_ < ban_) {
+        return std::nullopt;
+      }
+      outcomes[level] = std::move(faces[level]);
+      return level;
+    }
+  }
+  doubted_ = 0;
+  return std::nullopt;
+}
+
+// Keeps what the steps in this profile say of the link for larger payloads, and of the trial that led to this level.
+void AutoPolicy::learn(std::int64_t shown, std::int64_t sent) {
+  if (worse_ > 0 || slower_ > 0) {
+    return;
+  }
+  lasting_.shown(shown, sent, level_ == 0);
+  if (!before_ || before_->profiles < kJudgedProfiles) {
+    return;
+  }
+  if (before_->trial) {
+    ban_ = kFirstBan;
+    lasting_.carried(sent);
+  }
+  before_.reset();  // steps that get longer from now on have another cause
 }
 
 std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*step*/, const StepProfile& measured,
@@ -247,9 +278,6 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
   const std::int64_t link_before = trusted_link_;
   const StepProfile profile = with_trusted_link(measured, now);
   const bool other_link = trusted_link_ < link_before || trusted_link_ / 2 > link_before;
-  dense_ = level_ == 0 ? dense_ + 1 : 0;
-  // Dense payloads are the largest, once their steps are known to be no longer.
-  lasting_link_ = dense_ > kWrongProfiles ? trusted_link_ : std::min(lasting_link_, trusted_link_);
   std::vector<Outcome> outcomes = all_levels(profile, now);
   const std::int64_t now_us = predict_tensors(now, profile, planner_).step_us;
   decision_ = "auto: " + levels_[level_].name + ", step " + ms_text(profile.step_us) + " ms measured, " +
@@ -257,30 +285,31 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
               link_text(profile) + ": ";
   at_rest_ = false;
   if (proved_wrong(profile, outcomes)) {
+    if (before_->level > level_) {
+      lasting_.failed(measured.bytes_per_second);
+    }
     level_ = before_->level;
     decision_ += "steps became longer, back to " + levels_[level_].name;
     banned_ = ban_;
     ban_ = std::min(2 * ban_, kLongestBan);
     before_.reset();
-    worse_ = 0;
+    worse_ = doubted_ = 0;
     hysteresis_ = {};
     return std::move(outcomes[level_].tensors);
   }
+  learn(trusted_link_, sent_bytes(now));
   if (banned_ > 0) {
     --banned_;
     decision_ += "stays for " + std::to_string(banned_) + " more profiles";
     return std::nullopt;
   }
   std::size_t wanted = choose(outcomes, now_us);
-  const bool tries = trial_is_due(outcomes, profile, now);
-  if (tries) {
-    wanted = level_ - 1;
-    outcomes[wanted] = at_level(wanted, profile, now);
-  }
+  const auto tried = wanted == level_ ? trial(outcomes, profile, now) : std::nullopt;
+  wanted = tried.value_or(wanted);
   const int direction = wanted > level_ ? 1 : wanted < level_ ? -1 : 0;
   const bool judges = !std::exchange(judged_, true) && first_level_ > 0;
-  if (!hysteresis_.wants(direction, tries || judges || (other_link && link_before > 0))) {
-    at_rest_ = direction == 0 && worse_ == 0 && slower_ == 0 && doubted_ == 0;
+  if (!hysteresis_.wants(direction, tried || judges || (other_link && link_before > 0))) {
+    at_rest_ = direction == 0 && worse_ == 0 && slower_ == 0;
     decision_ += direction == 0 ? "stays" : levels_[wanted].name + " wanted, to be confirmed";
     return std::nullopt;
   }
@@ -289,10 +318,14 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
     const Outcome dense = outcomes.front();
     prune(outcome, dense, profile, sent_bytes(now));
   }
-  before_ = Before{level_, profile.step_us, outcomes[level_].step_us};
+  if (before_ && before_->trial && direction > 0) {
+    ban_ = std::min(2 * ban_, kLongestBan);  // it did not last
+  }
+  before_ = Before{level_, profile.step_us, outcomes[level_].step_us, tried.has_value()};
   level_ = wanted;
   doubted_ = 0;
-  const std::string change = ms_text(now_us) + " -> " + ms_text(outcome.step_us) + " ms predicted";
+  const std::string change =
+      ms_text(now_us) + " -> " + ms_text(outcome.step_us) + (tried ? " ms on trial" : " ms predicted");
   explain(outcome, change);
   decision_ += levels_[wanted].name + ", " + change;
   return std::move(outcome.tensors);
@@ -307,9 +340,9 @@ void AutoPolicy::restart() {
   slower_ = 0;
   hysteresis_ = {};
   before_.reset();
-  lasting_link_ = first_link_;
-  worse_ = doubted_ = banned_ = dense_ = 0;
-  ban_ = 8;
+  lasting_ = LastingLink(first_link_);
+  worse_ = doubted_ = banned_ = 0;
+  ban_ = kFirstBan;
   at_rest_ = false;
   decision_.clear();
 }

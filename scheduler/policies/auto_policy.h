@@ -4,9 +4,9 @@
 // the loss budget. It takes the mildest level whose step is nearly as short as the best one, and within it the fewest
 // tensors that suffice.
 // The first level follows from the link alone: the mildest one whose gradients take less than a short step on it. The
-// first profile of steps replaces that level without confirmation. Small payloads pass through the bursts of traffic
-// shapers, so a link that reads faster with them is believed for larger ones only after a trial of the next milder
-// level. Used through codec_controller.h. Pure.
+// first profile of steps replaces that level without confirmation. A link that reads faster with small payloads is
+// believed for larger ones only after a trial of a milder level (lasting_link.h). Used through codec_controller.h.
+// Pure.
 #pragma once
 
 #include <memory>
@@ -16,6 +16,7 @@
 
 #include "scheduler/policies/codec_controller.h"
 #include "scheduler/policies/hysteresis.h"
+#include "scheduler/policies/lasting_link.h"
 #include "scheduler/policies/loss_ladder.h"
 
 namespace sirtaki::scheduler {
@@ -34,6 +35,8 @@ class AutoPolicy final : public CodecController {
   void restart() override;
 
  private:
+  static constexpr int kFirstBan = 8;
+
   struct Outcome {
     std::vector<PlannedTensor> tensors;
     std::int64_t step_us = 0;
@@ -50,10 +53,14 @@ class AutoPolicy final : public CodecController {
     std::size_t level = 0;
     std::int64_t measured_us = 0;
     std::int64_t model_us = 0;
+    bool trial = false;  // the change was a trial
+    int profiles = 0;    // since the change
   };
 
-  bool trial_is_due(const std::vector<Outcome>& outcomes, const StepProfile& profile,
-                    const std::vector<PlannedTensor>& now);
+  std::int64_t back_permille() const;
+  std::optional<std::size_t> trial(std::vector<Outcome>& outcomes, const StepProfile& profile,
+                                   const std::vector<PlannedTensor>& now);
+  void learn(std::int64_t shown, std::int64_t sent);
   bool proved_wrong(const StepProfile& profile, const std::vector<Outcome>& outcomes);
   StepProfile with_trusted_link(const StepProfile& profile, const std::vector<PlannedTensor>& now);
 
@@ -69,15 +76,14 @@ class AutoPolicy final : public CodecController {
   Hysteresis hysteresis_;
   std::int64_t first_link_ = 0;    // bytes per second before the first step; 0: not measured
   std::int64_t trusted_link_ = 0;  // bytes per second that the link has shown; 0: none yet
-  std::int64_t lasting_link_ = 0;  // the same with large payloads; 0: not known
-  int dense_ = 0;                  // consecutive profiles at the first level
-  std::int64_t last_link_ = 0;     // reading of the last profile
-  int slower_ = 0;                 // consecutive profiles whose steps only a slower link explains
+  LastingLink lasting_;
+  std::int64_t last_link_ = 0;  // reading of the last profile
+  int slower_ = 0;              // consecutive profiles whose steps only a slower link explains
   std::optional<Before> before_;
-  int worse_ = 0;    // consecutive profiles with longer steps than the level before the change explains
-  int doubted_ = 0;  // consecutive profiles in which a milder level is wanted if the link is as fast as it reads
-  int banned_ = 0;   // profiles for which the level stays
-  int ban_ = 8;      // length of the next ban or doubt
+  int worse_ = 0;        // consecutive profiles with longer steps than the level before the change explains
+  int doubted_ = 0;      // consecutive profiles in which a milder level would do if the link is as fast as it reads
+  int banned_ = 0;       // profiles for which the level stays
+  int ban_ = kFirstBan;  // length of the next ban or doubt
   bool at_rest_ = false;
   std::string decision_;
 };

@@ -197,7 +197,9 @@ TEST_F(AutoPolicyTest, ARestartForgetsProfilesThatNotAllRanksHaveConsidered) {
     }
     controller_->restart();
     now_ = first;
-    for (const std::int64_t rate : {3'000'000, 4'000'000, 30'000'000, 30'000'000, 5'000'000, 5'000'000}) {
+    std::vector<std::int64_t> rates = {3'000'000, 4'000'000, 30'000'000, 30'000'000, 5'000'000, 5'000'000};
+    rates.insert(rates.end(), 12, 90'000'000);
+    for (const std::int64_t rate : rates) {
       profile(rate);
       decisions[one_more ? 1 : 0].push_back(controller_->last_decision());
     }
@@ -380,6 +382,23 @@ TEST_F(SmallNetTest, BurstsDoNotProveThatTheLinkIsFast) {
   }
   EXPECT_GT(milder, 0) << "a trial";
   EXPECT_LT(milder, 12) << "and seldom, because it proved wrong";
+}
+
+// Long after a change to a milder level, a slower link is no sign that the change was wrong.
+TEST_F(AutoPolicyTest, ASlowerLinkIsFollowedAtOnceAfterAMilderLevel) {
+  make("auto");
+  StepProfile link;
+  link.latency_ns = 100'000;
+  link.bytes_per_second = 12'500'000;
+  now_ = controller_->first(link, now_).value();
+  for (int i = 0; i < 30; ++i) {
+    profile(10'000'000'000);
+  }
+  ASSERT_TRUE(all_dense());
+  for (int i = 0; i < 3; ++i) {
+    profile(2'000'000);
+  }
+  EXPECT_EQ(now_[6].decision.codec, CodecId::kPowerSgd) << controller_->last_decision();
 }
 
 TEST_F(SmallNetTest, ADenseTrialThatProvedWrongIsSeldomRepeated) {

@@ -1,0 +1,52 @@
+// LastingLink: the bandwidth at which a link carries larger payloads than those it was measured with.
+//
+// Small payloads pass through the bursts of traffic shapers and the queues of network cards, so a link reads faster
+// with them than it is. A reading with less than kBeyondBurst bytes a step counts for payloads up to kMoreThanSeen
+// times as large; larger ones get the bandwidth of the measurement before the first step, or of larger payloads since.
+// Owned by AutoPolicy. Pure; bandwidths are in bytes per second, and 0 means unknown.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace sirtaki::scheduler {
+
+class LastingLink {
+ public:
+  static constexpr std::int64_t kBeyondBurst = 1 << 20;
+  static constexpr std::int64_t kMoreThanSeen = 2;
+
+  explicit LastingLink(std::int64_t bytes_per_second = 0) : lasting_(bytes_per_second) {}
+
+  // Records what the link shows in two profiles in a row, with so many bytes a step. `largest`: no level sends more.
+  // Requires steps that are as long as expected.
+  void shown(std::int64_t bytes_per_second, std::int64_t sent, bool largest) {
+    largest_ = largest ? largest_ + 1 : 0;
+    if (sent >= kBeyondBurst || largest_ > kProfiles) {
+      lasting_ = std::max(lasting_, bytes_per_second);
+    }
+  }
+  // Record that steps with a larger payload than before were as long as expected, or longer, with the reading of the
+  // link in the latter.
+  void carried(std::int64_t sent) { carried_ = std::max(carried_, sent); }
+  void failed(std::int64_t bytes_per_second) {
+    lasting_ = std::min(lasting_, bytes_per_second);
+    carried_ = 0;
+    largest_ = 0;
+  }
+
+  // Returns the bandwidth for `bytes`, given a reading with `sent` bytes.
+  std::int64_t rate(std::int64_t bytes, std::int64_t reading, std::int64_t sent) const {
+    const bool doubtful = lasting_ > 0 && sent < kBeyondBurst && bytes > std::max(kMoreThanSeen * sent, carried_);
+    return doubtful ? std::min(reading, lasting_) : reading;
+  }
+
+ private:
+  static constexpr int kProfiles = 2;
+
+  std::int64_t lasting_;
+  std::int64_t carried_ = 0;  // the largest payload of trials that held
+  int largest_ = 0;           // consecutive profiles with the largest payload
+};
+
+}  // namespace sirtaki::scheduler
