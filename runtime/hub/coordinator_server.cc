@@ -1,5 +1,6 @@
 #include "runtime/hub/coordinator_server.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -16,6 +17,9 @@ namespace sirtaki::hub {
 namespace {
 
 using control::Coordinator;
+
+// Covers the messages by which an epoch ends and the next one begins, on a busy host.
+constexpr Duration kRegroupGrace = std::chrono::seconds(10);
 
 // Number of connected members, for drain(): the only state that other threads read.
 class Presence {
@@ -111,6 +115,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
     roster.start_timeout = options_.server.join_timeout;
     roster.regroup_timeout = options_.regroup_timeout;
     roster.wait_timeout = options_.regroup_timeout;
+    roster.repeat_within = options_.repeat_within;
     ElasticHub::Events events;
     events.formed = [this](const rendezvous::Membership& membership) { on_epoch(membership); };
     events.ended = [this] { on_epoch_end(); };
@@ -395,6 +400,10 @@ CoordinatorServerOptions coordinator_options(const Config& config) {
   options.elastic_min = config.elastic.min;
   options.elastic_max = config.elastic.max;
   options.regroup_timeout = config.elastic.timeout;
+  // A rank that cannot connect to the others tries so long, and as long again for shared memory; then it waits for the
+  // word of the coordinator about the others.
+  options.repeat_within =
+      std::max(options.repeat_within, 2 * config.control.connect_timeout + heartbeats.timeout + kRegroupGrace);
   return options;
 }
 

@@ -68,6 +68,8 @@ struct CoordinatorServerOptions {
   int elastic_min = 0;                                   // fewest members of an epoch; 0: the job is not elastic
   int elastic_max = 0;                                   // most members of an elastic job that grows; 0: it does not
   Duration regroup_timeout = std::chrono::seconds(600);  // time that survivors wait for each other
+  // Bound of an epoch whose ranks do not get as far as to connect to each other; see RosterOptions.
+  Duration repeat_within = std::chrono::minutes(1);
 };
 
 // Returns the choices of the options of a job. Address, secret, size and exit_report_wait of the server are left open.

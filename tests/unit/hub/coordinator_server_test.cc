@@ -15,6 +15,7 @@
 #include <sstream>
 #include <thread>
 
+#include "runtime/base/config/config_load.h"
 #include "runtime/base/telemetry/timeline.h"
 #include "runtime/control/bundle.h"
 #include "runtime/rendezvous/client.h"
@@ -296,6 +297,16 @@ TEST_F(CoordinatorTreeTest, ARankThatRelaysOnHasLeftForTheOthers) {
   EXPECT_TRUE(hub_->drain(kDeadline));
   EXPECT_EQ(members_[2].wait_for_leave().front(), 0);
   EXPECT_EQ(lost_rank_, -1);
+}
+
+// Or survivors that cannot connect would repeat their epochs for ever.
+TEST(CoordinatorOptions, AnEpochWhoseRanksCannotConnectIsARepeatHoweverLongTheyTry) {
+  for (const auto& [connect_timeout, least] :
+       {std::pair<const char*, Duration>{"30s", std::chrono::seconds(63)}, {"24h", std::chrono::hours(48)}}) {
+    ConfigSources sources;
+    sources.program = std::string("elastic.min = 2\ncontrol.connect_timeout = \"") + connect_timeout + "\"\n";
+    EXPECT_GE(coordinator_options(**load_config(sources)).repeat_within, least) << connect_timeout;
+  }
 }
 
 }  // namespace
