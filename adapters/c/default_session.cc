@@ -133,6 +133,9 @@ Status DefaultSession::shutdown() {
     // good-bye would end the job for all.
     const bool fresh = opening_.job.line && engine::growth(*opening_.job.line).fresh;
     fresh ? closing->session->drop() : closing->session->close();
+    if (fresh) {
+      engine::cut(*opening_.job.line);  // or a result that the program still holds would keep it open
+    }
     const std::lock_guard state(mutex_);
     active_ = nullptr;
   }
@@ -170,6 +173,7 @@ Status DefaultSession::regroup(std::uint32_t change) {
   ending->session->drop();
   Status status = open_session();
   if (!status.ok()) {
+    engine::cut(*opening_.job.line);
     opening_ = {};
     const std::lock_guard state(mutex_);
     active_ = nullptr;

@@ -85,6 +85,9 @@ class Client {
   // connection. No callback begins after leave() has begun, and none runs after it has returned. Any thread but the
   // loop thread; idempotent.
   void leave(Duration grace);
+  // Closes the connection without a word, so the server takes this rank for lost. No callback begins after this, and
+  // the client can only be destroyed. Any thread but the loop thread; idempotent.
+  void close();
   std::uint64_t messages_sent() const { return sent_.load(std::memory_order_relaxed); }  // without heartbeats
 
  private:
@@ -94,7 +97,6 @@ class Client {
   Client(AsioLoop& loop, ClientOptions options, std::shared_ptr<Core> core, MoveFunction<bool()> cancelled);
   Status start(Dialed dialed);
   void send(FrameType type, std::vector<std::byte> message);
-  void close();
   Result<Seat> wait_for_join();
 
   AsioLoop& loop_;

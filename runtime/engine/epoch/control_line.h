@@ -1,9 +1,9 @@
 // ControlLine: the connection of a process to the coordinator, with the control thread that serves it. A ControlPlane
 // uses it for one epoch; in an elastic job the next one takes it over, so that heartbeats go on between two epochs.
 //
-// Owned by ControlPlane, in elastic jobs together with the owner of the sessions. Threads: attach(), detach() and
-// join() any but the control loop; freeze(), take_committed(), admit() and agree() that of join(); see Client for the
-// others.
+// Owned by ControlPlane, in elastic jobs together with the owner of the sessions. Threads: attach(), detach(), cut()
+// and join() any but the control loop; freeze(), take_committed(), admit() and agree() that of join(); see Client for
+// the others.
 #pragma once
 
 #include <atomic>
@@ -65,6 +65,8 @@ class ControlLine final : private rendezvous::ClientHandler {
   std::uint32_t wanted() const;
   // Makes the next join() say that all ranks have agreed to end the epoch for this change.
   void agree(std::uint32_t change) { agreed_ = change; }
+  // Ends the connection without a good-bye: the others take this rank for lost.
+  void cut() { client_->close(); }
   // Returns the streams whose step in progress counts, by the verdict that join() has brought, and forgets them.
   std::set<StreamId> take_committed() { return std::exchange(committed_, {}); }
   rendezvous::AsioLoop& loop() { return loop_; }

@@ -31,27 +31,6 @@ constexpr Duration kFailurePoll = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Result<std::shared_ptr<ControlLine>> connect_line(const Config& config, const JobSpec& job,
-                                                  const std::function<bool()>& interrupted) {
-  return ControlLine::connect(config, job.rendezvous, job.secret, interrupted);
-}
-
-void admit(ControlLine& line, bool admits) {
-  line.admit(admits);
-}
-
-Growth growth(const ControlLine& line) {
-  return {line.grows(), line.grows() && !line.has_state(), line.wanted()};
-}
-
-void agree(ControlLine& line, std::uint32_t change) {
-  line.agree(change);
-}
-
-std::set<StreamId> committed_streams(ControlLine& line) {
-  return line.take_committed();
-}
-
 Session::Session(std::shared_ptr<const Config> config, JobSpec job, std::function<bool()> interrupted)
     : config_(std::move(config)),
       job_(std::move(job)),

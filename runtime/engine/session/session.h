@@ -77,6 +77,7 @@ struct Growth {
 Growth growth(const ControlLine& line);
 void admit(ControlLine& line, bool admits);
 void agree(ControlLine& line, std::uint32_t change);
+void cut(ControlLine& line);
 
 // Returns the streams of the session before whose step in progress counts, because all ranks hold its results; once.
 std::set<StreamId> committed_streams(ControlLine& line);

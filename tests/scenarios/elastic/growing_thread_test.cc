@@ -4,6 +4,7 @@
 #include <latch>
 #include <vector>
 
+#include "adapters/c/default_session.h"
 #include "tests/scenarios/elastic/support.h"
 
 namespace sirtaki::engine {
@@ -154,6 +155,33 @@ TEST(GrowingTest, ARankWithTheStateThatCannotConnectToTheOthersTriesAgainWithThe
     ASSERT_EQ(process.regroup().to_string(), "ok");
     EXPECT_EQ(process.session().membership().epoch, Epoch(3));
     expect_members(process, {0, 1});
+    process.shutdown();
+  });
+}
+
+// A result that the program has not released keeps the session, but not the connection that tells of a live rank.
+TEST(GrowingTest, ANewRankThatShutsDownWithoutTheStateIsLostThoughItHoldsAResult) {
+  Hub hub(2, 1, "30s", 2);
+  std::latch lost(1);
+  run(hub, [&](Process& process) {
+    ASSERT_NO_FATAL_FAILURE(join(process, {0, 1}));
+    hub.all.arrive_and_wait();
+    if (process.slot() == 1) {
+      process.die();
+      lost.wait();
+      auto& session = adapters::DefaultSession::instance();
+      const adapters::GivenJob job{1, 2, hub.address(), hub.secret.to_hex()};
+      ASSERT_EQ(session.init({"elastic.min = 1\nelastic.silence = \"30s\"\n", {}, job}).to_string(), "ok");
+      const auto held = session.active();
+      ASSERT_EQ(session.shutdown().to_string(), "ok");
+      EXPECT_EQ(hub.events(3).size(), 3U) << "the hub does not know that the rank is lost";
+      return;
+    }
+    ASSERT_NO_FATAL_FAILURE(survive(process));
+    lost.count_down();
+    ASSERT_EQ(process.regroup_at(process.await_change()).to_string(), "ok");
+    ASSERT_NO_FATAL_FAILURE(survive(process));
+    expect_members(process, {0});
     process.shutdown();
   });
 }
