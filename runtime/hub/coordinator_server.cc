@@ -115,6 +115,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
     roster.start_timeout = options_.server.join_timeout;
     roster.regroup_timeout = options_.regroup_timeout;
     roster.wait_timeout = options_.regroup_timeout;
+    roster.state_timeout = options_.regroup_timeout;
     roster.repeat_within = options_.repeat_within;
     ElasticHub::Events events;
     events.formed = [this](const rendezvous::Membership& membership) { on_epoch(membership); };

@@ -146,14 +146,22 @@ void Roster::on_tick(TimePoint now) {
   if (form_at_ && now >= *form_at_) {
     form_at_.reset();  // or next_tick() would return it for as long as some program has not come
   }
+  give_up_fresh(now);
   settle(now);
 }
 
 std::optional<TimePoint> Roster::next_tick() const {
   std::optional<TimePoint> next;
+  const auto consider = [&next](const std::optional<TimePoint>& due) {
+    next = due && (!next || *due < *next) ? due : next;
+  };
   if (phase_ == Phase::kWaiting || phase_ == Phase::kForming) {
     for (const auto& due : {start_by_, wait_by_, regroup_by_, form_at_}) {
-      next = due && (!next || *due < *next) ? due : next;
+      consider(due);
+    }
+  } else if (phase_ == Phase::kRunning) {
+    for (const auto& [connection, person] : people_) {
+      consider(person.has_state ? std::nullopt : person.state_by);
     }
   }
   return next;

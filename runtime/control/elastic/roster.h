@@ -11,7 +11,7 @@
 // with the next epoch, when all of them have reported. A report counts although its rank is lost later. A member
 // whose connection has ended never comes back into its epoch, and what it still sends is ignored. No epoch forms
 // without a member that has the state of the job, once there is one. The job ends, with the reason, if too few are
-// left.
+// left. A new member that does not get the state holds the others up for `state_timeout` at most.
 //
 // Pure: no clock, no I/O. Owned by the hub, beside the Coordinator of each epoch. Events in, actions out, in order.
 #pragma once
@@ -38,6 +38,7 @@ struct RosterOptions {
   Duration start_timeout = std::chrono::seconds(60);    // from the first arrival to the first epoch
   Duration wait_timeout = std::chrono::minutes(10);     // time in kWaiting, if more processes may come
   Duration regroup_timeout = std::chrono::minutes(30);  // time that survivors wait for the program of another one
+  Duration state_timeout = std::chrono::minutes(10);    // time in which a new member gets the state of the job
   Duration linger = std::chrono::milliseconds(20);      // from a loss to the next epoch: losses come in groups
   // The job ends after so many epochs in a row, each shorter than `repeat_within`, that ended without a loss and
   // without a step that counts: the next one would end in the same way.
@@ -105,8 +106,9 @@ class Roster {
     MemberId id;
     Rank rank = -1;  // in the present or last epoch; -1: candidate
     bool has_state = false;
-    bool admits = false;  // new processes
-    bool waits = false;   // for the next epoch
+    bool admits = false;                // new processes
+    bool waits = false;                 // for the next epoch
+    std::optional<TimePoint> state_by;  // end of the time in which a new member gets the state
   };
   using People = std::map<Connection, Person>;
   using Reports = std::vector<std::optional<StreamReports>>;  // indexed by rank; nullopt: none yet
@@ -126,7 +128,9 @@ class Roster {
   void settle_first(TimePoint now);
   void settle_next(TimePoint now);
   void wait_for_more(std::size_t present, TimePoint now);
+  void give_up(Connection connection, const std::string& what, TimePoint now);
   void give_up_missing(TimePoint now);
+  void give_up_fresh(TimePoint now);
   bool count_repeats(TimePoint now);
   void form(const std::vector<Connection>& members, TimePoint now);
   std::size_t coming() const;

@@ -159,16 +159,30 @@ void Roster::give_up_missing(TimePoint now) {
   if (!regroup_by_ || now < *regroup_by_) {
     return;
   }
-  const std::string what = " has not come to the next epoch within " + whole_seconds(options_.regroup_timeout);
   std::vector<Connection> missing = survivors();
   std::erase_if(missing, [this](Connection connection) { return people_.at(connection).waits; });
   regroup_by_.reset();
   for (const Connection connection : missing) {
-    if (const auto found = people_.find(connection); found != people_.end()) {
-      const Status cause(Code::kPeerLost, "rank " + std::to_string(found->second.rank) + what + " and is given up");
-      close(connection, cause);
-      remove(connection, cause, now);
+    give_up(connection, "has not come to the next epoch within " + whole_seconds(options_.regroup_timeout), now);
+  }
+}
+
+// Gives up new members that have not got the state of the job for too long: the others wait for them in sync().
+void Roster::give_up_fresh(TimePoint now) {
+  for (const Connection connection : survivors()) {
+    const auto found = people_.find(connection);
+    if (phase_ == Phase::kRunning && found != people_.end() && !found->second.has_state &&
+        found->second.state_by <= now) {
+      give_up(connection, "has not got the state of the job within " + whole_seconds(options_.state_timeout), now);
     }
+  }
+}
+
+void Roster::give_up(Connection connection, const std::string& what, TimePoint now) {
+  if (const auto found = people_.find(connection); found != people_.end()) {
+    const Status cause(Code::kPeerLost, "rank " + std::to_string(found->second.rank) + " " + what + " and is given up");
+    close(connection, cause);
+    remove(connection, cause, now);
   }
 }
 
@@ -188,6 +202,7 @@ void Roster::form(const std::vector<Connection>& members, TimePoint now) {
     Person& person = people_.at(connection);
     person.waits = false;
     person.rank = ++formed.rank;
+    person.state_by = person.state_by.value_or(now + options_.state_timeout);
     actions_.emplace_back(Send{connection, formed});
   }
   reports_.assign(members.size(), std::nullopt);

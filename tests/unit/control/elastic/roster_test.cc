@@ -369,6 +369,43 @@ TEST_F(RosterTest, ANewRankHasNoStateBeforeItSaysSo) {
   }
 }
 
+TEST_F(RosterTest, ANewRankThatDoesNotGetTheStateIsGivenUp) {
+  form_first(3);
+  hello(3);
+  regroup(3);
+  for (const int slot : {0, 1, 2}) {
+    regroup(slot, {Epoch(1), 1, true, true, {}, {}});
+  }
+  EXPECT_EQ(slots(), (std::vector{0, 1, 2, 3}));
+  tick(std::chrono::minutes(6));
+  lose(0);
+  again(1);
+  again(2);
+  regroup(3, {Epoch(2), 0, false, false, {}, {}});
+  tick(milliseconds(20));
+  EXPECT_EQ(slots(), (std::vector{1, 2, 3})) << "another loss gives it no more time";
+  ASSERT_TRUE(roster_.next_tick().has_value());
+  tick(std::chrono::minutes(4));
+  ASSERT_NE(last_notice<EpochEnds>(1), nullptr);
+  EXPECT_EQ(last_notice<EpochEnds>(1)->lost.rank, 2);
+  EXPECT_EQ(last_notice<EpochEnds>(1)->lost.cause.text(),
+            "rank 2 has not got the state of the job within 600 s and is given up");
+}
+
+TEST_F(RosterTest, ANewRankThatHasTheStateHasNoDeadline) {
+  form_first(3);
+  EXPECT_EQ(roster_.next_tick(), std::nullopt) << "nor has one of the first epoch";
+  hello(3);
+  regroup(3);
+  for (const int slot : {0, 1, 2}) {
+    regroup(slot, {Epoch(1), 1, true, true, {}, {}});
+  }
+  admit(3);
+  EXPECT_EQ(roster_.next_tick(), std::nullopt);
+  tick(std::chrono::hours(1));
+  EXPECT_EQ(roster_.phase(), Roster::Phase::kRunning);
+}
+
 TEST_F(RosterTest, NobodyIsStartedAgainBeforeTheFirstEpoch) {
   roster_ = Roster(options(3, 3, 3));
   hello(0);

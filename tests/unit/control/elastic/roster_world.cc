@@ -3,16 +3,10 @@
 #include <algorithm>
 
 namespace sirtaki::control {
-namespace {
-
-bool begins_with(const std::vector<std::uint32_t>& log, const std::vector<std::uint32_t>& start) {
-  return log.size() >= start.size() && std::equal(start.begin(), start.end(), log.begin());
-}
-
-}  // namespace
 
 std::string World::Move::text() const {
-  static const char* const kNames[] = {"starts", "is read by the hub", "reads", "completes", "passes", "fault"};
+  static const char* const kNames[] = {"starts", "is read by the hub",  "reads", "completes",
+                                       "passes", "deadline of the hub", "fault"};
   return std::to_string(process) + " " + kNames[static_cast<int>(kind)] +
          (kind == Kind::kFault ? " " + std::to_string(static_cast<int>(fault)) : "");
 }
@@ -63,6 +57,11 @@ std::vector<World::Move> World::moves() const {
       result.push_back({Kind::kPass, i});
     }
   }
+  // A deadline comes only where nothing else does, so that it hides no other reason for which a job would hang.
+  const bool hangs = std::ranges::any_of(processes_, [](const Process& p) { return p.hung; });
+  if (result.empty() && hangs && roster_.next_tick()) {
+    result.push_back({Kind::kTick});
+  }
   const auto first = std::ranges::find_if(result, [this](const Move& move) { return commutes(move); });
   return order_ == Order::kAny || first == result.end() ? result : std::vector<Move>{*first};
 }
@@ -79,6 +78,13 @@ bool World::commutes(const Move& move) const {
          (move.kind == Kind::kComplete && !races);
 }
 
+// Returns whether the hub waits for this process to get the state.
+bool World::may_hang(int slot) const {
+  const Process& p = processes_[static_cast<std::size_t>(slot)];
+  const bool founder = epochs_.empty() || epochs_.front().places[static_cast<std::size_t>(slot)].member;
+  return runs(p) && p.open && !p.has_state && !founder;
+}
+
 std::vector<World::Move> World::faults() const {
   std::vector<Move> result;
   const bool first = std::ranges::none_of(processes_, [](const Process& p) { return p.hit; });
@@ -93,7 +99,8 @@ std::vector<World::Move> World::faults() const {
     for (const Fault fault : kFaults) {
       // Where the hub reads at once, kKill is the same as kStop; kCut is kDelay with a process that reads at once.
       const bool repeats = order_ == Order::kReduced && (fault == Fault::kCut || (fault == Fault::kKill && p.open));
-      if (!repeats && (p.open || fault == Fault::kKill)) {
+      const bool possible = fault == Fault::kHang ? may_hang(i) : p.open || fault == Fault::kKill;
+      if (!repeats && possible) {
         result.push_back({Kind::kFault, i, fault});
       }
     }
@@ -120,6 +127,10 @@ void World::make(const Move& move) {
       break;
     case Kind::kPass:
       pass(move.process);
+      break;
+    case Kind::kTick:
+      now_ = *roster_.next_tick();
+      roster_.on_tick(now_);
       break;
     case Kind::kFault:
       p.hit = true;
@@ -161,6 +172,10 @@ void World::hit(int slot, Fault fault) {
       p.down.clear();
       p.down.emplace_back(Closed{});
       roster_.on_lost(p.connection, {Code::kPeerLost, "cut"}, now_);
+      break;
+    case Fault::kHang:
+      p.hung = true;
+      p.down.clear();
       break;
   }
 }
@@ -355,7 +370,7 @@ void World::act() {
     if (const auto* send = std::get_if<Roster::Send>(&action)) {
       const int slot = slot_of(send->to);
       Process* p = slot < 0 ? nullptr : &processes_[static_cast<std::size_t>(slot)];
-      if (p != nullptr && !p->dead) {
+      if (p != nullptr && runs(*p)) {
         p->down.emplace_back(send->notice);
       }
     } else if (const auto* close = std::get_if<Roster::Close>(&action)) {
@@ -363,7 +378,7 @@ void World::act() {
       if (slot >= 0) {
         Process& p = processes_[static_cast<std::size_t>(slot)];
         p.open = false;
-        if (!p.dead) {
+        if (runs(p)) {
           p.down.emplace_back(Closed{close->why.code()});
         }
       }
@@ -402,96 +417,6 @@ void World::on_form(const Roster::Form& form) {
   expect(begins_with(epoch.log, job_log_), "V1: a committed step is lost");
   job_log_ = epoch.log;
   epochs_.push_back(std::move(epoch));
-}
-
-// ---- checks ----
-
-std::string World::check_end() const {
-  if (!end_) {
-    return "V6: the job hangs";
-  }
-  const auto whole = std::ranges::count_if(processes_, [](const Process& p) { return !p.hit; });
-  if (end_->code() != Code::kShutdown) {
-    const bool state_lives = std::ranges::any_of(processes_, [](const Process& p) { return !p.hit && p.has_state; });
-    return whole < options_.min || !state_lives
-               ? ""
-               : "V6: the job ends although enough processes live: " + end_->to_string();
-  }
-  for (std::size_t slot = 0; slot < processes_.size(); ++slot) {
-    const Process& p = processes_[slot];
-    const std::string name = "process " + std::to_string(slot);
-    if (!p.dead && p.mode != Mode::kEnded) {
-      return "V6: " + name + " hangs";
-    }
-    // Members that no fault has hit have all steps. The last one may be missing if a rank was lost in it when another
-    // had come to the end of the program: no epoch follows.
-    const bool member = !epochs_.empty() && epochs_.back().places[slot].member;
-    if (member && !p.hit && (p.log.size() + 1 < steps_ || !begins_with(p.log, job_log_))) {
-      return "V1: " + name + " has not committed all steps";
-    }
-    for (std::size_t step = job_log_.size(); member && !p.hit && step < p.log.size(); ++step) {
-      if (p.log[step] != epochs_.size()) {
-        return "V3: " + name + " has committed a step in an earlier epoch than the others";
-      }
-    }
-  }
-  return "";
-}
-
-// Returns whether some process may still exchange something with others in this epoch.
-bool World::in_use(std::uint32_t epoch) const {
-  return std::ranges::any_of(processes_, [&](const Process& p) {
-    return (p.mode == Mode::kRunning && p.epoch == epoch) || std::ranges::any_of(p.down, [&](const Down& down) {
-             const auto* notice = std::get_if<RosterNotice>(&down);
-             const auto* formed = notice == nullptr ? nullptr : std::get_if<EpochFormed>(notice);
-             return formed != nullptr && formed->epoch == Epoch(epoch);
-           });
-  });
-}
-
-std::string World::key() const {
-  std::string text = roster_.describe() + (end_ ? code_name(end_->code()).data() : "") + "\n";
-  const auto number = [&text](std::uint64_t n) { text += static_cast<char>('0' + n); };
-  const auto message = [&text](const std::vector<std::byte>& bytes) {
-    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  };
-  for (const Process& p : processes_) {
-    const bool flags[] = {p.dead, p.hit, p.open, p.complete, p.has_state};
-    text += "p";
-    std::ranges::for_each(flags, number);
-    if (p.dead && p.up.empty()) {
-      continue;
-    }
-    number(static_cast<std::uint64_t>(p.mode));
-    number(p.epoch);
-    number(p.base_change);
-    number(p.change);
-    text += "l";
-    std::ranges::for_each(p.log, number);
-    for (const Up& up : p.up) {
-      const auto* report = std::get_if<RosterReport>(&up);
-      text += report == nullptr ? "L" : "R";
-      message(report == nullptr ? std::vector<std::byte>() : encode(*report));
-    }
-    for (const Down& down : p.down) {
-      const auto* notice = std::get_if<RosterNotice>(&down);
-      text += notice == nullptr ? "C" : "N";
-      number(notice == nullptr ? static_cast<std::uint64_t>(std::get<Closed>(down).why) : notice->index());
-      message(notice == nullptr ? std::vector<std::byte>() : encode(*notice));
-    }
-  }
-  for (std::uint32_t epoch = 1; epoch <= epochs_.size(); ++epoch) {
-    if (!in_use(epoch)) {
-      continue;
-    }
-    text += "e";
-    for (const Place& place : record(epoch).places) {
-      number(static_cast<std::uint64_t>(place.member));
-      number(place.begun);
-      std::ranges::for_each(place.complete, number);
-    }
-  }
-  return text;
 }
 
 }  // namespace sirtaki::control

@@ -24,8 +24,9 @@ enum class Fault : std::uint8_t {
   kStop,   // the process never runs again, and the hub gives it up: its messages are not read
   kDelay,  // the hub gives the process up; it goes on until it reads that, and comes back
   kCut,    // the connection breaks; the process comes back
+  kHang,   // the program of a new process goes on no more before it has the state; its connection stays
 };
-inline constexpr Fault kFaults[] = {Fault::kKill, Fault::kStop, Fault::kDelay, Fault::kCut};
+inline constexpr Fault kFaults[] = {Fault::kKill, Fault::kStop, Fault::kDelay, Fault::kCut, Fault::kHang};
 
 enum class Order : std::uint8_t {
   kAny,      // every move at any time
@@ -36,7 +37,7 @@ class World {
  public:
   World(RosterOptions options, int steps, Order order);
 
-  enum class Kind : std::uint8_t { kStart, kSend, kReceive, kComplete, kPass, kFault };
+  enum class Kind : std::uint8_t { kStart, kSend, kReceive, kComplete, kPass, kTick, kFault };
   struct Move {
     Kind kind = Kind::kStart;
     int process = 0;
@@ -70,6 +71,7 @@ class World {
   struct Process {
     Mode mode = Mode::kUnborn;
     bool dead = false;
+    bool hung = false;
     bool hit = false;   // a fault has hit it
     bool open = false;  // the hub listens to its connection
     Connection connection;
@@ -93,7 +95,9 @@ class World {
     std::array<Place, kProcesses> places;
   };
 
-  bool runs(const Process& p) const { return !p.dead && p.mode != Mode::kUnborn; }
+  static bool begins_with(const Log& log, const Log& start);
+  bool runs(const Process& p) const { return !p.dead && !p.hung && p.mode != Mode::kUnborn; }
+  bool may_hang(int slot) const;
   bool may_complete(const Process& p) const;
   bool commutes(const Move& move) const;
   bool in_use(std::uint32_t epoch) const;
