@@ -215,14 +215,27 @@ void Roster::end_epoch(const LostRank& lost, TimePoint now) {
   }
 }
 
-// Turns members without the results of a step that counts into candidates: their state is not that of the job.
+// Turns members without the results of a step that counts into candidates: their state is not that of the job. In a job
+// that does not grow they are lost.
 void Roster::exclude_broken() {
   const std::vector<Rank> broken = verdict(reports_).broken;
-  for (auto& [connection, person] : people_) {
-    if (person.rank >= 0 && std::ranges::count(broken, person.rank) != 0) {
-      ++broken_;
+  for (const Connection connection : survivors()) {
+    Person& person = people_.at(connection);
+    if (std::ranges::count(broken, person.rank) == 0) {
+      continue;
+    }
+    ++broken_;
+    if (options_.max == 0) {
+      lost_.push_back({person.rank,
+                       {Code::kPeerLost, "rank " + std::to_string(person.rank) +
+                                             " lacks results of a step that the others have, and cannot go on with "
+                                             "them"}});
+      close(connection, lost_.back().cause);
+      people_.erase(connection);
+    } else {
       person.rank = -1;
       person.has_state = person.admits = false;
+      person.state_by.reset();
     }
   }
 }

@@ -294,6 +294,21 @@ TEST_F(RosterTest, ARankWithoutResultsOfACommittedStepIsAdmittedAgainAndCounted)
   EXPECT_FALSE(last_notice<EpochFormed>(1)->seats[1].has_state);
 }
 
+TEST_F(RosterTest, ARankWithoutResultsOfACommittedStepIsLostIfNobodyMayJoin) {
+  roster_ = Roster(options(3, 1, 0));
+  form_first(3);
+  lose(0);
+  again(1, 5, StepState::kPassed);
+  again(2, 5, StepState::kWorking);
+  const auto* closed = actions_.empty() ? nullptr : std::get_if<Roster::Close>(&actions_.back());
+  ASSERT_NE(closed, nullptr);
+  EXPECT_EQ(closed->connection, connection(2));
+  EXPECT_EQ(closed->why.text(), "rank 2 lacks results of a step that the others have, and cannot go on with them");
+  tick(milliseconds(20));
+  EXPECT_EQ(slots(), std::vector{1});
+  EXPECT_EQ(roster_.broken(), 1);
+}
+
 TEST_F(RosterTest, ASurvivorWhoseProgramDoesNotComeIsGivenUp) {
   form_first(3);
   lose(0);
