@@ -147,8 +147,12 @@ bool Roster::count_repeats(TimePoint now) {
 void Roster::wait_for_more(std::size_t present, TimePoint now) {
   phase_ = Phase::kWaiting;
   wait_by_ = wait_by_.value_or(now + options_.wait_timeout);
-  // An earlier admission may be old, so survivors have the last word when they wait.
-  const std::size_t others = all_wait() && !admits() ? 0 : armed().size() + coming();
+  // An earlier admission may be old, and the first one under way, so survivors have the last word when they wait.
+  const bool refused = std::ranges::any_of(people_, [](const auto& entry) {
+    const Person& person = entry.second;
+    return person.rank >= 0 && person.waits && person.has_state && !person.admits;
+  });
+  const std::size_t others = refused ? 0 : armed().size() + coming();
   if (survivors().size() + others < min_members() || now >= *wait_by_) {
     finish({Code::kPeerLost, too_few_text(present) + losses_text()});
   }

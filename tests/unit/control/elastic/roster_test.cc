@@ -209,6 +209,16 @@ TEST_F(RosterTest, TooFewRanksWaitForAProcessThatMayCome) {
   EXPECT_FALSE(last_notice<EpochFormed>(0)->seats[2].has_state);
 }
 
+TEST_F(RosterTest, TooFewRanksEndTheJobWhenTheFirstOneArrivesThatAdmitsNobody) {
+  roster_ = Roster(options(3, 3, 3));
+  form_first(3);
+  admit(0, false);
+  lose(2);
+  EXPECT_EQ(end(), "") << "its word may be under way";
+  regroup(0, {Epoch(1), 0, true, false, {}, {}});
+  EXPECT_NE(end().find("too few ranks: 2 of at least 3"), std::string::npos) << end();
+}
+
 TEST_F(RosterTest, AFreshProcessNeverReplacesTheState) {
   form_first(3);
   hello(3);
