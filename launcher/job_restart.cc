@@ -7,6 +7,18 @@ namespace sirtaki::launcher {
 
 using boost::system::error_code;
 
+namespace {
+
+std::string why_not_again(int failures) {
+  if (failures == 0) {
+    return "elastic.restarts is 0";
+  }
+  const std::string last = failures == 1 ? "process has" : std::to_string(failures) + " processes have";
+  return "its last " + last + " not lasted for a minute (elastic.restarts); its own output may say why";
+}
+
+}  // namespace
+
 void Job::on_joined(const hub::Joined& joined) {
   RankState& state = ranks_.at(static_cast<std::size_t>(joined.slot));
   state.lost = state.fresh = false;
@@ -46,9 +58,7 @@ void Job::plan_restart(Rank rank) {
   const auto since = std::exchange(state.member_since, std::nullopt);
   const auto pause = growth_.restarts.next(rank, since ? Duration(now - *since) : Duration::zero());
   if (!pause) {
-    return leave_empty(rank,
-                       "its last " + std::to_string(state.starts) +
-                           " processes have not lasted for a minute (elastic.restarts); its own output may say why");
+    return leave_empty(rank, why_not_again(growth_.restarts.failures(rank)));
   }
   if (!growth_.admits && !std::exchange(growth_.told, true)) {
     log("lost ranks are started again while the other ranks are in elastic.run(), which gives new ones the state");

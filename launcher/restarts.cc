@@ -13,14 +13,19 @@ constexpr int kMostDoublings = 6;
 }  // namespace
 
 std::optional<Duration> Restarts::next(Rank rank, Duration lasted) {
-  int& count = short_[rank];
-  count = lasted >= kLastingStart ? 0 : count;
-  if (count >= most_) {
+  Row& row = rows_[rank];
+  row = lasted >= kLastingStart ? Row() : Row{row.starts, row.failures + 1};
+  if (row.starts >= most_) {
     return std::nullopt;
   }
-  const Duration pause = kFirstPause * (1 << std::min(count, kMostDoublings));
-  ++count;
+  const Duration pause = kFirstPause * (1 << std::min(row.starts, kMostDoublings));
+  ++row.starts;
   return std::min(pause, kLongestPause);
+}
+
+int Restarts::failures(Rank rank) const {
+  const auto found = rows_.find(rank);
+  return found == rows_.end() ? 0 : found->second.failures;
 }
 
 }  // namespace sirtaki::launcher

@@ -19,10 +19,16 @@ class Restarts {
   // Returns the time until the next start of a rank whose process was in the job for `lasted`, or has never joined: one
   // second, doubled after each process that has not lasted. nullopt: the place stays empty.
   std::optional<Duration> next(Rank rank, Duration lasted);
+  // Returns the number of processes of a rank in a row that have not lasted, up to the last next().
+  int failures(Rank rank) const;
 
  private:
+  struct Row {
+    int starts = 0;  // since a process has lasted
+    int failures = 0;
+  };
   int most_;
-  std::map<Rank, int> short_;  // number of processes in a row that have not lasted
+  std::map<Rank, Row> rows_;
 };
 
 }  // namespace sirtaki::launcher

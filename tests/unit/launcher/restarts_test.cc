@@ -23,10 +23,13 @@ TEST(Restarts, AProcessThatLastsIsForgiven) {
     EXPECT_EQ(restarts.next(3, seconds(59)), seconds(2));
   }
   EXPECT_EQ(restarts.next(3, seconds(59)), std::nullopt);
+  EXPECT_EQ(restarts.failures(3), 2) << "those before have lasted";
 }
 
 TEST(Restarts, NoneAtAllIsAChoice) {
-  EXPECT_EQ(Restarts(0).next(0, std::chrono::hours(1)), std::nullopt);
+  Restarts restarts(0);
+  EXPECT_EQ(restarts.next(0, std::chrono::hours(1)), std::nullopt);
+  EXPECT_EQ(restarts.failures(0), 0);
 }
 
 }  // namespace
