@@ -230,6 +230,10 @@ Status convert_elastic(const std::string& text, const std::string& max_np, RunOp
   const auto is_number = [](const std::string& word) {
     return !word.empty() && word.size() <= 5 && word.find_first_not_of("0123456789") == std::string::npos;
   };
+  if (!max_np.empty() && !named.empty() && named != max_np) {
+    return invalid_argument("--elastic " + text + " and --max-np " + max_np +
+                            " both name the most ranks; give one of them");
+  }
   if (!is_number(least) || std::stoi(least) == 0 || (!most.empty() && !is_number(most))) {
     return invalid_argument("--elastic " + text + (max_np.empty() ? "" : " --max-np " + max_np) +
                             ": write the fewest ranks that go on, as --elastic 2:, and the most, as --elastic 2:4");

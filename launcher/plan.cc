@@ -134,6 +134,13 @@ Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
     return invalid_argument("elastic.min is " + std::to_string(plan.config->elastic.min) + ", but the job has only " +
                             std::to_string(plan.size) + " ranks; no rank could be lost");
   }
+  if (plan.config->elastic.max > 0 && plan.config->elastic.min == 0 && !options.check) {
+    const std::string most = std::to_string(plan.config->elastic.max);
+    return invalid_argument("elastic.max is " + most +
+                            ", but without elastic.min the loss of a rank ends the job; set it, too: the fewest ranks "
+                            "that go on, for example --elastic 1:" +
+                            most);
+  }
   if (plan.config->elastic.max > 0 && plan.config->elastic.max != plan.size && !options.check) {
     return invalid_argument("elastic.max is " + std::to_string(plan.config->elastic.max) + ", but the job has " +
                             std::to_string(plan.size) +

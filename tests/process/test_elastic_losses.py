@@ -192,3 +192,6 @@ def test_what_an_elastic_job_cannot_do_is_said_before_it_starts() -> None:
     done = launch("-np", "2", "--elastic", "1:4", "true")
     assert done.code != 0
     assert "elastic.max is 4, but the job has 2 ranks" in done.err
+    done = launch("-np", "2", "--elastic-max", "2", "true")
+    assert done.code != 0
+    assert "elastic.max is 2, but without elastic.min the loss of a rank ends the job" in done.err

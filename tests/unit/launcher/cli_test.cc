@@ -74,6 +74,8 @@ TEST(CommandLine, TakesTheFewestRanksOfAnElasticJob) {
     EXPECT_NE(parsed(all).option_lines.find("elastic.max = \"4\""), std::string::npos) << parsed(all).option_lines;
   }
   EXPECT_NE(refused({"-np", "4", "--max-np=4", "cmd"}).find("needs --min-np"), std::string::npos);
+  const std::string conflict = refused({"-np", "4", "--elastic", "2:4", "--max-np", "8", "cmd"});
+  EXPECT_EQ(conflict, "--elastic 2:4 and --max-np 8 both name the most ranks; give one of them");
   EXPECT_NE(refused({"-np", "4", "--host-discovery-script", "x", "cmd"}).find("not there yet"), std::string::npos);
 }
 
