@@ -68,7 +68,8 @@ class Job {
     bool due = false;          // ... as soon as the other ranks admit it
     int starts = 1;
     int wait_status = 0;
-    std::optional<TimePoint> member_since;
+    std::optional<TimePoint> member_since;  // with the state of the job
+    // Runs from the plan of a start to the start, and from there until the process has come to the coordinator.
     std::unique_ptr<boost::asio::steady_timer> restart;
   };
   // Lines of the ranks between their pipes and the terminal or files.
@@ -160,12 +161,15 @@ class Job {
 
   // job_restart.cc
   bool grows() const { return elastic() && plan_.config->elastic.max > 0; }
-  void on_joined(const hub::Joined& joined);
+  void on_new_rank(const hub::NewRank& rank);
+  void on_joined(const hub::NewRank& rank);
+  void end_fresh(Rank rank, const std::string& why);
   void on_admits(bool admits);
   void on_fresh_exit(Rank rank, const std::string& what);
   void plan_restart(Rank rank);
   void leave_empty(Rank rank, const std::string& why);
   void start_due_ranks();
+  void start_again(Rank rank);
 
   void log(const std::string& text);
   void log_verbose(const std::string& text);

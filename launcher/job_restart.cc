@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "launcher/job.h"
+#include "runtime/base/config/option_value.h"
 
 namespace sirtaki::launcher {
 
@@ -19,10 +20,42 @@ std::string why_not_again(int failures) {
 
 }  // namespace
 
-void Job::on_joined(const hub::Joined& joined) {
+void Job::on_new_rank(const hub::NewRank& rank) {
+  using Stage = hub::NewRank::Stage;
+  RankState& state = ranks_.at(static_cast<std::size_t>(rank.slot));
+  switch (rank.stage) {
+    case Stage::kWaits:
+      if (state.fresh && !state.exited) {  // or the process has ended meanwhile, and another start is planned
+        state.restart.reset();
+      }
+      return;
+    case Stage::kJoined:
+      return on_joined(rank);
+    case Stage::kHasState:
+      if (!state.lost) {
+        state.member_since = std::chrono::steady_clock::now();
+      }
+      return;
+    case Stage::kLost:
+      return end_fresh(rank.slot, rank.text + "; it has not joined yet");
+  }
+}
+
+// Ends a process that was started again and has not joined, so that another one can take its place. Nothing else would:
+// the other ranks do not miss it.
+void Job::end_fresh(Rank rank, const std::string& why) {
+  RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+  if (!state.fresh || state.exited || state.link->ended() || phase_ != Phase::kRunning || growth_.over) {
+    return;
+  }
+  state.fresh = false;
+  log(why + ", and is ended");
+  state.link->send(FrameType::kEndRank, encode_rank(rank));
+}
+
+void Job::on_joined(const hub::NewRank& joined) {
   RankState& state = ranks_.at(static_cast<std::size_t>(joined.slot));
   state.lost = state.fresh = false;
-  state.member_since = std::chrono::steady_clock::now();
   // A later failure is not that of a loss which has healed.
   std::erase_if(verdict_.survived, [&](const Failure& failure) { return failure.rank == joined.slot; });
   if (phase_ == Phase::kRunning) {
@@ -51,6 +84,7 @@ void Job::plan_restart(Rank rank) {
   }
   state.planned = true;
   state.fresh = false;
+  state.restart.reset();
   if (state.link->ended()) {
     return leave_empty(rank, "its host is gone");
   }
@@ -79,19 +113,30 @@ void Job::leave_empty(Rank rank, const std::string& why) {
 
 void Job::start_due_ranks() {
   for (Rank rank = 0; rank < plan_.size; ++rank) {
-    RankState& state = ranks_.at(static_cast<std::size_t>(rank));
-    if (!state.due || !growth_.admits || growth_.over || phase_ != Phase::kRunning || state.link->ended()) {
-      continue;
+    if (ranks_.at(static_cast<std::size_t>(rank)).due && growth_.admits && !growth_.over && phase_ == Phase::kRunning) {
+      start_again(rank);
     }
-    state.due = state.planned = state.spawned = state.exited = state.closed = state.left = false;
-    state.fresh = true;
-    state.ended_by_us = false;
-    state.wait_status = 0;
-    ++state.starts;
-    log("rank " + std::to_string(rank) + " is started again on " + state.link->placement().host + " (start " +
-        std::to_string(state.starts) + ")");
-    state.link->send(FrameType::kRespawn, encode_rank(rank));
   }
+}
+
+void Job::start_again(Rank rank) {
+  RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+  state.due = state.planned = state.spawned = state.exited = state.closed = state.left = false;
+  state.fresh = true;
+  state.ended_by_us = false;
+  state.wait_status = 0;
+  ++state.starts;
+  const std::string name = "rank " + std::to_string(rank);
+  log(name + " is started again on " + state.link->placement().host + " (start " + std::to_string(state.starts) + ")");
+  state.link->send(FrameType::kRespawn, encode_rank(rank));
+  const Duration patience = plan_.config->elastic.timeout;
+  state.restart = std::make_unique<boost::asio::steady_timer>(io_, patience);
+  state.restart->async_wait([this, rank, name, patience](const error_code& error) {
+    if (!error) {
+      end_fresh(rank, name + " has not come to init() within " + format_duration(patience) +
+                          " of its start (elastic.timeout)");
+    }
+  });
 }
 
 }  // namespace sirtaki::launcher

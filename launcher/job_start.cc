@@ -86,7 +86,7 @@ Status Job::start_hub() {
     asio::post(io_, [this, rank, cause] { on_rank_lost(rank, cause); });
   };
   events.on_survived = [this](const hub::Survived& loss) { asio::post(io_, [this, loss] { on_survived(loss); }); };
-  events.on_joined = [this](const hub::Joined& joined) { asio::post(io_, [this, joined] { on_joined(joined); }); };
+  events.on_new_rank = [this](const hub::NewRank& rank) { asio::post(io_, [this, rank] { on_new_rank(rank); }); };
   events.on_admits = [this](bool admits) { asio::post(io_, [this, admits] { on_admits(admits); }); };
   events.on_over = [this](const Status& why) { asio::post(io_, [this, why] { on_over(why); }); };
   events.on_warning = [this](const std::string& text) { asio::post(io_, [this, text] { log(text); }); };

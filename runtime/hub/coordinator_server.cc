@@ -125,9 +125,9 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
         events_.on_survived(survived);
       }
     };
-    events.joined = [this](const Joined& joined) {
-      if (events_.on_joined) {
-        events_.on_joined(joined);
+    events.new_rank = [this](const NewRank& rank) {
+      if (events_.on_new_rank) {
+        events_.on_new_rank(rank);
       }
     };
     events.admits = [this](bool admits) {

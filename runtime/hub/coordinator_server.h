@@ -29,12 +29,19 @@ struct Survived {
   int remaining = 0;  // number of survivors
 };
 
-// A process that has come into an epoch after the first one.
-struct Joined {
-  Rank slot = -1;    // its place at the start of the job, in which another process was lost
-  std::string text;  // its rank in the epoch, host and process
-  Epoch epoch;
-  int size = 0;  // number of ranks of the epoch
+// A stage of a process that comes after the first epoch has formed.
+struct NewRank {
+  enum class Stage : std::uint8_t {
+    kWaits,     // until the other ranks admit it
+    kJoined,    // it is a member of an epoch
+    kHasState,  // ... and has the state of the job
+    kLost,      // before it has joined; a later loss is Survived
+  };
+  Rank slot = -1;  // its place at the start of the job, in which another process was lost
+  Stage stage = Stage::kWaits;
+  std::string text;  // kJoined: its rank in the epoch, host and process; kLost: the cause
+  Epoch epoch;       // kJoined
+  int size = 0;      // kJoined: number of ranks of the epoch
 };
 
 // Returns "2 ranks go on as epoch 3".
@@ -50,9 +57,8 @@ struct CoordinatorServerEvents {
   // earlier loss, also that of a rank that never joined, either on_survived is called, and the other ranks must be left
   // alone, or on_over, and none of them can go on.
   MoveFunction<void(const Survived&)> on_survived;
-  // Only in jobs that grow (option elastic.max): a process has come into an epoch; the program admits processes, or
-  // does not any more.
-  MoveFunction<void(const Joined&)> on_joined;
+  // Only in jobs that grow (option elastic.max); on_admits: the program admits processes, or does not any more.
+  MoveFunction<void(const NewRank&)> on_new_rank;
   MoveFunction<void(bool)> on_admits;
   // The job is over; called once. kShutdown: the program has come to its end on some rank, and no rank runs in an epoch
   // any more. Else the reason for which no epoch can form, such as too few ranks.

@@ -36,6 +36,9 @@ void ElasticHub::on_waiting(rendezvous::Server& server, PeerId peer, Rank slot, 
   const bool first = slots_.emplace(peer, slot).second;
   control::Regroup regroup;
   if (first) {
+    if (grows_ && roster_.epoch() != Epoch()) {
+      events_.new_rank({slot, NewRank::Stage::kWaits, {}, {}, 0});
+    }
     roster_.on_hello(connection_of(peer), {slot, starts_[slot]++}, loop_.now());
   } else {
     const auto decoded = control::decode_roster_report(report);
@@ -59,7 +62,12 @@ void ElasticHub::on_report(rendezvous::Server& server, PeerId peer, ConstBytes r
     server.dismiss(peer, cause);
     return on_gone(server, peer, cause);
   }
+  const Rank slot = slots_.at(peer);
+  const bool had_state = roster_.has_state(connection_of(peer));
   roster_.on_admission(connection_of(peer), *admission, loop_.now());
+  if (!had_state && roster_.has_state(connection_of(peer))) {
+    events_.new_rank({slot, NewRank::Stage::kHasState, {}, {}, 0});
+  }
   act(server);
 }
 
@@ -68,7 +76,8 @@ void ElasticHub::on_quit(rendezvous::Server& server, PeerId peer, bool at_end) {
   if (at_end) {
     remaining_.erase(slot);
   } else {
-    lose(slot, {Code::kPeerLost, "rank " + std::to_string(slot) + " has not waited for the next epoch", {slot, ""}});
+    lose_process(slot,
+                 {Code::kPeerLost, "rank " + std::to_string(slot) + " has not waited for the next epoch", {slot, ""}});
   }
   slots_.erase(peer);
   waiting_.erase(peer);
@@ -77,7 +86,7 @@ void ElasticHub::on_quit(rendezvous::Server& server, PeerId peer, bool at_end) {
 }
 
 void ElasticHub::on_gone(rendezvous::Server& server, PeerId peer, const Status& cause) {
-  lose(slots_.at(peer), cause);
+  lose_process(slots_.at(peer), cause);
   slots_.erase(peer);
   waiting_.erase(peer);
   roster_.on_lost(connection_of(peer), cause, loop_.now());
@@ -97,10 +106,19 @@ void ElasticHub::give_up(rendezvous::Server& server, Rank slot) {
   act(server);
 }
 
-// The loss of a process that has not joined yet changes nothing for the others.
-void ElasticHub::lose(Rank slot, const Status& cause) {
-  if (remaining_.erase(slot) != 0) {
+// Returns whether the slot had a member, or a process of the start was expected there.
+bool ElasticHub::lose(Rank slot, const Status& cause) {
+  const bool counted = remaining_.erase(slot) != 0;
+  if (counted) {
     losses_.emplace_back(slot, cause);
+  }
+  return counted;
+}
+
+// The loss of a process that has not joined yet changes nothing for the others, but its place is free.
+void ElasticHub::lose_process(Rank slot, const Status& cause) {
+  if (!lose(slot, cause) && grows_) {
+    events_.new_rank({slot, NewRank::Stage::kLost, std::string(cause.text()), {}, 0});
   }
 }
 
@@ -197,8 +215,9 @@ void ElasticHub::tell_joined(const control::EpochFormed& formed, const rendezvou
   for (std::size_t rank = 0; rank < seats_.size() && formed.epoch != Epoch(1); ++rank) {
     const rendezvous::Member& member = membership.members[rank];
     if (formed.seats[rank].old_rank < 0) {
-      events_.joined({seats_[rank], rendezvous::rank_text(member.rank, member.hostname, member.pid), formed.epoch,
-                      membership.size()});
+      events_.new_rank({seats_[rank], NewRank::Stage::kJoined,
+                        rendezvous::rank_text(member.rank, member.hostname, member.pid), formed.epoch,
+                        membership.size()});
     }
   }
 }

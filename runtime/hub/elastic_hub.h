@@ -27,7 +27,7 @@ class ElasticHub {
     std::function<void(const rendezvous::Membership&)> formed;
     std::function<void()> ended;  // the epoch, before its members are notified
     std::function<void(const Survived&)> survived;
-    std::function<void(const Joined&)> joined;
+    std::function<void(const NewRank&)> new_rank;
     std::function<void(bool)> admits;               // the members of the epoch admit new ranks, or do not any more
     std::function<void(Rank, const Status&)> lost;  // a slot; `over` follows
     std::function<void(const Status&)> over;
@@ -49,7 +49,8 @@ class ElasticHub {
   Rank slot_of(Rank rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
 
  private:
-  void lose(Rank slot, const Status& cause);
+  bool lose(Rank slot, const Status& cause);
+  void lose_process(Rank slot, const Status& cause);
   void expect_others();
   void tell_joined(const control::EpochFormed& formed, const rendezvous::Membership& membership);
   void act(rendezvous::Server& server);

@@ -13,10 +13,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from launch_support import PYTHON, Outcome, launch
 from test_elastic_plain import TRAIN as PLAIN_LOOP
 
-# A fault "slot:start:place" kills that process of the slot there, and "slot:start:place:stop" stops it. All processes
-# of a slot but the first one end with code 3 if it "flaps", and call an operation too early if it "talks". If it
-# "waits", the others come to the end without another commit when its second one is there. Else the program ends when
-# all ranks are there. Processes of a slot that "fails" end with code 5 after that.
+# A fault "slot:start:place" kills that process of the slot there, "slot:start:place:stop" stops it, and
+# "slot:start:place:hang" makes it wait for ever. At the place "waiting" it waits until the others admit it, which they
+# do not before the next start of the slot. All processes of a slot but the first one end with code 3 if it "flaps", and
+# call an operation too early if it "talks". If it "waits", the others come to the end without another commit when its
+# second one is there. Else the program ends when all ranks are there. Processes of a slot that "fails" end with code 5
+# after that.
 TRAIN = """
 import os, signal, sys, threading
 from pathlib import Path
@@ -35,10 +37,15 @@ def fault(place):
         os.kill(os.getpid(), signal.SIGKILL)
     if f"{slot}:{start}:{place}:stop" in faults:
         os.kill(os.getpid(), signal.SIGSTOP)
+    if f"{slot}:{start}:{place}:hang" in faults:
+        threading.Event().wait()
 
 if f"{slot}:flaps" in faults and start > 1:
     sys.exit(3)
 fault("start")
+if f"{slot}:{start}:waiting:stop" in faults:
+    signal.signal(signal.SIGALRM, lambda *_: fault("waiting"))
+    signal.alarm(2)
 sirtaki.init()
 fault("joined")
 if f"{slot}:{start}:quits" in faults:
@@ -46,6 +53,12 @@ if f"{slot}:{start}:quits" in faults:
     sys.exit()
 if f"{slot}:talks" in faults and start > 1:
     allgather_object(None)
+
+def commit(state):
+    stops = [f for f in faults if f.endswith("waiting:stop")]
+    files = [folder / f"{stops[0][0]}.{int(stops[0][2]) + more}" for more in (0, 1)] if stops else []
+    if not stops or all(allgather_object(not files[0].exists() or files[1].exists())):
+        state.commit()
 
 @run
 def train(state):
@@ -61,7 +74,7 @@ def train(state):
         if waits and (folder / f"{waits[0][0]}.2").exists():
             return
         if not waits or state.step < 6:
-            state.commit()
+            commit(state)
 
 state = ObjectState(step=0, total=0)
 state.register_reset_callbacks([lambda: print("RESET", slot, sirtaki.rank(), sirtaki.size(), flush=True)])
@@ -119,6 +132,25 @@ def test_lost_ranks_come_back_to_the_state_of_the_others(faults: str, expected: 
             ("2", "1", "2"),
             ("2", "1", "3"),
         ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (
+            "1:2:start:stop",
+            r"rank 1 has not come to init\(\) within 10s of its start \(elastic.timeout\), and is ended",
+        ),
+        ("1:2:waiting:stop", r"rank 1 \(host .* has been silent for .*; it has not joined yet, and is ended"),
+        ("1:2:joined:hang", r"rank 2 has not got the state of the job within 10 s and is given up"),
+    ],
+    ids=["before it comes", "while it waits", "without the state"],
+)
+def test_a_new_rank_that_does_not_go_on_is_ended_and_replaced(fault: str, text: str, tmp_path: Path) -> None:
+    done = train(3, 1, f"1:1:3,{fault}", tmp_path, "--elastic-timeout", "10s")
+    assert done.code == 0, done.err
+    assert starts(done) == [("1", "2"), ("1", "3")], done.err
+    assert re.search(text, done.err), done.err
 
 
 def test_a_program_that_fails_at_each_start_is_given_up(tmp_path: Path) -> None:

@@ -167,6 +167,11 @@ std::optional<TimePoint> Roster::next_tick() const {
   return next;
 }
 
+bool Roster::has_state(Connection connection) const {
+  const auto found = people_.find(connection);
+  return found != people_.end() && found->second.has_state;
+}
+
 void Roster::close(Connection connection, const Status& why) {
   actions_.emplace_back(Close{connection, why});
 }

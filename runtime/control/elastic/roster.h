@@ -96,6 +96,8 @@ class Roster {
   Epoch epoch() const { return epoch_; }
   // Returns whether new processes may come into the next epoch.
   bool admits() const;
+  // Returns whether this process is connected and has the state of the job.
+  bool has_state(Connection connection) const;
   // Number of members that held a verdict's results wrongly; always 0 unless there is a defect.
   int broken() const { return broken_; }
   // Returns everything that decides about the future, without times: for logs and for tests.

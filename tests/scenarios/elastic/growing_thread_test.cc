@@ -159,6 +159,33 @@ TEST(GrowingTest, ARankWithTheStateThatCannotConnectToTheOthersTriesAgainWithThe
   });
 }
 
+// The others do not miss it, so only the owner of the hub can make room for another one.
+TEST(GrowingTest, AProcessThatIsStoppedWhileItWaitsIsReported) {
+  Hub hub(2, 1, "1s", 2);
+  std::latch lost(1);
+  std::latch gone(1);
+  run(hub, [&](Process& process) {
+    ASSERT_NO_FATAL_FAILURE(join(process, {0, 1}));
+    hub.all.arrive_and_wait();
+    if (process.slot() == 1) {
+      process.die();
+      lost.wait();
+      Process stopped(hub, 1);
+      EXPECT_EQ(stopped.connect().to_string(), "ok");
+      const std::jthread waits([&] { EXPECT_FALSE(stopped.open().ok()); });
+      EXPECT_EQ(hub.stages(1), std::vector<std::string>{"slot 1 waits"});
+      stopped.line().loop().post([&] { gone.wait(); });
+      const std::vector<std::string> stages = hub.stages(2);
+      EXPECT_TRUE(stages.back().starts_with("slot 1 is lost: rank 1 (host ")) << stages.back();
+      return gone.count_down();
+    }
+    ASSERT_NO_FATAL_FAILURE(survive(process));
+    lost.count_down();
+    gone.wait();
+    process.shutdown();
+  });
+}
+
 // A result that the program has not released keeps the session, but not the connection that tells of a live rank.
 TEST(GrowingTest, ANewRankThatShutsDownWithoutTheStateIsLostThoughItHoldsAResult) {
   Hub hub(2, 1, "30s", 2);

@@ -39,9 +39,14 @@ class Hub {
       note("slot " + std::to_string(survived.slot) + " survived by " + std::to_string(survived.remaining) +
            " as epoch " + std::to_string(survived.next.value));
     };
-    events.on_joined = [this](const hub::Joined& joined) {
-      note("slot " + std::to_string(joined.slot) + " joined " + std::to_string(joined.size) + " as epoch " +
-           std::to_string(joined.epoch.value));
+    events.on_new_rank = [this](const hub::NewRank& rank) {
+      const std::string slot = "slot " + std::to_string(rank.slot);
+      if (rank.stage == hub::NewRank::Stage::kJoined) {
+        note(slot + " joined " + std::to_string(rank.size) + " as epoch " + std::to_string(rank.epoch.value));
+      }
+      static constexpr const char* kStages[] = {" waits", " joins", " has the state", " is lost: "};
+      note_stage(slot + kStages[static_cast<int>(rank.stage)] +
+                 (rank.stage == hub::NewRank::Stage::kLost ? rank.text : ""));
     };
     events.on_over = [this](const Status& why) { note("over: " + why.to_string()); };
     server_ = hub::CoordinatorServer::start(std::move(options), std::move(events)).value();
@@ -59,6 +64,12 @@ class Hub {
     std::ranges::sort(sorted);
     return sorted;
   }
+  // Waits until new ranks have come so far.
+  std::vector<std::string> stages(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(20), [&] { return stages_.size() >= count; });
+    return stages_;
+  }
 
   std::shared_ptr<const Config> config;
   std::shared_ptr<const Config> impatient;  // options of a process that gives up early
@@ -71,11 +82,17 @@ class Hub {
     events_.push_back(std::move(event));
     changed_.notify_all();
   }
+  void note_stage(std::string stage) {
+    const std::lock_guard lock(mutex_);
+    stages_.push_back(std::move(stage));
+    changed_.notify_all();
+  }
 
   const int size_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::string> events_;
+  std::vector<std::string> stages_;  // stages of new ranks, in their order
   std::unique_ptr<hub::CoordinatorServer> server_;
 };
 
