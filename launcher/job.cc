@@ -276,6 +276,7 @@ void Job::on_link_gone(AgentLink& link, const Status& status) {
     state.exited = true;
     state.closed = true;
     output_.mux->finish(rank);
+    cancel_restart(rank);
     plan_restart(rank);
   }
   const bool nobody = std::ranges::all_of(ranks_, [](const RankState& rank) { return rank.exited; });

@@ -167,6 +167,7 @@ class Job {
   void on_admits(bool admits);
   void on_fresh_exit(Rank rank, const std::string& what);
   void plan_restart(Rank rank);
+  void cancel_restart(Rank rank);
   void leave_empty(Rank rank, const std::string& why);
   void start_due_ranks();
   void start_again(Rank rank);

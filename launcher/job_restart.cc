@@ -106,6 +106,15 @@ void Job::plan_restart(Rank rank) {
   });
 }
 
+// The host of a rank is gone, to which another process would have come.
+void Job::cancel_restart(Rank rank) {
+  RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+  if (state.planned && std::exchange(state.restart, nullptr)) {
+    state.due = false;
+    leave_empty(rank, "its host is gone");
+  }
+}
+
 void Job::leave_empty(Rank rank, const std::string& why) {
   log("rank " + std::to_string(rank) + " is not started again: " + why);
   coordinator_->give_up(rank);

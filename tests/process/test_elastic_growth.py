@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launch_support import PYTHON, Outcome, launch
+from launch_support import PYTHON, Outcome, launch, running
 from test_elastic_plain import TRAIN as PLAIN_LOOP
 
 # A fault "slot:start:place" kills that process of the slot there, "slot:start:place:stop" stops it, and
@@ -193,3 +196,42 @@ def test_a_loop_as_it_is_takes_no_new_ranks_and_says_so_once() -> None:
 def test_a_loss_that_has_healed_is_not_to_blame_for_a_later_failure(tmp_path: Path) -> None:
     done = train(3, 1, "1:1:3,0:fails", tmp_path)
     assert done.code == 5, f"{done.out}\n{done.err}"
+
+
+# The launcher calls this in the place of ssh, so one machine is two hosts.
+SSH = """#!/bin/sh
+for command; do :; done
+exec sh -c "$command"
+"""
+# Rank 1 is lost, and rank 0 takes no new ranks, so a start stays due. Rank 1 tells which process its host's agent is.
+ALONE = """
+import os, signal, sys, threading
+import sirtaki
+from sirtaki.errors import RanksChangedError
+from sirtaki.objects import allgather_object
+
+sirtaki.init()
+if sirtaki.rank() == 1:
+    print("AGENT", os.getppid(), flush=True)
+try:
+    allgather_object(None)
+    if sirtaki.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    while True:
+        allgather_object(None)
+except RanksChangedError:
+    threading.Event().wait(20)  # then the output ends, and so does a test that waits for more
+"""
+
+
+def test_a_place_is_given_up_when_its_host_goes_away_while_a_start_is_due(tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(SSH)
+    ssh.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    hosts = ("-H", "localhost:1,elsewhere:1", "--rendezvous-address", "127.0.0.1", "--elastic", "1:2")
+    with running(*hosts, PYTHON, "-c", ALONE, env=env, stderr=subprocess.STDOUT) as run:
+        agent = int(run.read_until(r"AGENT (\d+)")[0][1])
+        run.read_until("lost ranks are started again while the other ranks are in elastic.run")
+        os.kill(agent, signal.SIGKILL)
+        run.read_until("rank 1 is not started again: its host is gone")
