@@ -159,6 +159,42 @@ TEST(GrowingTest, ARankWithTheStateThatCannotConnectToTheOthersTriesAgainWithThe
   });
 }
 
+// A rank that has got the state in a later epoch than the first one loses it no more than the others.
+TEST(GrowingTest, ANewRankThatHasGotTheStateTriesAgainWithTheOthers) {
+  Hub hub(3, 1, "1s", 3);
+  std::latch lost(2);
+  std::latch all(3);
+  run(hub, [&](Process& process) {
+    ASSERT_NO_FATAL_FAILURE(join(process, {0, 1, 2}));
+    hub.all.arrive_and_wait();
+    if (process.slot() == 2) {
+      process.die();
+      lost.wait();
+      Process other(hub, 2);
+      ASSERT_NO_FATAL_FAILURE(join(other, {0, 1, 2}));
+      EXPECT_EQ(hub.stages(3), (std::vector<std::string>{"slot 2 waits", "slot 2 joins", "slot 2 has the state"}));
+      all.arrive_and_wait();
+      EXPECT_EQ(other.work().code(), Code::kRanksChanged);
+      other.be_unable(1);
+      ASSERT_EQ(other.regroup().to_string(), "ok");
+      EXPECT_EQ(other.session().membership().epoch, Epoch(5));
+      expect_members(other, {1, 2});
+      return other.shutdown();
+    }
+    ASSERT_NO_FATAL_FAILURE(survive(process));
+    lost.count_down();
+    ASSERT_EQ(process.regroup_at(process.await_change()).to_string(), "ok");
+    expect_members(process, {0, 1, 2});
+    all.arrive_and_wait();
+    if (process.slot() == 0) {
+      return process.die();
+    }
+    ASSERT_NO_FATAL_FAILURE(survive(process));
+    expect_members(process, {1, 2});
+    process.shutdown();
+  });
+}
+
 // The others do not miss it, so only the owner of the hub can make room for another one.
 TEST(GrowingTest, AProcessThatIsStoppedWhileItWaitsIsReported) {
   Hub hub(2, 1, "1s", 2);
