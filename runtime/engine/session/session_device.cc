@@ -31,9 +31,10 @@ net::nccl::NcclOptions nccl_options(const Config::DeviceOptions& device) {
 
 }  // namespace
 
-// The other ranks may wait for data that this rank can no longer send.
+// The other ranks may wait for data that this rank can no longer send. In an elastic job they go on without it when its
+// program ends, or asks for the next epoch.
 void Session::on_device_lost(const Status& cause) {
-  if (!closed_ && engine_->failure().ok()) {
+  if (!closed_ && engine_->failure().ok() && !job_.line) {
     control_->send(control::JobBroken{cause});
   }
   fail(cause);
@@ -73,7 +74,8 @@ Status Session::stage_device(int index, const Result<net::nccl::Library>& nccl) 
   plane.poller.deadline = config_->control.stall_fail;
   plane.nccl = nccl_options(config_->device);
   const auto broken = [this](const Status& why) {
-    on_device_lost({why.code(),
+    // The next epoch of an elastic job makes another communicator.
+    on_device_lost({job_.line ? Code::kRanksChanged : why.code(),
                     "NCCL has failed on rank " + std::to_string(job_.rank) + ": " + std::string(why.text()),
                     {job_.rank, ""}});
   };

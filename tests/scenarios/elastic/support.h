@@ -122,6 +122,9 @@ class Process {
         job.secret = rendezvous::Secret::generate().value();
       }
       job.line = line_;
+      if (equip) {
+        equip(job);
+      }
       auto opened = Session::open(unable ? hub_.impatient : hub_.config, std::move(job), {});
       if (opened || opened.status().code() != Code::kRanksChanged) {
         session_ = opened ? *std::move(opened) : nullptr;
@@ -155,14 +158,15 @@ class Process {
   void shutdown() { session_->close(); }
 
   // Sums a number that tells which processes take part.
-  Status sum(float& total) {
+  Status sum(float& total, Device device = {}, void* cuda_stream = nullptr) {
     float value = static_cast<float>(1 << slot_);
     OpSpec spec;
-    spec.name = "members";
+    spec.name = device.type == DeviceType::kCpu ? "members" : "members on a GPU";
     spec.reduce_op = ReduceOp::kSum;
-    spec.input = {reinterpret_cast<std::byte*>(&value), 1, DType::kF32, {}};
-    spec.output = {reinterpret_cast<std::byte*>(&total), 1, DType::kF32, {}};
+    spec.input = {reinterpret_cast<std::byte*>(&value), 1, DType::kF32, device};
+    spec.output = {reinterpret_cast<std::byte*>(&total), 1, DType::kF32, device};
     spec.dims = {1};
+    spec.cuda_stream = cuda_stream;
     std::vector<OpSpec> ops;
     ops.push_back(std::move(spec));
     SRT_ASSIGN(const auto ids, session_->submit(std::move(ops)));
@@ -203,6 +207,7 @@ class Process {
     }
   }
 
+  std::function<void(JobSpec&)> equip;  // adds the GPU of this process; may be empty
   Session& session() { return *session_; }
   ControlLine& line() { return *line_; }
   Rank slot() const { return slot_; }

@@ -1,0 +1,94 @@
+// An elastic job with fake GPUs: a GPU or NCCL that fails is a loss of its rank, or the end of an epoch.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tests/conformance/fake_nccl.h"
+#include "tests/scenarios/elastic/support.h"
+#include "tests/unit/device/fake_device.h"
+
+namespace sirtaki::engine {
+namespace {
+
+using device::testing::FakeDevice;
+using net::testing::FakeNccl;
+using Owner = std::unique_ptr<device::DeviceApi>;
+
+// The GPU of a process, for the first session that uses it.
+class Gpu {
+ public:
+  // `nccl`: may be null.
+  Gpu(Process& process, const FakeNccl* nccl) : owner_(std::make_unique<FakeDevice>()), device_(owner_.get()) {
+    stream_ = device_->make_stream(device::Priority::kNormal)->native;
+    device_->be_slow();  // NCCL of one rank waits for that of another
+    process.equip = [this, nccl](JobSpec& job) {
+      job.open_device = [this](int /*index*/) -> Result<Owner> {
+        SRT_TRY(device_->enter_thread());
+        return Owner(std::move(owner_));
+      };
+      job.open_nccl = [nccl](const net::nccl::LoadOptions& /*options*/) -> Result<net::nccl::Library> {
+        return nccl == nullptr ? Result<net::nccl::Library>(unavailable("there is no NCCL here"))
+                               : net::nccl::Library{nccl->api(), 22809, "a test"};
+      };
+    };
+  }
+
+  void break_down() { device_->break_down(unavailable("an illegal address")); }
+  // Sums on the GPU until that fails.
+  Status work(Process& process) {
+    float total = 0;
+    Status status;
+    while (status.ok()) {
+      status = process.sum(total, {DeviceType::kCuda, 0}, stream_);
+    }
+    return status;
+  }
+
+ private:
+  std::unique_ptr<FakeDevice> owner_;
+  FakeDevice* const device_;
+  void* stream_ = nullptr;
+};
+
+TEST(ElasticDeviceTest, ARankThatHasLostItsGpuIsLostAndTheOthersGoOn) {
+  Hub hub(2, 1);
+  run(hub, [&](Process& process) {
+    Gpu gpu(process, nullptr);
+    ASSERT_EQ(process.init().to_string(), "ok");
+    hub.all.arrive_and_wait();
+    if (process.slot() == 1) {
+      gpu.break_down();
+      const Status broken = gpu.work(process);
+      EXPECT_TRUE(contains(broken, "rank 1 has lost its GPU, cuda:0: an illegal address")) << broken.to_string();
+      return process.die();
+    }
+    const Status lost = gpu.work(process);
+    EXPECT_EQ(lost.code(), Code::kRanksChanged) << lost.to_string();
+    ASSERT_EQ(process.regroup().to_string(), "ok");
+    expect_members(process, {0});
+    process.shutdown();
+  });
+}
+
+TEST(ElasticDeviceTest, AnErrorOfNcclEndsTheEpochAndNotTheJob) {
+  FakeNccl nccl;
+  nccl.break_down(1, 6);
+  Hub hub(2, 1);
+  run(hub, [&](Process& process) {
+    Gpu gpu(process, &nccl);
+    ASSERT_EQ(process.init().to_string(), "ok");
+    hub.all.arrive_and_wait();
+    const Status ended = gpu.work(process);
+    EXPECT_EQ(ended.code(), Code::kRanksChanged) << ended.to_string();
+    EXPECT_TRUE(contains(ended, "NCCL has failed on rank 1: ")) << ended.to_string();
+    EXPECT_EQ(ended.blame().rank, 1);
+    ASSERT_EQ(process.regroup().to_string(), "ok");
+    expect_members(process, {0, 1});
+    process.shutdown();
+  });
+}
+
+}  // namespace
+}  // namespace sirtaki::engine
