@@ -261,7 +261,7 @@ class Net:
             for node in range(self.nodes):
                 self._drop(node)
         if self.link.delay_ms > 0.0:
-            from benchmarks import delay_relay
+            from benchmarks.network import delay_relay
 
             for node in range(self.nodes):
                 enter = self.command(node, [])

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 from launch_support import PYTHON, Outcome, Run, launch, launcher_path, running, wait_until
 from ssh_hosts import Hosts, run, unavailable_reason
 
-from benchmarks import delay_relay
+from benchmarks.network import delay_relay
 
 REASON = unavailable_reason()
 needs_hosts = pytest.mark.skipif(REASON is not None, reason=REASON or "")

@@ -1,9 +1,9 @@
 """Delays the packets that a network namespace sends, by a TUN device: for kernels without netem.
 
-Run inside the namespace as root, one for each node: `python -m benchmarks.delay_relay ADDRESS DELAY_MS`. IPv4 packets
-that the node itself makes are routed into the device, held for the delay here, and written back, from where the kernel
-forwards them to the real link. Segmentation offload is kept, so that one read moves up to 64 KB. A round trip between
-two such nodes takes twice the delay.
+Run inside the namespace as root, one for each node: `python -m benchmarks.network.delay_relay ADDRESS DELAY_MS`. IPv4
+packets that the node itself makes are routed into the device, held for the delay here, and written back, from where the
+kernel forwards them to the real link. Segmentation offload is kept, so that one read moves up to 64 KB. A round trip
+between two such nodes takes twice the delay.
 
 Does not: delay IPv6, limit the rate (tbf does, behind it), reorder or drop.
 """
@@ -35,7 +35,7 @@ _READY = b"ready\n"
 def start(enter: list[str], address: str, delay_ms: float) -> subprocess.Popen[bytes]:
     """Starts a relay through the command prefix `enter`, and returns when packets go through it."""
     root = Path(__file__).resolve().parent.parent
-    command = [*enter, sys.executable, "-m", "benchmarks.delay_relay", address, str(delay_ms)]
+    command = [*enter, sys.executable, "-m", "benchmarks.network.delay_relay", address, str(delay_ms)]
     relay = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=root)
     assert relay.stdout is not None
     if relay.stdout.readline() != _READY:
