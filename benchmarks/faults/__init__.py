@@ -1,0 +1,1 @@
+"""Parts of the benchmark `churn`: schedules of faults, jobs that bear them, files of the ranks, and figures."""

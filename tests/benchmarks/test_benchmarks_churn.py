@@ -1,0 +1,140 @@
+"""The benchmark of elastic training under faults: schedules, and figures from lines of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults import analysis
+from benchmarks.faults.records import KILL, STOP, Fault, Line, Log, Reader
+from benchmarks.faults.schedule import Event, evenly, poisson
+
+STEP = 0.1
+
+
+def steps(pid: int, slot: int, first: int, last: int, begin: float, **more: object) -> list[Line]:
+    """Lines of a rank that commits the steps from `first` to `last`, one each 0.1 s, two samples in each."""
+    size, rank = int(more.get("size", 3)), int(more.pop("rank", slot))
+    given = {"generation": 1, "size": 3, "committed": True, "epoch": 0, "busy": 0.01, **more}
+    made = []
+    for i, step in enumerate(range(first, last + 1)):
+        indices = [2 * (size * (step - 1) + rank), 2 * (size * (step - 1) + rank) + 1]
+        place = {"time": begin + i * STEP, "pid": pid, "slot": slot, "step": step, "attempts": step, "digest": step}
+        made.append(Line(**{**place, "indices": indices, **given}))  # type: ignore[arg-type]
+    return made
+
+
+def job() -> tuple[list[Line], Fault]:
+    """Three ranks; 30 is killed behind its commit 5; the others go on with 6, and 31 joins them in step 9."""
+    lines = [line for slot in range(3) for line in steps(10 * (slot + 1), slot, 1, 5, 1.0)]
+    for slot in range(2):
+        lines += steps(10 * (slot + 1), slot, 6, 8, 1.75 + 0.01 * slot, generation=2, size=2)
+        lines += steps(10 * (slot + 1), slot, 9, 12, 2.10, generation=3)
+    lines += steps(31, 2, 9, 12, 2.12, generation=3)
+    return lines, Fault(1.45, KILL, 2, 30)
+
+
+def test_a_recovery_ends_with_the_first_commit_of_the_last_survivor_without_the_victim() -> None:
+    lines, fault = job()
+    (found,) = analysis.recoveries(lines, [fault])
+    assert found == analysis.Recovery(pytest.approx(1.76 - 1.45), 0, 0)
+    # A commit with the victim that is written behind the fault ends nothing.
+    late = replace(lines[4], step=6, time=1.5, attempts=6)
+    again = [replace(line, attempts=line.attempts + 1) if line.generation > 1 else line for line in [*lines, late]]
+    (found,) = analysis.recoveries(again, [fault])
+    assert found is not None
+    assert (found.seconds, found.redone, found.void) == (pytest.approx(0.31), 1, 1)
+
+
+def test_a_fault_that_ends_the_training_has_no_recovery() -> None:
+    lines, fault = job()
+    assert analysis.recoveries([line for line in lines if line.generation == 1], [fault]) == [None]
+
+
+def test_void_steps_count_and_belong_to_no_commit() -> None:
+    lines, fault = job()
+    lines += [
+        replace(lines[0], time=1.5 + 0.01 * pid, pid=pid, step=6, committed=False, attempts=6) for pid in (10, 20)
+    ]
+    again = [replace(line, attempts=line.attempts + 1) if line.generation > 1 else line for line in lines]
+    (found,) = analysis.recoveries(again, [fault])
+    assert found is not None
+    assert (found.redone, found.void) == (0, 1)
+
+
+def test_steps_made_again_and_later_ones_of_the_old_membership_do_not_count() -> None:
+    lines, _ = job()
+    undone = steps(30, 2, 6, 7, 1.5)
+    assert sorted({line.step for line in analysis.kept([*lines, *undone])}) == list(range(1, 13))
+    assert all(line.pid != 30 or line.step <= 5 for line in analysis.kept([*lines, *undone]))
+
+
+def test_a_join_pauses_the_others_unless_a_fault_does() -> None:
+    lines, fault = job()
+    assert analysis.join_gaps(lines, [fault]) == [pytest.approx(2.10 - 1.95)]
+    assert analysis.join_gaps(lines, [fault, Fault(2.0, KILL, 1, 20)]) == []
+    assert analysis.returns(lines, [fault]) == [pytest.approx(2.12 - 1.45)]
+
+
+def test_ranks_that_differ_are_counted_in_kept_commits_alone() -> None:
+    lines, _ = job()
+    assert analysis.unequal_digests(lines) == 0
+    assert analysis.unequal_digests([replace(line, digest=7) if line.pid == 31 else line for line in lines]) == 4
+    assert analysis.unequal_digests([*lines, replace(steps(30, 2, 6, 6, 1.5)[0], digest=99)]) == 0
+
+
+def test_samples_of_a_rank_killed_behind_its_commit_are_committed() -> None:
+    lines, _ = job()
+    counts = [count for _, count in analysis.committed_samples(lines)]
+    assert counts == [6] * 5 + [4] * 3 + [6] * 4
+    torn = [line for line in lines if (line.pid, line.step) != (30, 5)]
+    assert [count for _, count in analysis.committed_samples(torn)] == counts
+
+
+def epochs(*dealt: list[int]) -> list[Line]:
+    """Lines of one rank, an epoch for each list, and one more epoch, which is not finished."""
+    (line,) = steps(10, 0, 1, 1, 1.0, size=1)
+    return [replace(line, step=i + 1, epoch=i, indices=indices) for i, indices in enumerate([*dealt, [0]])]
+
+
+def test_an_epoch_has_each_sample_once() -> None:
+    assert analysis.spoiled_samples(epochs([0, 1, 2, 3], [3, 2, 1, 0]), 4) == (0, 0)
+    assert analysis.spoiled_samples(epochs([0, 1, 2], [3, 2, 1, 0, 1]), 4) == (1, 1)
+    # What a rank had that was killed before it wrote is unknown, and the last step of three ranks may repeat two.
+    missing = [replace(line, size=2) for line in epochs([0, 1])]
+    assert analysis.spoiled_samples(missing, 4) == (0, 0)
+    assert analysis.spoiled_samples([replace(line, size=3) for line in epochs([0, 1, 2, 3, 0, 1])], 4) == (0, 0)
+
+
+def test_a_survivor_that_another_process_replaces_was_restarted() -> None:
+    lines, fault = job()
+    assert analysis.restarted_survivors(lines, [fault], 2.5) == 0
+    assert analysis.restarted_survivors(lines, [], 2.5) == 1
+    assert analysis.restarted_survivors(lines, [fault], 2.5 + 2 * analysis.SILENT) == 3
+
+
+def test_a_schedule_follows_from_its_seed_and_hits_every_rank() -> None:
+    assert poisson(30, 480, [KILL], 7) == poisson(30, 480, [KILL], 7) != poisson(30, 480, [KILL], 8)
+    events = poisson(40, 480, [KILL, STOP], 7)
+    assert [event.after for event in events] == sorted(event.after for event in events)
+    assert {event.kind for event in events} == {KILL, STOP}
+    living = {slot: 100 + slot for slot in range(4)}
+    assert {event.victim(living) for event in events} == set(living.items())
+    assert Event(0.0, KILL, 0.999).victim({3: 7}) == (3, 7)
+    assert [event.after for event in evenly(4, 8.0, STOP, 1)] == [0.0, 2.0, 4.0, 6.0]
+
+
+def test_a_torn_last_line_is_not_read_before_it_is_whole(tmp_path: Path) -> None:
+    (line,) = steps(10, 0, 1, 1, 1.0)
+    log, reader = Log(tmp_path, 0), Reader(tmp_path)
+    log.write(line)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:20])
+    assert reader.new_lines() == [line]
+    with path.open("ab") as file:
+        file.write(whole[20:])
+    assert reader.new_lines() == [line]
+    reader.close()
