@@ -1,7 +1,10 @@
-"""The benchmark of elastic training under faults: schedules, and figures from lines of ranks."""
+"""The benchmark of elastic training under faults: schedules, figures from lines of ranks, and storms."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +13,9 @@ import pytest
 from benchmarks.faults import analysis
 from benchmarks.faults.records import KILL, STOP, Fault, Line, Log, Reader
 from benchmarks.faults.schedule import Event, evenly, poisson
+from benchmarks.faults.storm import rage
 
+ROOT = Path(__file__).resolve().parents[2]
 STEP = 0.1
 
 
@@ -138,3 +143,70 @@ def test_a_torn_last_line_is_not_read_before_it_is_whole(tmp_path: Path) -> None
         file.write(whole[20:])
     assert reader.new_lines() == [line]
     reader.close()
+
+
+# A rank that commits a step each 20 ms, whoever else is there.
+RANK = """
+import os, sys, time
+from benchmarks.faults.records import Line, Log
+log, step = Log(sys.argv[1], int(sys.argv[2])), 0
+while True:
+    step += 1
+    log.write(Line(time.monotonic(), os.getpid(), int(sys.argv[2]), 1, step, 3, step, True, 0, 0, [step], 0.0))
+    time.sleep(0.02)  # lint: allow(sleep) the pace of a rank
+"""
+
+
+class Ranks:
+    """Processes that know nothing of each other; one that ends is started again."""
+
+    def __init__(self, folder: Path, *, lasts: bool = True) -> None:
+        self._folder, self._lasts = folder, lasts
+        self.running = [self._start(slot) for slot in range(3)]
+        self.starts = 3
+
+    def _start(self, slot: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", RANK, str(self._folder), str(slot)], cwd=ROOT)
+
+    def tend(self) -> str | None:
+        for slot, process in enumerate(self.running):
+            if process.poll() is not None:
+                if not self._lasts:
+                    return "a rank has ended"
+                self.running[slot], self.starts = self._start(slot), self.starts + 1
+        return None
+
+    def end(self) -> None:
+        for process in self.running:
+            process.kill()
+            process.wait()
+
+
+def test_a_storm_hits_living_ranks_and_leaves_nothing() -> None:
+    jobs: list[Ranks] = []
+
+    def start(folder: Path) -> Ranks:
+        jobs.append(Ranks(folder))
+        return jobs[-1]
+
+    events = [Event(0.1, KILL, 0.0), Event(0.2, STOP, 0.5), Event(0.3, KILL, 0.99)]
+    storm = rage(start, 3, 0, 3.0, events)
+    assert [fault.kind for fault in storm.faults] == [KILL, STOP, KILL]
+    assert len({fault.pid for fault in storm.faults}) == 3
+    assert (storm.ended, storm.left, jobs[0].starts) == ("", 0, 5)
+    written = {line.pid: line.time for line in storm.lines}
+    assert all(written[fault.pid] < fault.time + 1.0 for fault in storm.faults)
+    assert storm.begin < storm.faults[0].time < storm.end
+
+
+def test_a_storm_ends_with_the_job() -> None:
+    begin = time.monotonic()
+    storm = rage(lambda folder: Ranks(folder, lasts=False), 3, 1, 600.0, [Event(0.0, KILL, 0.0)])
+    assert storm.ended == "a rank has ended"
+    assert time.monotonic() - begin < 300
+    assert storm.end == storm.begin + 600.0
+
+
+def test_a_fault_waits_until_enough_ranks_live() -> None:
+    storm = rage(Ranks, 3, 3, 0.5, [Event(0.0, KILL, 0.0)])
+    assert storm.faults == []
