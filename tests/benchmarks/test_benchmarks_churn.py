@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.faults import analysis
+from benchmarks.faults.figures import figures_of, gate_rows, kept_share, plotted_rows, storm_rows
 from benchmarks.faults.records import KILL, STOP, Fault, Line, Log, Reader
 from benchmarks.faults.schedule import Event, evenly, poisson
-from benchmarks.faults.storm import rage
+from benchmarks.faults.storm import Storm, rage
 
 ROOT = Path(__file__).resolve().parents[2]
 STEP = 0.1
@@ -131,6 +132,34 @@ def test_a_schedule_follows_from_its_seed_and_hits_every_rank() -> None:
     assert [event.after for event in evenly(4, 8.0, STOP, 1)] == [0.0, 2.0, 4.0, 6.0]
 
 
+def test_rows_judge_counts_and_seconds() -> None:
+    lines, fault = job()
+    found = figures_of(Storm(lines, [fault], begin=1.05, end=2.5), 0)
+    calm = {"samples": 60, "seconds": 1.0}
+    params = {"system": "sirtaki", "faults": KILL, "step_seconds": STEP}
+    rows = {row.metric: row for row in storm_rows(params, found, calm, judged=True)}
+    assert rows["recovery_seconds"].met is True
+    assert rows["join_gap_seconds"].value == pytest.approx(0.15)
+    assert all(rows[name].value == 0 for name in ("survivors_restarted", "digests_unequal", "faults_without_recovery"))
+    share = kept_share(found, calm)
+    assert rows["samples_kept"].value == share == pytest.approx((6 * 4 + 4 * 3 + 6 * 4) / 1.45 / 60)
+    assert kept_share(found, calm, 3600 / 1.45) == pytest.approx(share)
+    assert all(row.target is None for row in storm_rows(params, found, calm, judged=False))
+    assert [row.value for row in plotted_rows(params, found, calm)] == [0.0, pytest.approx(0.4)]
+    bad = {row.metric: row for row in storm_rows(params, {**found, "unequal": 1}, calm, judged=True)}
+    assert bad["digests_unequal"].met is False
+
+
+def test_the_gate_may_cost_a_hundredth_of_a_step() -> None:
+    work = {"off": [0.0100, 0.0101], "gate": [0.0101, 0.0102], "run": [0.0120, 0.0121]}
+    found = {row.params["way"]: row for row in gate_rows({"step_seconds": 0.02}, work) if row.metric == "elastic_share"}
+    assert found["gate"].value == pytest.approx(0.005)
+    assert found["gate"].met is True
+    assert found["run"].value == pytest.approx(0.1)
+    slow = {**work, "gate": [0.0110, 0.0111]}
+    assert [row.met for row in gate_rows({"step_seconds": 0.02}, slow) if row.target is not None] == [False]
+
+
 def test_a_torn_last_line_is_not_read_before_it_is_whole(tmp_path: Path) -> None:
     (line,) = steps(10, 0, 1, 1, 1.0)
     log, reader = Log(tmp_path, 0), Reader(tmp_path)
@@ -205,6 +234,11 @@ def test_a_storm_ends_with_the_job() -> None:
     assert storm.ended == "a rank has ended"
     assert time.monotonic() - begin < 300
     assert storm.end == storm.begin + 600.0
+    found = figures_of(storm, 0)
+    params = {"system": "ours", "faults": KILL, "step_seconds": STEP}
+    rows = {row.metric: row for row in storm_rows(params, found, {"samples": 600, "seconds": 1.0}, judged=True)}
+    assert rows["job_ended"].met is False
+    assert rows["samples_kept"].value < 0.1
 
 
 def test_a_fault_waits_until_enough_ranks_live() -> None:
