@@ -25,6 +25,7 @@ BENCHMARKS = (
     "importance",
     "local_merges",
     "local_updates",
+    "churn",
 )
 
 

@@ -1,4 +1,4 @@
-"""The benchmark of elastic training under faults: schedules, figures from lines of ranks, and storms."""
+"""The benchmark of elastic training under faults: schedules, figures from lines of ranks, and a quick run."""
 
 from __future__ import annotations
 
@@ -244,3 +244,18 @@ def test_a_storm_ends_with_the_job() -> None:
 def test_a_fault_waits_until_enough_ranks_live() -> None:
     storm = rage(Ranks, 3, 3, 0.5, [Event(0.0, KILL, 0.0)])
     assert storm.faults == []
+
+
+def test_a_quick_run_kills_ranks_and_writes_rows(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sirtaki")
+    command = [sys.executable, "-m", "benchmarks.churn", "--quick", "--parts", "kill", "--systems", "sirtaki"]
+    done = subprocess.run(
+        [*command, "--results", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for metric in ("survivors_restarted", "digests_unequal", "samples_doubled", "processes_left"):
+        (row,) = [text for text in done.stdout.splitlines() if text.startswith(f"{metric} ")]
+        assert row.split()[-1] == "yes", f"{done.stdout}\n{done.stderr}"
+    assert "recovery_seconds" in done.stdout
+    assert [path.suffix for path in sorted(tmp_path.iterdir())][:1] == [".json"]
