@@ -92,7 +92,7 @@ for name in "mxnet", "spark", "ray", "runner", "data", "tensorflow.keras.elastic
         importlib.import_module("horovod." + name)
     except ImportError as error:
         print("ABSENT", name, "|", error)
-for name in "check_extension", "nonsense":
+for name in "check_extension", "nonsense", "stats":
     try:
         getattr(hvd, name)
     except AttributeError as error:
@@ -114,6 +114,7 @@ def test_what_is_unsupported_says_what_to_use(tmp_path: Path) -> None:
         assert "horovod.torch.elastic" in told[name]
     assert "one build" in told["check_extension"]
     assert "docs/horovod.md" not in told["nonsense"]
+    assert told["stats"].endswith("it is sirtaki.stats")
 
 
 ELASTIC = """

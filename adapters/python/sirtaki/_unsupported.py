@@ -16,6 +16,10 @@ _PAGES = {"sirtaki.torch": "docs/horovod.md", "sirtaki.tensorflow": "docs/tensor
 
 def missing_attribute(module: str, name: str) -> AttributeError:
     """Returns the error for a name that `module`, one of the adapters, does not have."""
+    import sirtaki
+
     reason = _REASONS[module].get(name)
     advice = "" if reason is None else f": {reason} ({_PAGES[module]})"
+    if name in sirtaki.__all__:
+        advice = f"; it is sirtaki.{name}"
     return AttributeError(f"module '{module}' has no attribute '{name}'{advice}")
