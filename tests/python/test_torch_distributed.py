@@ -306,3 +306,12 @@ def test_the_example_trains() -> None:
     done = launch(2, str(ROOT / "examples/pytorch_ddp.py"), "--steps", "20", limit=LIMIT_SECONDS, warm=True)
     assert done.returncode == 0, done.stdout
     assert "epoch 1: loss" in done.stdout
+
+
+def test_the_interface_of_an_address_is_found() -> None:
+    from sirtaki.torch.distributed.meeting import interface_of
+
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("203.0.113.1") is None
+    if Path("/proc/net/if_inet6").exists() and " lo\n" in Path("/proc/net/if_inet6").read_text():
+        assert interface_of("::1") == "lo"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import ipaddress
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from torch import distributed
@@ -21,6 +25,10 @@ from sirtaki.torch.functions import broadcast_object
 _GLOO = 'torch.distributed.new_group(ranks, backend="gloo")'
 _LONGEST_STALL = 8760 * 3600  # largest value of control.stall_fail, in seconds
 _JOB = ("SIRTAKI_JOB_RANK", "SIRTAKI_JOB_RENDEZVOUS")
+# <linux/sockios.h> and struct ifreq: the address lies behind the name, the family and the port.
+_SIOCGIFADDR = 0x8915
+_IFREQ_BYTES = 40
+_ADDRESS_BYTES = slice(20, 24)
 
 
 class _SessionOwner:
@@ -90,6 +98,7 @@ def rendezvous(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> I
     del url
     if not basics.is_initialized():
         _session_owner.open(None, _stall_options(timeout))
+    _lead_gloo()
     rank, size = basics.rank(), basics.size()
     if rank == 0:
         store = TCPStore("localhost", 0, size, is_master=True, timeout=timeout, wait_for_workers=False)
@@ -152,6 +161,35 @@ def _master(store: Any) -> str:
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     return os.environ.get("MASTER_ADDR") or getattr(store, "host", "") or "127.0.0.1"
+
+
+def _lead_gloo() -> None:
+    """Gives Gloo the interface that leads to the other hosts, unless there is one host or the user has named one.
+
+    Gloo would take the address of the host name, which is 127.0.1.1 on a machine that Debian's installer set up.
+    """
+    if basics.cross_size() == 1:
+        return
+    # Without a route, the address is a name.
+    with suppress(ValueError):
+        if interface := interface_of(_address()):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+
+
+def interface_of(address: str) -> str | None:
+    """Returns the name of the interface that has an address as its first one; None if there is none."""
+    wanted = ipaddress.ip_address(address)
+    if wanted.version == 6:
+        lines = [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
+        return next((words[-1] for words in lines if int(words[0], 16) == int(wanted)), None)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            # An interface without an address is an error.
+            with suppress(OSError):
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, name.encode().ljust(_IFREQ_BYTES, b"\0"))
+                if answer[_ADDRESS_BYTES] == wanted.packed:
+                    return name
+    return None
 
 
 def _address() -> str:
