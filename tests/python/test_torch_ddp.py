@@ -115,6 +115,15 @@ def test_the_report_at_the_end_of_an_unchanged_program(option: str, tmp_path: Pa
     assert "has no effect" not in done.stdout
 
 
+def test_options_without_effect_are_told_what_gives_them_one(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(UNCHANGED.replace('"sirtaki"', '"gloo"'))
+    done = launch(2, str(program), options=("--compression", "auto"), limit=60, warm=True)
+    assert done.returncode == 0, done.stdout
+    assert 'compression.codec ("auto") has no effect' in done.stdout
+    assert 'call init_process_group("sirtaki"), or sirtaki.torch.ddp.accelerate(model, optimizer)' in done.stdout
+
+
 # The last rank stops before its backward: in the first one, or after some.
 LATE = """
 import datetime, sys, threading, torch, torch.distributed as dist

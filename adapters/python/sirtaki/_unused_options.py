@@ -53,7 +53,8 @@ class _Warner:
             if not failing() and basics.stats().get("streams.steps", 0) == 0:
                 self.warn(
                     "the program has made no step with an optimizer of Sirtaki (DistributedOptimizer, "
-                    "DistributedGradientTape)"
+                    'DistributedGradientTape). For DistributedDataParallel, call init_process_group("sirtaki"), or '
+                    "sirtaki.torch.ddp.accelerate(model, optimizer)"
                 )
 
 
