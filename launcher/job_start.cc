@@ -89,7 +89,10 @@ Status Job::start_hub() {
   events.on_new_rank = [this](const hub::NewRank& rank) { asio::post(io_, [this, rank] { on_new_rank(rank); }); };
   events.on_admits = [this](bool admits) { asio::post(io_, [this, admits] { on_admits(admits); }); };
   events.on_over = [this](const Status& why) { asio::post(io_, [this, why] { on_over(why); }); };
-  events.on_warning = [this](const std::string& text) { asio::post(io_, [this, text] { log(text); }); };
+  // Until ranks are started only agents come, to see whether they reach this port, and prove nothing.
+  events.on_warning = [this](const std::string& text) {
+    asio::post(io_, [this, text] { phase_ < Phase::kRunning ? log_verbose(text) : log(text); });
+  };
   auto server = hub::CoordinatorServer::start(std::move(options), std::move(events));
   if (!server) {
     return server.status().with_context("the coordinator cannot listen");

@@ -144,7 +144,9 @@ SpawnError explain_exec(const std::string& command, const std::string& path, int
 SpawnError explain(const SpawnSpec& spec, const std::string& path, const ChildFailure& failure) {
   switch (failure.stage) {
     case Stage::kDirectory:
-      return {1, "the working directory '" + spec.cwd + "' cannot be entered: " + strerror(failure.error)};
+      return {1, "the working directory '" + spec.cwd + "' cannot be entered: " + strerror(failure.error) +
+                     "; every host needs the program and its data in a folder with the path of that in which " +
+                     "sirtakirun is started"};
     case Stage::kExec:
       return explain_exec(spec.argv[0], path, failure.error);
     case Stage::kOther:

@@ -67,6 +67,23 @@ def test_ranks_run_on_both_hosts_and_reach_the_coordinator(hosts: Hosts) -> None
         f"[1] 1 3 {near} {far}",
         f"[2] 2 3 {near} {far}",
     ]
+    assert done.err == ""  # the agent's trial of the port is no stranger
+
+
+def test_a_missing_folder_is_named_with_the_fix(hosts: Hosts, tmp_path: Path) -> None:
+    here = (
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        f'mount -t tmpfs none {tmp_path} && mkdir {tmp_path}/a && cd {tmp_path}/a && exec "$@"',
+        "sh",
+    )
+    arguments = (*both(hosts), "true")
+    done = launch(*arguments, prefix=(*hosts.inside(hosts.near), *here), timeout=40.0)
+    assert done.code == 1
+    assert f"host {hosts.far_address}: the working directory '{tmp_path}/a' cannot be entered" in done.err
+    assert "every host needs the program and its data in a folder with the path of that" in done.err
 
 
 def test_ipv6_hosts_work(hosts: Hosts) -> None:
