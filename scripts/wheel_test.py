@@ -26,13 +26,11 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from clean_system import Chroot, pip_environment
+
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 RESULT = ROOT / "benchmarks/results/install.json"
-MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
-# The script of debootstrap for every suite; an old debootstrap lacks the names of newer suites.
-SCRIPT = "/usr/share/debootstrap/scripts/sid"
-LIMIT_SECONDS = 900
 MAX_IMPORT_SECONDS = 0.3
 IMPORTS = 10
 PIP_TORCH = ("numpy", "torch==2.13.0")
@@ -131,68 +129,6 @@ class Row:
     seconds: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     result: str = "failed"
-
-
-class Chroot:
-    """A clean system in a folder."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def make(self, suite: str) -> None:
-        """Makes the system, if it is not there."""
-        if not (self.root / "made").exists():
-            shutil.rmtree(self.root, ignore_errors=True)
-            self.root.mkdir(parents=True)
-            with (self.root.parent / f"{suite}.log").open("w") as log:
-                subprocess.run(
-                    ["debootstrap", "--variant=minbase", "--include=python3,python3-venv,ca-certificates",
-                     suite, str(self.root), MIRROR, SCRIPT],
-                    check=True, stdout=log, stderr=subprocess.STDOUT,
-                )  # fmt: skip
-            (self.root / "made").touch()
-        shutil.copy("/etc/resolv.conf", self.root / "etc/resolv.conf")
-
-    def install(self, package: str) -> None:
-        """Installs a package of Debian; a mirror's list may be older than its own date allows."""
-        self.run(
-            "export DEBIAN_FRONTEND=noninteractive; apt-get -q -o Acquire::Check-Valid-Until=false update; "
-            f"apt-get -q install -y --no-install-recommends {package}"
-        )
-
-    def run(self, command: str, env: dict[str, str] | None = None) -> str:
-        """Runs a shell command inside, with a /proc of its own; returns its output."""
-        root = shlex.quote(str(self.root))
-        inner = f"mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev && exec chroot {root} /bin/sh -ec "
-        done = subprocess.run(
-            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", inner + shlex.quote(command)],
-            check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_SECONDS,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8", **(env or {})},
-        )  # fmt: skip
-        if done.returncode != 0:
-            raise RuntimeError(f"{command}: exit status {done.returncode}\n{done.stdout[-3000:]}")
-        return done.stdout
-
-    def write(self, path: str, text: str, mode: int = 0o644) -> None:
-        """Writes a file of the system."""
-        target = self.root / path.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
-        target.chmod(mode)
-
-
-def pip_environment(root: Path) -> dict[str, str]:
-    """Copies the files that pip's settings of this machine name into the system; returns those settings."""
-    settings = {name: text for name, text in os.environ.items() if name.startswith("PIP_") or "proxy" in name.lower()}
-    for name in ("PIP_CERT", "PIP_FIND_LINKS"):
-        path = Path(settings.get(name, "/nothing"))
-        target = root / str(path).lstrip("/")
-        if path.is_dir():
-            shutil.copytree(path, target, dirs_exist_ok=True)
-        elif path.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, target)
-    return settings
 
 
 def wheel_for(python: str) -> Path:
