@@ -51,8 +51,17 @@ def headline() -> Iterator[tuple[str, str]]:
     cnn, transformer = faster("cnn"), faster("transformer")
     yield "README.md", f"{cnn} times (a CNN) and {transformer} times (a byte transformer) as fast"
     yield "docs/choose.md", f"{cnn} times as fast (the CNN) and {transformer} times (the transformer)"
+    compressed = [
+        value_of("local_updates", "seconds_to_target", task=task, method="dense")
+        / value_of("local_updates", "seconds_to_target", task=task, method="compressed")
+        for task in ("cnn", "transformer")
+    ]
+    yield "README.md", f'and {compressed[0]:.1f} and {compressed[1]:.1f} times with `compression="auto"`'
     lost = value_of("local_updates", "quality_cost", part="race", task="cnn", method="auto")
     yield "docs/choose.md", f"the CNN ends {lost:.2f} points of accuracy below"
+    lost = value_of("local_updates", "quality_cost", part="race", task="cnn", method="compressed")
+    text = f'With `compression="auto"` it is {compressed[0]:.1f} and {compressed[1]:.1f} times, and {lost:.2f} points'
+    yield "docs/choose.md", text
     others = faster("cnn", "local_sgd"), faster("transformer", "local_sgd")
     text = f'{cnn} times as fast with `"auto"`, {others[0]} times as fast as Local SGD with eight steps; a byte '
     yield "docs/local_updates.md", f"{text}transformer {transformer} and {others[1]} times"
@@ -98,6 +107,23 @@ def frontier() -> Iterator[tuple[str, str]]:
             yield "README.md", f"| {net}, {rate} Mbit/s | " + " | ".join(f"{step:.0f}" for step in steps) + " |"
             gains.append(steps[0] / steps[2])
     yield "docs/compare.md", f'{min(gains):.1f} to {max(gains):.0f} times as long beside `compression="auto"`'
+
+    def losses(task: str, *methods: str) -> str:
+        found = [
+            round(value, 2)
+            for method in methods
+            for value in values_of("frontier", "final_loss", task=task, method=method)
+        ]
+        return f"{found[0]:.2f}" if len(set(found)) == 1 else span(found, 2)
+
+    yield (
+        "README.md",
+        f"The convolution net ends at a training loss of {losses('convnet', 'ddp')} with DDP, "
+        f"{losses('convnet', 'powersgd_4')} with PowerSGD, {losses('convnet', *ways[2:])} with ours; the "
+        f"transformer at {losses('transformer', 'ddp')} with DDP, {losses('transformer', 'powersgd_4')} with PowerSGD, "
+        f'{losses("transformer", "compression_auto")} with `compression="auto"`, and '
+        f"{losses('transformer', 'local_auto', 'both_auto')} with local updates",
+    )
 
 
 def compression() -> Iterator[tuple[str, str]]:
