@@ -6,9 +6,10 @@ of the system's own Python: `pip install` of the wheel, `import sirtaki`, an all
 torch comes from pip, or from Debian's package python3-torch, where pip would fetch a CUDA build of several GB. The
 Python of Debian 11 is too old, so there the wheel is unpacked, the library loaded and the launcher run. Pythons that no
 release of Debian has are copied from ~/.pyenv and run the same steps without frameworks.
-Requires root (for chroot) and Debian's package debootstrap. Writes benchmarks/results/install.json.
+On two hosts, a program for torchrun trains as README.md says (wheel_hosts.py).
+Requires root (for chroot), and Debian's packages debootstrap and iproute2. Writes benchmarks/results/install.json.
 
-usage: wheel_test.py [--systems NAME ...] [--folder FOLDER]
+usage: wheel_test.py [--systems NAME ...] [--wheel FILE] [--folder FOLDER]
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+import wheel_hosts
 from clean_system import Chroot, pip_environment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -83,6 +85,8 @@ assert losses[-1] < losses[0] / 2, losses
 hvd.shutdown()
 print("trained")
 """
+PASSED = ("passed", "library and launcher")
+HOSTS = "hosts"
 # CPU time, which other processes of the machine hardly change.
 IMPORT = "import time; t = time.process_time(); import sirtaki; print(time.process_time() - t)"
 LOAD = "import ctypes; ctypes.CDLL('{}/sirtaki/libsirtaki.so').sirtaki_version; print('loaded')"
@@ -243,32 +247,33 @@ def test(system: System, folder: Path) -> Row:
 def main() -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--systems",
-        nargs="+",
-        choices=sorted({system.suite for system in SYSTEMS}),
-        help="suites, whose rows are replaced",
-        default=sorted({system.suite for system in SYSTEMS}),
-    )
+    names = [*sorted({system.suite for system in SYSTEMS}), HOSTS]
+    parser.add_argument("--systems", nargs="+", choices=names, default=names, help="suites, whose rows are replaced")
+    parser.add_argument("--wheel", type=Path, help=f"the wheel of {HOSTS} (default: that of dist/)")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/wheel/systems", help="where the systems are made")
     parser.add_argument("--out", type=Path, default=RESULT)
     args = parser.parse_args()
     if os.geteuid() != 0 or shutil.which("debootstrap") is None:
         sys.exit("wheel-test: needs root and Debian's package debootstrap")
-    kept = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
-    rows = {(row["system"], row["python"]): row for row in kept}
+    kept = json.loads(args.out.read_text()) if args.out.exists() else {}
+    rows = {(row["system"], row["python"]): row for row in kept.get("rows", [])}
+    hosts = kept.get(HOSTS, {})
     for system in SYSTEMS:
         if system.suite in args.systems:
             rows[system.name, system.python] = asdict(test(system, args.folder.resolve()))
+    if HOSTS in args.systems:
+        hosts = wheel_hosts.test(args.wheel or wheel_for("3.11"), args.folder.resolve(), PIP_TORCH)
+        print(f"wheel-test: {hosts}", flush=True)
     result = {
         "name": "install",
         "command": "make wheel-test",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {"cores": os.cpu_count(), "kernel": platform.release(), "load_average_at_end": os.getloadavg()[0]},
         "rows": [rows[system.name, system.python] for system in SYSTEMS if (system.name, system.python) in rows],
+        HOSTS: hosts,
     }
     args.out.write_text(json.dumps(result, indent=1) + "\n")
-    return 0 if all(row["result"] in ("passed", "library and launcher") for row in rows.values()) else 1
+    return 0 if all(row["result"] in PASSED for row in [*rows.values(), hosts]) else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The whole scripts of docs/getting_started.md train as the page starts them, on one host and on two."""
+"""The scripts of docs/getting_started.md train as the page starts them, and one for torchrun as README.md starts it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/process"))
+sys.path[:0] = [str(ROOT / "tests/process"), str(ROOT / "scripts")]
 
+import wheel_hosts
 from launch_support import launch
 from ssh_hosts import Hosts, unavailable_reason
 
@@ -69,3 +70,20 @@ def test_the_commands_for_two_machines_run(hosts: Hosts, tmp_path: Path) -> None
         losses = [float(loss) for loss in re.findall(r"^\[0\] epoch \d: last loss ([\d.]+)$", output, re.MULTILINE)]
         assert len(losses) == 3, output
         assert losses[2] < losses[0]
+
+
+@pytest.mark.parametrize("as_it_is", [True, False], ids=["as it is", "changed"])
+def test_the_lines_of_the_readme_run_a_program_for_torchrun(hosts: Hosts, tmp_path: Path, as_it_is: bool) -> None:
+    use = wheel_hosts.section(wheel_hosts.README.read_text(), "Use it")
+    _, train = wheel_hosts.commands(use, "sirtakirun")
+    words = shlex.split(train.replace("alpha", hosts.near_address).replace("beta", hosts.far_address))
+    text = wheel_hosts.PROGRAM if as_it_is else wheel_hosts.changed(wheel_hosts.PROGRAM, use)
+    (tmp_path / words[-1]).write_text(text)
+    arguments = (*hosts.arguments(), *words[1:])
+    prefix = hosts.inside(hosts.near)
+    done = launch(*arguments, prefix=prefix, cwd=tmp_path, timeout=LIMIT_SECONDS, env=ENVIRONMENT)
+    assert done.code == 0, done.out + done.err
+    assert len(wheel_hosts.losses_of(done.out)) == 3 * wheel_hosts.RANKS, done.out
+    assert ("exposed communication" in done.err) != as_it_is, done.err
+    assert ("has no effect" in done.err) == as_it_is, done.err
+    assert "refused" not in done.err

@@ -19,6 +19,7 @@ SETUP = str(ROOT / "scripts/setup.sh")
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import wheel_build  # noqa: E402
+import wheel_hosts  # noqa: E402
 import wheel_test  # noqa: E402
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -134,6 +135,28 @@ def test_the_last_installations_are_within_the_limits() -> None:
         assert wheel_build.PLATFORM in row["wheel"]
         assert 0 < row["wheel_bytes"] <= wheel_build.MAX_BYTES
         assert (row["import_seconds"] or 0.0) < wheel_test.MAX_IMPORT_SECONDS
+
+
+def test_the_last_stranger_trained_on_two_hosts_within_ten_minutes() -> None:
+    hosts = json.loads(wheel_test.RESULT.read_text())[wheel_test.HOSTS]
+    assert hosts["result"] == "passed"
+    assert {"install on alpha", "install on beta", "check", "training", "all"} == hosts["seconds"].keys()
+    assert hosts["seconds"]["all"] < wheel_hosts.MAX_SECONDS <= 600
+    minutes = round(hosts["seconds"]["all"] / 60)
+    text = f"takes {minutes} minutes with a program for `torchrun` ([measured]"
+    assert text in wheel_hosts.README.read_text().replace("\n", " ")
+
+
+def test_the_stranger_follows_the_text_of_the_readme() -> None:
+    text = (
+        "```\nsirtakirun -H a --check    # links\n```\n```diff\n+import added\n model = Wrapper(model)\n"
+        " optimizer = Adam(model)\n+call(model, optimizer)\n```\n```\nsirtakirun -H a python train.py\n```\n"
+    )
+    assert wheel_hosts.commands(text, "sirtakirun") == ["sirtakirun -H a --check", "sirtakirun -H a python train.py"]
+    program = "import torch\nimport torch.distributed\noptimizer = SGD(model)\nstep()\n"
+    assert wheel_hosts.changed(program, text) == (
+        "import torch\nimport torch.distributed\nimport added\noptimizer = SGD(model)\ncall(model, optimizer)\nstep()\n"
+    )
 
 
 def test_one_error_names_all_missing_libraries() -> None:

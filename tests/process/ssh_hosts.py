@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from launch_support import wait_until
@@ -43,8 +44,8 @@ class Hosts:
         self.far = f"launch-{os.getpid()}-b"
         self.server: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Makes namespaces, keys and server; waits until the server listens."""
+    def join(self) -> None:
+        """Makes the namespaces and the link between them."""
         for name in (self.near, self.far):
             run("ip", "netns", "add", name)
             run("ip", "-n", name, "link", "set", "lo", "up")
@@ -53,6 +54,22 @@ class Hosts:
             run("ip", "-n", name, "address", "add", f"10.123.77.{last}/24", "dev", "eth0")
             run("ip", "-n", name, "address", "add", f"fd77:123::{last}/64", "dev", "eth0", "nodad")
             run("ip", "-n", name, "link", "set", "eth0", "up")
+
+    @contextlib.contextmanager
+    def shaped(self, near_mbit: float, far_mbit: float) -> Iterator[None]:
+        """Limits the rate at which each of the hosts sends."""
+        rates = {self.near: near_mbit, self.far: far_mbit}
+        for name, mbit in rates.items():
+            run(*f"tc -n {name} qdisc add dev eth0 root tbf rate {mbit}mbit burst 128kb limit 512kb".split())
+        try:
+            yield
+        finally:
+            for name in rates:
+                run("tc", "-n", name, "qdisc", "del", "dev", "eth0", "root")
+
+    def start(self) -> None:
+        """Makes namespaces, keys and server; waits until the server listens."""
+        self.join()
         for key in ("host", "user", "stranger"):
             run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", key, "-f", str(self.folder / key))
         shutil.copy(self.folder / "user.pub", self.folder / "authorized_keys")

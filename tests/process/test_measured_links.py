@@ -55,19 +55,6 @@ def check(hosts: Hosts, *options: str) -> Outcome:
 
 
 @contextmanager
-def shaped(hosts: Hosts, near_mbit: float, far_mbit: float) -> Iterator[None]:
-    """Limits the rate at which each of the hosts sends."""
-    rates = {hosts.near: near_mbit, hosts.far: far_mbit}
-    for name, mbit in rates.items():
-        run(*f"tc -n {name} qdisc add dev eth0 root tbf rate {mbit}mbit burst 128kb limit 512kb".split())
-    try:
-        yield
-    finally:
-        for name in rates:
-            run("tc", "-n", name, "qdisc", "del", "dev", "eth0", "root")
-
-
-@contextmanager
 def delayed(hosts: Hosts, milliseconds: float) -> Iterator[None]:
     """Delays all packets of both hosts."""
     with ExitStack() as relays:
@@ -83,7 +70,7 @@ def delayed(hosts: Hosts, milliseconds: float) -> Iterator[None]:
 @contextmanager
 def measuring(hosts: Hosts, *options: str) -> Iterator[Run]:
     """Yields a check during its measurement, which takes seconds on this link."""
-    with shaped(hosts, 1, 1), running(*arguments(hosts, *options), prefix=hosts.inside(hosts.near)) as job:
+    with hosts.shaped(1, 1), running(*arguments(hosts, *options), prefix=hosts.inside(hosts.near)) as job:
         assert job.process.stderr is not None
         said = bytearray()
         os.set_blocking(job.process.stderr.fileno(), False)
@@ -111,7 +98,7 @@ def estimated(page: str) -> dict[str, float]:
 
 @needs_hosts
 def test_both_ways_of_a_shaped_link_are_measured_and_advised_on(hosts: Hosts) -> None:
-    with shaped(hosts, 100, 40):
+    with hosts.shaped(100, 40):
         done = check(hosts)
     assert done.code == 0, done.err
     found = READING.findall(done.out)
@@ -129,7 +116,7 @@ def test_both_ways_of_a_shaped_link_are_measured_and_advised_on(hosts: Hosts) ->
 
 @needs_hosts
 def test_a_distant_host_is_far_and_not_slow(hosts: Hosts) -> None:
-    with shaped(hosts, 200, 200), delayed(hosts, 20):
+    with hosts.shaped(200, 200), delayed(hosts, 20):
         done = check(hosts)
     assert done.code == 0, done.err
     ((_, _, round_trip, there, there_unit, back, back_unit),) = READING.findall(done.out)
