@@ -45,12 +45,18 @@ std::vector<std::int64_t> LinkProbe::values_of_part() const {
   if (part_ == Part::kAgree) {
     return scheduler::to_max_vector(reading());
   }
-  // One number for each rank is the least that goes in two exchanges.
   std::vector<std::int64_t> values(part_ == Part::kSmall   ? kSmallNumbers
                                    : part_ == Part::kLarge ? kLargeNumbers
-                                                           : static_cast<std::size_t>(net_.size()));
+                                                           : fewest_numbers());
   values.front() = part_ == Part::kMeet ? 0 : microseconds_of(loop_.now() - met_);
   return values;
+}
+
+// An allreduce of fewer numbers than ranks goes in one exchange; so does that of a share among fewer owners, if hosts
+// sum first.
+std::size_t LinkProbe::fewest_numbers() const {
+  const net::HostGroups* groups = net_.host_groups();
+  return static_cast<std::size_t>(groups == nullptr ? net_.size() : groups->hosts.count() * groups->hosts.shares());
 }
 
 void LinkProbe::exchange() {
@@ -136,7 +142,7 @@ double LinkProbe::link_bytes(std::size_t numbers) const {
 
 scheduler::StepProfile LinkProbe::reading() const {
   scheduler::StepProfile profile;
-  const double seconds = link_bytes(static_cast<std::size_t>(net_.size())) / static_cast<double>(bytes_per_second_);
+  const double seconds = link_bytes(fewest_numbers()) / static_cast<double>(bytes_per_second_);
   const auto for_bytes = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
   profile.latency_ns = std::max(latency_ - for_bytes, latency_ / kLeastPart).count() / 2;
   profile.bytes_per_second = bytes_per_second_;

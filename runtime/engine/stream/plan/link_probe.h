@@ -1,9 +1,10 @@
 // LinkProbe: measures the link between the ranks of a stream before its first step, so that the first plan fits it.
 //
-// Used by Engine for streams whose policy follows the link. A few allreduces of a number for each rank give the
-// latency, then some of 32 KiB, and of 1 MiB on a fast link, give the bandwidth; only the last ones count, because the
-// first ones may pass through the burst that traffic shapers allow. All of them go in two exchanges, one behind the
-// other. All ranks decide by the largest time of any rank, which every allreduce carries, so they make the same ones.
+// Used by Engine for streams whose policy follows the link. A few allreduces of the fewest numbers that go in two
+// exchanges give the latency, then some of 32 KiB, and of 1 MiB on a fast link, give the bandwidth; only the last ones
+// count, because the first ones may pass through the burst that traffic shapers allow. All of them go in two exchanges,
+// one behind the other. All ranks decide by the largest time of any rank, which every allreduce carries, so they make
+// the same ones.
 // It takes 0.25 s at most from 5 Mbit/s on, and less on a fast link. Owned by Engine; loop thread. Not for: the link
 // during training, which LinkMeter measures.
 #pragma once
@@ -42,6 +43,8 @@ class LinkProbe {
   bool part_is_over(std::int64_t elapsed_us) const;
   Part part_after(std::int64_t elapsed_us) const;
   std::vector<std::int64_t> values_of_part() const;
+  // Returns the smallest allreduce, in numbers, that goes in two exchanges.
+  std::size_t fewest_numbers() const;
   // Returns the bytes that leave a rank in an allreduce of so many numbers.
   double link_bytes(std::size_t numbers) const;
   scheduler::StepProfile reading() const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -20,18 +21,30 @@ struct Link {
   double burst_bytes = 0;                // pass without delay before the rate applies
 };
 
-// Rank 0 of four whose exchanges take the time of the link; ranks are equally fast, so a maximum is the own value.
+// Rank 0 of four, or of those on `hosts`, which sum first. Exchanges take the time of the link; ranks are equally fast,
+// so a maximum is the own value.
 class ShapedLink final : public net::Collectives {
  public:
-  ShapedLink(Loop& loop, const Link& link) : loop_(loop), link_(link), burst_(link.burst_bytes) {}
+  ShapedLink(Loop& loop, const Link& link, const net::Hosts& hosts = {})
+      : loop_(loop), link_(link), burst_(link.burst_bytes) {
+    groups_.hosts = hosts;
+  }
   net::Caps caps() const override { return {}; }
   Rank rank() const override { return 0; }
-  int size() const override { return 4; }
+  int size() const override {
+    const auto& hosts = groups_.hosts.ranks();
+    return std::accumulate(hosts.begin(), hosts.end(), hosts.empty() ? 4 : 0,
+                           [](int sum, const auto& ranks) { return sum + static_cast<int>(ranks.size()); });
+  }
+  const net::HostGroups* host_groups() const override { return groups_.hosts.count() > 0 ? &groups_ : nullptr; }
   void start(net::CollectiveArgs args, Done done) override {
+    const int shares = std::max(groups_.hosts.shares(), 1);
+    const int ranks = shares > 1 ? groups_.hosts.count() : size();
+    const std::size_t numbers = args.out.size() / sizeof(std::int64_t) / static_cast<std::size_t>(shares);
     // Collectives send all to all where they may, which takes half the latency.
     const bool once = args.out.size() <= std::min<std::size_t>(args.exchange_bytes, 16 << 10) ||
-                      args.out.size() < 4 * sizeof(std::int64_t);
-    const double bytes = (once ? 3 : 1.5) * static_cast<double>(args.out.size());
+                      numbers < static_cast<std::size_t>(ranks);
+    const double bytes = (once ? ranks - 1 : 2.0 * (ranks - 1) / ranks) * static_cast<double>(args.out.size());
     const double shaped = std::max(bytes - burst_, 0.0);
     burst_ = std::max(burst_ - bytes, 0.0);
     sent_ += bytes;
@@ -49,6 +62,7 @@ class ShapedLink final : public net::Collectives {
  private:
   Loop& loop_;
   const Link link_;
+  net::HostGroups groups_;
   double burst_;
   double sent_ = 0;
   int exchanges_ = 0;
@@ -58,8 +72,9 @@ class ShapedLink final : public net::Collectives {
 class LinkProbeTest : public testing::Test {
  protected:
   // Returns the result, if the probe ended.
-  std::optional<Result<scheduler::StepProfile>> probe(const Link& link, const scheduler::CodecCosts& costs = {}) {
-    net_ = std::make_unique<ShapedLink>(*loop_, link);
+  std::optional<Result<scheduler::StepProfile>> probe(const Link& link, const scheduler::CodecCosts& costs = {},
+                                                      const net::Hosts& hosts = {}) {
+    net_ = std::make_unique<ShapedLink>(*loop_, link, hosts);
     probe_ = std::make_unique<LinkProbe>(StreamId(1), *loop_, *net_, costs);
     began_ = clock_.now();
     probe_->run([this](Result<scheduler::StepProfile> result) { result_ = std::move(result); });
@@ -86,6 +101,22 @@ TEST_F(LinkProbeTest, MeasuresSlowAndFastLinksInAShortTime) {
     EXPECT_NEAR(static_cast<double>((*result)->bytes_per_second), link.bytes_per_second, 0.05 * link.bytes_per_second);
     EXPECT_NEAR(static_cast<double>((*result)->latency_ns), 200'000, 10'000) << mbit;
     EXPECT_LT(took(), std::chrono::milliseconds(mbit < 5 ? 900 : 250)) << mbit;
+  }
+}
+
+// The owners of a share of too few numbers send all to all, as ranks do.
+TEST_F(LinkProbeTest, MeasuresTheLatencyOfTwoExchangesWhateverTheHosts) {
+  for (const net::Hosts& hosts : {net::Hosts({{0, 1, 2, 3}, {4, 5}, {6, 7}}), net::Hosts({{0, 1}, {2, 3}, {4, 5}}),
+                                  net::Hosts({{0, 1, 2, 3, 4, 5, 6}, {7}})}) {
+    for (const double mbit : {20.0, 1000.0}) {
+      result_.reset();
+      const Link link{mbit * 125'000, microseconds(200), 0};
+      const auto result = probe(link, {}, hosts);
+      ASSERT_TRUE(result && *result);
+      EXPECT_NEAR(static_cast<double>((*result)->bytes_per_second), link.bytes_per_second, 0.05 * link.bytes_per_second)
+          << hosts.count() << " hosts, " << mbit;
+      EXPECT_NEAR(static_cast<double>((*result)->latency_ns), 200'000, 10'000) << hosts.count() << " hosts, " << mbit;
+    }
   }
 }
 
