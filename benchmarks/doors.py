@@ -11,7 +11,8 @@ FSDP its own dense average over hosts (HSDP). `sirtaki` has the line of the docu
 Trainings of a seed run one after the other, in an order that alternates, each in processes of its own.
 
 For `ddp`, steps of accelerate(), of DistributedOptimizer with the same settings, of DDP and of `alone` are also timed
-block by block in turns, in the same processes.
+block by block in turns, in the same processes. `idle_hook` is DDP with a communication hook that sends nothing: the
+bound of every hook.
 
 The libraries come from `scripts/setup.sh compat`; what is missing is left out, and the run says so.
 """

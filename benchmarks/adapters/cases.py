@@ -19,6 +19,8 @@ PLAIN, OURS, LOCAL, ALONE = "plain", "sirtaki", "sirtaki_local", "alone"
 #: Settings with which the step of DDP is compared to that of DistributedOptimizer.
 SETTINGS = ("none", "auto")
 OPTIMIZER, ACCELERATED = "DistributedOptimizer", "accelerate"
+#: DDP with a hook that sends nothing: the bound of every hook.
+IDLE_HOOK = "idle_hook"
 
 #: Nets on Fashion-MNIST, with SGD and momentum. The second one computes less for each byte that it sends.
 TASKS = ("cnn", "perceptron")

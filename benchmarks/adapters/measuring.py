@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.adapters.cases import (
     ACCELERATED,
     ALONE,
+    IDLE_HOOK,
     LIBRARIES,
     OPTIMIZER,
     PLAIN,
@@ -79,12 +80,15 @@ def _training(found: list[dict[str, Any]], curve: list[list[float]]) -> dict[str
 
 
 def time_accelerated(options: Options, case: DoorCase, net: Net | None, compression: str) -> dict[str, list[float]]:
-    """Measures steps of DDP with accelerate(), of DistributedOptimizer with the same settings, of DDP, and alone."""
+    """Measures steps of DDP with accelerate(), of DistributedOptimizer with the same settings, of DDP, with and without
+    a hook that sends nothing, and alone.
+    """
     how = {"compression": compression}
-    settings = {ACCELERATED: ("ddp", how), OPTIMIZER: ("sirtaki", how), PLAIN: ("gloo", {}), ALONE: ("alone", {})}
+    settings = {ACCELERATED: ("ddp", how), OPTIMIZER: ("sirtaki", how), PLAIN: ("gloo", {})}
+    settings |= {IDLE_HOOK: ("ddp_idle_hook", {}), ALONE: ("alone", {})}
     trainings = {name: (system, recipe_of(case.task, 1, 10_000, given)) for name, (system, given) in settings.items()}
     quick = {"warm": QUICK_WARM_STEPS, "blocks": QUICK_BLOCKS, "steps": QUICK_BLOCK_STEPS}
-    with Group(case.size, ["sirtaki", "ddp", "gloo", "alone"], net=net) as group:
+    with Group(case.size, ["sirtaki", "ddp", "gloo", "ddp_idle_hook", "alone"], net=net) as group:
         if options.quick:
             return time_steps(group, trainings, **quick)
         return time_steps(group, trainings, warm=WARM_STEPS, blocks=BLOCKS, steps=BLOCK_STEPS)

@@ -30,6 +30,26 @@ class DdpSystem(GlooSystem):
         return model, optimizer
 
 
+class DdpIdleHookSystem(GlooSystem):
+    """DDP with a communication hook that sends nothing: what DDP itself adds to a step, whatever the hook does."""
+
+    averages = False
+
+    def train(self, model: Any, optimizer: Any, **how: Any) -> tuple[Any, Any]:
+        """Wraps the model; gradients of this rank come back as they are."""
+        from torch.futures import Future
+
+        def at_once(bucket: Any) -> Any:
+            done: Any = Future()
+            done.set_result(bucket.buffer())
+            return done
+
+        model, optimizer = super().train(model, optimizer, **how)
+        # DDP allows a hook no other annotations than its own.
+        model.register_comm_hook(None, lambda _, bucket: at_once(bucket))
+        return model, optimizer
+
+
 class FsdpSystem(GlooSystem):
     """FSDP2 on Gloo. Ranks of a host share a model; hosts are replicas of each other."""
 

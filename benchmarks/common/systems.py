@@ -267,6 +267,7 @@ SYSTEMS = {
     "gloo_fp16": "benchmarks.baselines.torch_compressed:GlooFp16System",
     "gloo_powersgd": "benchmarks.baselines.torch_compressed:PowerSgdSystem",
     "ddp": "benchmarks.adapters.systems:DdpSystem",
+    "ddp_idle_hook": "benchmarks.adapters.systems:DdpIdleHookSystem",
     "fsdp": "benchmarks.adapters.systems:FsdpSystem",
     "alone": "benchmarks.common.systems:AloneSystem",
     "horovod": "benchmarks.common.systems:HorovodSystem",

@@ -8,7 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.adapters.cases import ACCELERATED, ALONE, DDP, DOORS, FSDP, LIGHTNING, OPTIMIZER, OURS, PLAIN, DoorCase
+from benchmarks.adapters.cases import (
+    ACCELERATED,
+    ALONE,
+    DDP,
+    DOORS,
+    FSDP,
+    IDLE_HOOK,
+    LIGHTNING,
+    OPTIMIZER,
+    OURS,
+    PLAIN,
+    DoorCase,
+)
 from benchmarks.adapters.figures import Training, accelerated_rows, door_rows
 from benchmarks.doors import case_of, names_of
 from benchmarks.results import Row
@@ -52,13 +64,22 @@ def test_a_training_that_misses_the_loss_has_no_speed() -> None:
 
 
 def test_a_step_of_ddp_may_take_three_percent_more_than_that_of_the_optimizer() -> None:
-    samples = {ACCELERATED: [1.02] * 4, OPTIMIZER: [1.0] * 4, PLAIN: [3.0] * 4, ALONE: [0.5] * 4}
+    samples = {ACCELERATED: [1.02] * 4, OPTIMIZER: [1.0] * 4, PLAIN: [3.0] * 4, IDLE_HOOK: [0.6] * 4, ALONE: [0.5] * 4}
     case = DoorCase("100", 4, DDP)
     found = {row.metric: row for row in accelerated_rows(case, "auto", samples)}
     assert found["step_over_optimizer"].met is True
     assert found["step_speedup"].bound == 6.0
     worse = {row.metric: row for row in accelerated_rows(case, "auto", {**samples, ACCELERATED: [1.05] * 4})}
     assert worse["step_over_optimizer"].met is False
+
+
+def test_a_hook_that_sends_nothing_bounds_the_steps_of_ddp() -> None:
+    names = (ACCELERATED, OPTIMIZER, PLAIN, IDLE_HOOK, ALONE)
+    samples = {name: [seconds] * 4 for name, seconds in zip(names, (1.0, 0.9, 3.0, 0.6, 0.5), strict=True)}
+    rows_in_turns = accelerated_rows(DoorCase("100", 4, DDP), "none", samples)
+    turns = {row.params["way"]: row for row in rows_in_turns if row.metric == "turn_seconds"}
+    assert turns[IDLE_HOOK].value == 0.6
+    assert [turns[name].bound for name in names] == [0.6, 0.5, 0.6, 0.5, 0.5]
 
 
 def test_the_bound_takes_part_once_and_the_order_alternates() -> None:
@@ -77,4 +98,5 @@ def test_a_quick_run_writes_rows_and_keeps_nothing(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "step_over_optimizer" in done.stdout
+    assert IDLE_HOOK in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["doors.json"]
