@@ -55,6 +55,19 @@ struct CollectiveArgs {
   std::vector<std::int64_t> recv_counts;
 };
 
+// Traffic of an operation between hosts: the bytes that leave the host with the most ranks, and the number of
+// exchanges, one behind the other.
+struct Traffic {
+  double bytes = 0;
+  int exchanges = 0;
+
+  Traffic& operator+=(const Traffic& next) {
+    bytes += next.bytes;
+    exchanges += next.exchanges;
+    return *this;
+  }
+};
+
 struct Caps {
   bool ordered = false;  // must be started in the same order on all ranks (NCCL)
   bool rank_order_sums = true;
@@ -80,6 +93,11 @@ class Collectives {
   // object must outlive them, and its abort() does not end their operations. Their tags must differ from those of all
   // other operations. Returns nullptr if the backend does not support subsets.
   virtual std::unique_ptr<Collectives> part(const std::vector<Rank>& /*ranks*/) { return nullptr; }
+
+  // Returns the traffic of an allreduce: by default of two exchanges, with each rank on a host of its own.
+  virtual Traffic traffic(const CollectiveArgs& allreduce) const {
+    return {2.0 * (size() - 1) / size() * static_cast<double>(allreduce.in.size()), 2};
+  }
 
   // Returns memory for one allreduce. Write it before the operation, and only read it afterwards, because other ranks
   // may still read it. The memory is empty if there is no room, no memory in common, or if `bytes` are too few to

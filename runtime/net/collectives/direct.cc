@@ -25,6 +25,7 @@ class PartCollectives final : public Collectives {
   Rank rank() const override { return collectives_.rank(); }
   int size() const override { return collectives_.size(); }
   Rank job_rank(Rank rank) const override { return collectives_.job_rank(rank); }
+  Traffic traffic(const CollectiveArgs& allreduce) const override { return collectives_.traffic(allreduce); }
   void start(CollectiveArgs args, Done done) override { collectives_.start(std::move(args), std::move(done)); }
   void cancel(TagGroup tags, Status cause) override { collectives_.cancel(tags, std::move(cause)); }
   void forget(const TagGroup& tags) override { collectives_.forget(tags); }
@@ -91,6 +92,13 @@ std::unique_ptr<Collectives> DirectCollectives::part(const std::vector<Rank>& ra
 
 void DirectCollectives::reply(Done done, Status status) {
   link_.loop().post([moved = std::move(done), status = std::move(status)]() mutable { moved(status); });
+}
+
+Traffic DirectCollectives::traffic(const CollectiveArgs& allreduce) const {
+  if (!is_one_exchange(allreduce, options_, size())) {
+    return Collectives::traffic(allreduce);
+  }
+  return {static_cast<double>(size() - 1) * static_cast<double>(allreduce.in.size()), 1};
 }
 
 SharedBuffer DirectCollectives::allocate_shared(std::size_t bytes) {

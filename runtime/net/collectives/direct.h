@@ -35,6 +35,7 @@ class DirectCollectives final : public Collectives {
   int size() const override { return link_.size(); }
   Rank job_rank(Rank rank) const override { return link_.job_rank(rank); }
   std::unique_ptr<Collectives> part(const std::vector<Rank>& ranks) override;
+  Traffic traffic(const CollectiveArgs& allreduce) const override;
   SharedBuffer allocate_shared(std::size_t bytes) override;
   void start(CollectiveArgs args, Done done) override;
   void cancel(TagGroup tags, Status cause) override;

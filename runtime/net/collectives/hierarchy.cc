@@ -1,5 +1,6 @@
 #include "runtime/net/collectives/hierarchy.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <utility>
@@ -17,6 +18,11 @@ constexpr std::uint32_t kLocalGroup = 0;
 
 std::int64_t elements_of(const Block& block, DType dtype) {
   return static_cast<std::int64_t>(block.size / dtype_size(dtype));
+}
+
+std::vector<Block> shares_of(const CollectiveArgs& args, const Hosts& hosts) {
+  const std::size_t item = dtype_size(args.dtype);
+  return equal_blocks(args.in.size() / item, item, hosts.shares());
 }
 
 // Returns the limit of one exchange among the owners of a share, for the limit among all ranks. Beyond the bytes of two
@@ -114,6 +120,26 @@ bool HierarchicalCollectives::goes_by_host(const CollectiveArgs& args) const {
          !is_one_exchange(args, options_, size());
 }
 
+// In one exchange every rank of the fullest host sends all data to every rank of other hosts. The owners of all shares
+// send at the same time.
+Traffic HierarchicalCollectives::traffic(const CollectiveArgs& allreduce) const {
+  if (!goes_by_host(allreduce)) {
+    const int here = groups_.hosts.shares();
+    return {static_cast<double>(here) * (size() - here) * static_cast<double>(allreduce.in.size()), 1};
+  }
+  Traffic all;
+  CollectiveArgs args;
+  args.dtype = allreduce.dtype;
+  args.exchange_bytes = limit_of_owners(allreduce.exchange_bytes, groups_.hosts);
+  for (const Block& share : shares_of(allreduce, groups_.hosts)) {
+    args.in = allreduce.in.subspan(share.begin, share.size);
+    const Traffic one = owners_.front().collectives->traffic(args);
+    all.bytes += one.bytes;
+    all.exchanges = std::max(all.exchanges, one.exchanges);
+  }
+  return all;
+}
+
 void HierarchicalCollectives::start(CollectiveArgs args, Done done) {
   SRT_IN_LOOP(link_.loop());
   const OpTag tag = args.tag;
@@ -132,8 +158,7 @@ void HierarchicalCollectives::start(CollectiveArgs args, Done done) {
   run->args = std::move(args);
   run->done = std::move(done);
   run->here = host_divisor(run->args, groups_.hosts);
-  const std::size_t item = dtype_size(run->args.dtype);
-  run->shares = equal_blocks(run->args.in.size() / item, item, groups_.hosts.shares());
+  run->shares = shares_of(run->args, groups_.hosts);
   run->local_counts.resize(static_cast<std::size_t>(local_.link->size()));
   for (std::size_t share = 0; share < run->shares.size(); ++share) {
     run->local_counts[static_cast<std::size_t>(places_[share])] += elements_of(run->shares[share], run->args.dtype);

@@ -37,6 +37,7 @@ class HierarchicalCollectives final : public Collectives {
   int size() const override { return link_.size(); }
   const HostGroups* host_groups() const override { return &groups_; }
   std::unique_ptr<Collectives> part(const std::vector<Rank>& ranks) override { return flat_.part(ranks); }
+  Traffic traffic(const CollectiveArgs& allreduce) const override;
   void start(CollectiveArgs args, Done done) override;
   void cancel(TagGroup tags, Status cause) override;
   void forget(const TagGroup& tags) override;

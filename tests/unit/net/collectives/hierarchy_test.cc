@@ -5,6 +5,8 @@
 
 #include <array>
 #include <functional>
+#include <limits>
+#include <string>
 #include <vector>
 
 #include "tests/conformance/collectives_worlds.h"
@@ -121,6 +123,40 @@ TEST(Hierarchy, OwnersOfASmallShareFollowTheLimitOfTheCaller) {
     }
     const std::size_t whole = values[0].size() * sizeof(float);
     EXPECT_EQ(crossing.bytes[0], one.once ? 2 * whole : 4 * whole / 3) << "limit " << one.limit;
+  }
+}
+
+// Counts the bytes that leave the first host, which has the most ranks, and the latencies until all ranks have the sum.
+TEST(Hierarchy, KnowsTheTrafficOfAnAllreduce) {
+  constexpr Duration kLatency = std::chrono::milliseconds(1);
+  for (const Hosts& hosts : {two_of_two(), Hosts({{0, 1}, {2, 3}, {4, 5}}), Hosts({{0, 1, 2}, {3, 4}, {5}})}) {
+    const auto ranks = static_cast<std::size_t>(hosts.owners(0).size() == 2 ? 4 : 6);
+    for (const std::size_t numbers : {1, 5, 11, 96, 960, 9600}) {
+      for (const std::size_t limit : {std::size_t{0}, std::size_t{384}, std::numeric_limits<std::size_t>::max()}) {
+        Crossing crossing;
+        crossing.hosts = hosts;
+        WorldOptions options = counting(crossing);
+        options.local.delay = [&](Rank from, Rank to, std::size_t) {
+          return hosts.host_of(from) == hosts.host_of(to) ? Duration(0) : kLatency;
+        };
+        const auto world = make_local_world(static_cast<int>(ranks), options);
+        std::vector<std::vector<float>> values(ranks, std::vector<float>(numbers, 0.5F));
+        auto args = allreduce_of(values);
+        for (CollectiveArgs& each : args) {
+          each.exchange_bytes = limit;
+        }
+        const Traffic traffic = world->at(0).traffic(args[0]);
+        const TimePoint began = world->link(0).loop().now();
+        ASSERT_EQ(run_on_all(*world, std::move(args)).size(), ranks);
+        const std::string what = std::to_string(hosts.count()) + " hosts, the first with " +
+                                 std::to_string(hosts.ranks()[0].size()) + " ranks, " + std::to_string(numbers) +
+                                 " numbers, limit " + std::to_string(limit);
+        EXPECT_EQ(world->link(0).loop().now() - began, traffic.exchanges * kLatency) << what;
+        // Blocks differ by one number.
+        const double rounding = traffic.exchanges == 1 ? 0 : 2.0 * static_cast<double>(ranks * sizeof(float));
+        EXPECT_NEAR(static_cast<double>(crossing.bytes[0]), traffic.bytes, rounding) << what;
+      }
+    }
   }
 }
 

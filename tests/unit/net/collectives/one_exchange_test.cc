@@ -14,7 +14,7 @@ constexpr int kFourRanks = 4;
 constexpr std::size_t kNumbers = 1000;
 
 // Runs an allreduce of kNumbers float32 with a limit for each rank; adds the bytes of all messages to `sent`.
-std::vector<Status> reduce(const std::vector<std::size_t>& limits, std::size_t& sent) {
+std::vector<Status> reduce(const std::vector<std::size_t>& limits, std::size_t& sent, Traffic& expected) {
   WorldOptions options;
   options.local.fate = [&sent](Rank, const Envelope&, std::size_t bytes) {
     sent += bytes;
@@ -29,6 +29,7 @@ std::vector<Status> reduce(const std::vector<std::size_t>& limits, std::size_t& 
     args[rank].out = std::as_writable_bytes(std::span(numbers[rank]));
     args[rank].in = args[rank].out;
   }
+  expected = world->at(0).traffic(args[0]);
   return run_on_all(*world, std::move(args));
 }
 
@@ -36,18 +37,22 @@ TEST(OneExchange, SendsTwiceTheBytesOfTwoStepsAmongFourRanks) {
   constexpr std::size_t kBytes = kNumbers * sizeof(float);
   for (const std::size_t limit : {std::numeric_limits<std::size_t>::max(), kBytes, kBytes - 1, std::size_t{0}}) {
     std::size_t sent = 0;
-    const auto results = reduce(std::vector<std::size_t>(kFourRanks, limit), sent);
+    Traffic expected;
+    const auto results = reduce(std::vector<std::size_t>(kFourRanks, limit), sent, expected);
     ASSERT_EQ(results.size(), static_cast<std::size_t>(kFourRanks));
     for (const Status& status : results) {
       ASSERT_TRUE(status.ok()) << status.to_string();
     }
     EXPECT_EQ(sent, limit >= kBytes ? kFourRanks * 3 * kBytes : kFourRanks * 3 * kBytes / 2) << "limit " << limit;
+    EXPECT_EQ(static_cast<double>(sent), kFourRanks * expected.bytes);
+    EXPECT_EQ(expected.exchanges, limit >= kBytes ? 1 : 2);
   }
 }
 
 TEST(OneExchange, DifferentLimitsAreAnError) {
   std::size_t sent = 0;
-  const auto results = reduce({0, 0, 1U << 20, 0}, sent);
+  Traffic expected;
+  const auto results = reduce({0, 0, 1U << 20, 0}, sent, expected);
   ASSERT_EQ(results.size(), static_cast<std::size_t>(kFourRanks)) << "did not end";
   for (const Status& status : results) {
     EXPECT_EQ(status.code(), Code::kMismatch) << status.to_string();
