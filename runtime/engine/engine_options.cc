@@ -9,7 +9,6 @@ EngineOptions engine_options(const Config& config, int hosts) {
   options.layout.fusion_bytes = config.schedule.fusion_bytes;
   options.layout.partition_bytes = config.schedule.partition_bytes;
   options.credit_bytes = config.schedule.credit_bytes;
-  options.exchange_bytes = config.net.exchange_bytes;
   options.nccl_partition_bytes = config.device.nccl_partition_bytes;
   options.nccl_credit_bytes = config.device.nccl_credit_bytes;
   // Inside one host the link is the CPU, and the model does not know its cost of a partition.

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "scheduler/plan/arith.h"
-#include "scheduler/plan/wire_cost.h"
 
 namespace sirtaki::scheduler {
 namespace {
@@ -53,12 +52,11 @@ void LinkMeter::started(std::int64_t now_ns) {
   ++in_flight_;
 }
 
-void LinkMeter::finished(std::int64_t now_ns, std::int64_t payload, std::int64_t exchanges) {
+void LinkMeter::finished(std::int64_t now_ns, double bytes, std::int64_t exchanges) {
   if (in_flight_ == 0) {
     return;
   }
   --in_flight_;
-  const double bytes = link_bytes(payload, ranks_);
   if (alone_ && in_flight_ == 0) {
     const TransferSample sample{static_cast<std::int64_t>(bytes),
                                 static_cast<double>(now_ns - started_ns_) / kNsPerSecond};

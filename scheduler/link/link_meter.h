@@ -28,13 +28,10 @@ struct LinkReading {
 
 class LinkMeter {
  public:
-  // `ranks` is the number of ranks that exchange data over the network; of hosts, if ranks of a host add up first.
-  explicit LinkMeter(int ranks) : ranks_(ranks) {}
-
-  // Record that the network accepted a partition, and that a partition of `payload` bytes is complete, whose reduction
-  // has so many exchanges. Times never decrease.
+  // Record that the network accepted a partition, and that a partition is complete for which so many bytes left the
+  // host, in so many exchanges one behind the other. Times never decrease.
   void started(std::int64_t now_ns);
-  void finished(std::int64_t now_ns, std::int64_t payload, std::int64_t exchanges);
+  void finished(std::int64_t now_ns, double bytes, std::int64_t exchanges);
   // Drops all partitions in flight.
   void reset();
 
@@ -65,7 +62,6 @@ class LinkMeter {
   void count(std::int64_t now_ns, double bytes);
   void forget_old();
 
-  int ranks_;
   int in_flight_ = 0;
   bool alone_ = false;  // the partition in flight has been alone since its start
   std::int64_t started_ns_ = 0;

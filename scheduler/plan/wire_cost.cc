@@ -34,9 +34,10 @@ std::int64_t exchanges_of(ReductionKind reduction, int ranks) {
       return 2;
     case ReductionKind::kRing:
       return ranks + 1;
+    case ReductionKind::kCounts:
+      return 3;
     case ReductionKind::kShared:
     case ReductionKind::kLowRank:
-    case ReductionKind::kCounts:
       break;
   }
   return 4;

@@ -26,8 +26,9 @@ struct Payload {
 std::int64_t dense_equivalent(ReductionKind reduction, const Payload& payload, int ranks);
 
 // Returns the number of exchanges, one behind the other, in each of which a rank waits for messages of other ranks.
-// Gather is one all-to-all, dense and scatter are two; shared, lowrank and counts have two more for the agreement; a
-// ring has P-1 hops between its two.
+// Gather is one all-to-all, dense and scatter are two; counts have one more for the agreement, which is small; shared
+// and lowrank are two allreduces; a ring has P-1 hops between its two. An allreduce counts as two, though a small one
+// is one.
 std::int64_t exchanges_of(ReductionKind reduction, int ranks);
 
 // Returns the bytes that leave a rank in a dense allreduce of `payload` bytes in two exchanges.

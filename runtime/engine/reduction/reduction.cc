@@ -86,6 +86,7 @@ void Reduction::reduce(int phase, net::CollectiveArgs args, Bytes inout, MoveFun
   args.in = inout;
   args.out = inout;
   sent_bytes_ += 2 * (size() - 1) * static_cast<std::int64_t>(inout.size()) / size();
+  allreduced_ += net().traffic(args);
   exchange(phase, std::move(args), std::move(then));
 }
 

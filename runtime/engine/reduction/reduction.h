@@ -77,6 +77,8 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
 
   // Bytes that this rank has sent in its own exchanges, headers included.
   std::int64_t sent_bytes() const { return sent_bytes_; }
+  // Traffic of its allreduces so far.
+  const net::Traffic& allreduced() const { return allreduced_; }
 
  protected:
   // Encodes and begins the first exchange.
@@ -121,6 +123,7 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
   Status status_;
   bool exchanging_ = false;
   std::int64_t sent_bytes_ = 0;
+  net::Traffic allreduced_;
 };
 
 // Returns the reduction that `spec` names, hierarchical if hosts reduce first; nullptr for kDense.

@@ -27,7 +27,6 @@ PlanAgreementOptions agreement_options(const StreamOptions& options, StreamStart
   out.codec_costs = start.codec_costs;
   out.rank = net.rank();
   out.ranks = net.size();
-  out.exchange_bytes = options.exchange_bytes;
   return out;
 }
 

@@ -64,7 +64,6 @@ struct StreamOptions {
   // Replace the sizes of `layout` and the credit if all gradients go over NCCL and no policy changes plans.
   std::int64_t nccl_partition_bytes = 32 << 20;
   std::int64_t nccl_credit_bytes = 64 << 20;
-  std::int64_t exchange_bytes = 16 << 10;  // net.exchange_bytes
 };
 
 // The plans and the policy with which a stream begins.
@@ -216,9 +215,10 @@ class GradientStream {
   void admit(int index);
   void pump();
   void launch(const scheduler::Partition& partition);
-  void on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status);
+  void on_partition(std::uint32_t attempt, int position, net::Traffic traffic, BufferPool::Buffer buffer,
+                    const Status& status);
   void launch_compressed(const scheduler::Partition& partition);
-  void on_compressed(std::uint32_t attempt, int position, const Status& status);
+  void on_compressed(std::uint32_t attempt, int position, net::Traffic traffic, const Status& status);
   bool arrived(std::uint32_t attempt, const Status& status);
   void end_partition(int position, const Status& decoded);
   void pump_later();

@@ -42,17 +42,19 @@ void GradientStream::launch_compressed(const scheduler::Partition& partition) {
   const auto reduction = residuals_.reduce(partition, std::move(spec), deps, note);
   SRT_CHECK(reduction);
   state_.reductions[position] = reduction;
-  reduction->start(
-      [this, attempt = attempt_, position](const Status& status) { on_compressed(attempt, position, status); });
+  // The callback belongs to the reduction, which therefore outlives it.
+  reduction->start([this, attempt = attempt_, position, one = reduction.get()](const Status& status) {
+    on_compressed(attempt, position, one->allreduced(), status);
+  });
 }
 
-void GradientStream::on_compressed(std::uint32_t attempt, int position, const Status& status) {
+void GradientStream::on_compressed(std::uint32_t attempt, int position, net::Traffic traffic, const Status& status) {
   if (attempt == attempt_) {
     state_.reductions.erase(position);
   }
   if (arrived(attempt, status)) {
     const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
-    agreement_->partition_done(partition);
+    agreement_->partition_done(partition, traffic);
     trace_.decoded(position, static_cast<std::int64_t>(partition.size_bytes()));
     end_partition(position, Status());
   }

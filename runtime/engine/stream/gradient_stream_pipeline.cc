@@ -44,20 +44,22 @@ void GradientStream::launch(const scheduler::Partition& partition) {
   deps_.raw_bytes.add(partition.size_bytes());
   deps_.wire_bytes.add(args.out.size());
   trace_.packed(position, static_cast<std::int64_t>(args.out.size()));
+  const net::Traffic traffic = deps_.net.traffic(args);
   agreement_->partition_started();
   ++in_flight_count_;
   // The buffer lives in the callback, so memory in flight outlives whatever happens to the step.
-  paths_.current->start(
-      std::move(args), [this, attempt = attempt_, position, held = std::move(packed->memory)](
-                           const Status& status) mutable { on_partition(attempt, position, std::move(held), status); });
+  paths_.current->start(std::move(args), [this, attempt = attempt_, position, traffic,
+                                          held = std::move(packed->memory)](const Status& status) mutable {
+    on_partition(attempt, position, traffic, std::move(held), status);
+  });
 }
 
-void GradientStream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer,
+void GradientStream::on_partition(std::uint32_t attempt, int position, net::Traffic traffic, BufferPool::Buffer buffer,
                                   const Status& status) {
   if (arrived(attempt, status)) {
     const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
     const auto size = static_cast<std::int64_t>(partition.size_bytes());
-    agreement_->partition_done(partition);
+    agreement_->partition_done(partition, traffic);
     trace_.received(position, size);
     // Scatter comes before the credit is returned, so that its memory is free for the partitions that follow.
     const Status decoded = paths_.current->scatter(partition, state_.views, std::move(buffer));

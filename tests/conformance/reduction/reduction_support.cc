@@ -129,6 +129,10 @@ std::vector<Status> Group::run(const Layout& layout, Gradients& gradients, const
     return {Status(Code::kTimeout, "the partitions did not end")};
   }
   ++step_;
+  allreduced_ = {};
+  for (const auto& reduction : nodes_.front()->running) {
+    allreduced_ += reduction->allreduced();
+  }
   std::vector<Status> outcome;
   for (Rank rank = 0; rank < scheme_.ranks; ++rank) {
     Node& node = *nodes_[static_cast<std::size_t>(rank)];

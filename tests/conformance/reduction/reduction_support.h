@@ -89,6 +89,9 @@ class Group {
   Floats residual(Rank rank, std::size_t tensor) const;
   // Returns the bytes that each rank sent in the last step.
   const std::vector<std::int64_t>& sent_bytes() const { return sent_bytes_; }
+  // Returns the traffic of the allreduces of rank 0 in the last step.
+  const net::Traffic& allreduced() const { return allreduced_; }
+  TimePoint now() const { return world_->link(0).loop().now(); }
   // Wraps the collectives between reductions and network.
   using Wrap = std::function<std::unique_ptr<net::Collectives>(Rank, net::Collectives&)>;
   void wrap(const Wrap& wrap);
@@ -105,6 +108,7 @@ class Group {
   std::unique_ptr<net::testing::World> world_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::int64_t> sent_bytes_;
+  net::Traffic allreduced_;
   std::atomic<std::uint64_t> step_{0};
   std::atomic<int> missing_{0};
 };

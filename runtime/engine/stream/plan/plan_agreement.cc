@@ -23,6 +23,11 @@ int last_with_elements(const scheduler::Plan& plan, const std::vector<int>& orde
   return -1;
 }
 
+bool consists_of_allreduces(ReductionKind reduction) {
+  return reduction == ReductionKind::kDense || reduction == ReductionKind::kShared ||
+         reduction == ReductionKind::kLowRank;
+}
+
 }  // namespace
 
 PlanAgreement::Gauges::Gauges(Stats& stats, const std::string& stream)
@@ -42,24 +47,22 @@ PlanAgreement::PlanAgreement(std::string name, const std::shared_ptr<const sched
       rank_(options.rank),
       ranks_(options.ranks),
       exchanging_(options.replanner.planner.ranks),
-      exchange_bytes_(options.exchange_bytes),
       replanner_(first, options.replanner, std::move(options.controller)),
-      meter_(exchanging_),
       recorder_(first->tensors().size()),
       gauges_(deps.stats, name_),
       last_tensor_(last_with_elements(*first, order_)) {
   gauges_.plan_version.set(static_cast<std::int64_t>(first_version_));
 }
 
-// A small dense partition goes as a gather does: all data to all ranks, in one exchange.
-void PlanAgreement::measure(const scheduler::Partition& partition) {
-  using scheduler::exchanges_of;
-  const std::int64_t bytes = partition.wire_bytes;
-  if (!partition.format.compressed() && bytes <= std::min(plan()->exchange_bytes(), exchange_bytes_)) {
-    meter_.finished(now_ns(), scheduler::dense_equivalent(ReductionKind::kGather, {bytes}, exchanging_),
-                    exchanges_of(ReductionKind::kGather, exchanging_));
+// Allreduces go one way or another by their size. Payloads go as the plan says; where hosts sum first, a rank sends
+// only some of those of its host.
+void PlanAgreement::measure(const scheduler::Partition& partition, net::Traffic allreduced) {
+  const ReductionKind reduction = partition.format.reduction;
+  if (consists_of_allreduces(reduction)) {
+    meter_.finished(now_ns(), allreduced.bytes, allreduced.exchanges);
   } else {
-    meter_.finished(now_ns(), bytes, exchanges_of(partition.format.reduction, exchanging_));
+    meter_.finished(now_ns(), scheduler::link_bytes(partition.wire_bytes, exchanging_),
+                    scheduler::exchanges_of(reduction, exchanging_));
   }
 }
 

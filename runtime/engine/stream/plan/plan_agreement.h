@@ -21,6 +21,7 @@
 #include "runtime/engine/common/trace.h"
 #include "runtime/engine/stream/plan/decision_log.h"
 #include "runtime/engine/stream/plan/step_recorder.h"
+#include "runtime/net/collectives/collectives.h"
 #include "scheduler/link/link_meter.h"
 #include "scheduler/replanner.h"
 
@@ -41,7 +42,6 @@ struct PlanAgreementOptions {
   scheduler::CodecCosts codec_costs = {};  // measured on this rank
   Rank rank = 0;                           // this rank
   int ranks = 1;                           // number of ranks of the job
-  std::int64_t exchange_bytes = scheduler::kAnySize;  // net.exchange_bytes, the upper limit of Plan::exchange_bytes()
 };
 
 class PlanAgreement {
@@ -71,9 +71,10 @@ class PlanAgreement {
       meter_.started(now_ns());
     }
   }
-  void partition_done(const scheduler::Partition& partition) {
+  // `allreduced`: traffic of the allreduces of the partition.
+  void partition_done(const scheduler::Partition& partition, net::Traffic allreduced) {
     if (measures()) {
-      measure(partition);
+      measure(partition, allreduced);
     }
   }
   // Records that the program waited for the step from `waited_since` until `now` and receives its result.
@@ -120,7 +121,7 @@ class PlanAgreement {
   bool measures() const {
     return !refused_ && !replanner_.frozen() && replanner_.objection() == scheduler::Objection::kNone;
   }
-  void measure(const scheduler::Partition& partition);
+  void measure(const scheduler::Partition& partition, net::Traffic allreduced);
   void decide_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced);
   void refuse(const std::string& why);
   void report();
@@ -135,7 +136,6 @@ class PlanAgreement {
   const Rank rank_;
   const int ranks_;
   const int exchanging_;  // ranks that exchange data over the network
-  const std::int64_t exchange_bytes_;
   scheduler::Replanner replanner_;
   DecisionLog decisions_;
   scheduler::LinkMeter meter_;

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "tests/unit/scheduler/plan/plans.h"
@@ -47,7 +49,7 @@ class PlanAgreementTest : public testing::Test {
     const int before = clock_.reads();
     agreement.ready(0, at(milliseconds(1)));
     agreement.partition_started();
-    agreement.partition_done(agreement.plan()->partitions().front());
+    agreement.partition_done(agreement.plan()->partitions().front(), {400, 2});
     agreement.finished(at(milliseconds(2)));
     agreement.notified(board_, at(milliseconds(3)), at(milliseconds(4)));
     return clock_.reads() - before;
@@ -133,32 +135,53 @@ TEST_F(PlanAgreementTest, NothingIsMeasuredIfNoOtherPlanCanFollow) {
   EXPECT_EQ(measure(agreement_), 0);
 }
 
-// Sends each partition alone over a link of 10 MB/s with a latency of 1 ms; returns the latency of the profile.
-std::int64_t latency_of(PlanAgreement agreement, CountingClock& clock) {
+// Sends each partition alone over a link of 10 MB/s with a latency of 1 ms, `sent` times its size in bytes in so many
+// exchanges, of which `told` are those of allreduces; returns the profile.
+scheduler::StepProfile profile_of(PlanAgreement agreement, CountingClock& clock, net::Traffic sent, bool told) {
   for (int step = 0; step < 8; ++step) {
     for (const scheduler::Partition& partition : agreement.plan()->partitions()) {
+      const net::Traffic traffic{sent.bytes * static_cast<double>(partition.wire_bytes), sent.exchanges};
       agreement.partition_started();
-      clock.pass(milliseconds(1) + std::chrono::nanoseconds(100 * partition.wire_bytes));
-      agreement.partition_done(partition);
+      clock.pass(traffic.exchanges * milliseconds(1) + std::chrono::nanoseconds(std::llround(100 * traffic.bytes)));
+      agreement.partition_done(partition, told ? traffic : net::Traffic{});
       clock.pass(milliseconds(1));
     }
   }
   const auto profile = scheduler::from_max_vector(agreement.exchange(3, true), 2);
   EXPECT_TRUE(profile) << profile.status().to_string();
-  return profile ? profile->latency_ns : scheduler::StepProfile::kUnknown;
+  return profile ? *profile : scheduler::StepProfile{};
 }
 
-TEST_F(PlanAgreementTest, ASmallDensePartitionHasTheLatencyOfOneExchange) {
-  const auto with_limit = [&](std::int64_t exchange_bytes) {
-    PlanAgreementOptions options;
-    options.replanner.planner.ranks = 2;
-    options.ranks = 2;
-    options.exchange_bytes = exchange_bytes;
-    return PlanAgreement("small", scheduler::make_plan({{"a", 100, DType::kF32}, {"b", 1500, DType::kF64}}), {1, 0},
-                         std::move(options), {clock_, trace_, stats_});
+// Three hosts whose ranks sum first.
+TEST_F(PlanAgreementTest, MeasuresTheLinkWhicheverWayPartitionsGo) {
+  struct Case {
+    ReductionKind reduction;
+    net::Traffic sent;  // bytes: for one byte of the partition
+    bool told = true;
   };
-  EXPECT_NEAR(static_cast<double>(latency_of(with_limit(16 << 10), clock_)), 1e6, 1e4);
-  EXPECT_NEAR(static_cast<double>(latency_of(with_limit(0), clock_)), 5e5, 1e4) << "two exchanges";
+  constexpr double kTwice = 4.0 / 3;
+  for (const Case& one :
+       {Case{ReductionKind::kDense, {kTwice, 2}}, Case{ReductionKind::kDense, {32, 1}},
+        Case{ReductionKind::kLowRank, {kTwice, 4}}, Case{ReductionKind::kLowRank, {32, 2}},
+        Case{ReductionKind::kShared, {2, 3}}, Case{ReductionKind::kGather, {kTwice, 1}, false},
+        Case{ReductionKind::kScatter, {kTwice, 2}, false}, Case{ReductionKind::kCounts, {kTwice, 3}, false},
+        Case{ReductionKind::kRing, {kTwice, 4}, false}}) {
+    scheduler::PlannedTensor small{"a", 100, DType::kF32};
+    scheduler::PlannedTensor large{"b", 1500, DType::kF32};
+    for (scheduler::PlannedTensor* tensor : {&small, &large}) {
+      tensor->decision.reduction = one.reduction;
+      tensor->wire_bytes = tensor->numel;
+    }
+    PlanAgreementOptions options;
+    options.replanner.planner.ranks = 3;
+    options.ranks = 12;
+    const scheduler::StepProfile profile = profile_of(PlanAgreement("way", scheduler::make_plan({small, large}), {1, 0},
+                                                                    std::move(options), {clock_, trace_, stats_}),
+                                                      clock_, one.sent, one.told);
+    const std::string what = std::string(reduction_name(one.reduction)) + ", " + std::to_string(one.sent.exchanges);
+    EXPECT_NEAR(static_cast<double>(profile.latency_ns), 1e6, 1e4) << what;
+    EXPECT_NEAR(static_cast<double>(profile.bytes_per_second), 1e7, 1e5) << what;
+  }
 }
 
 TEST_F(PlanAgreementTest, AfterAStepGivenUpAProfileCarriesTheObjection) {
