@@ -204,8 +204,9 @@ typedef struct {
   const char* name;
   sirtaki_tensor input; /* a barrier uses only its struct_size */
   /* Destination of the result. Allreduce, broadcast: same dims as input; allreduce may use the same memory, broadcast
-   * must (give the same tensor twice). Reducescatter: the block of this rank; data may be NULL. Allgather, alltoall:
-   * leave data NULL. If data is NULL, the runtime allocates the result, and sirtaki_result() returns it. */
+   * must (give the same tensor twice). Reducescatter: the block of this rank; data may be NULL if the input is in host
+   * memory. Allgather, alltoall: leave data NULL. If data is NULL, the runtime allocates the result, and
+   * sirtaki_result() returns it. */
   sirtaki_tensor output;
   int32_t reduce_op; /* sirtaki_reduce_op */
   int32_t root;      /* source rank of a broadcast */

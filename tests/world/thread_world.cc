@@ -1,5 +1,6 @@
 #include "tests/world/thread_world.h"
 
+#include <algorithm>
 #include <latch>
 #include <map>
 #include <mutex>
@@ -53,7 +54,13 @@ class ThreadRank final : public RankApi {
       spec.output.device = gpu_.where();
       spec.cuda_stream = gpu_.stream.native;
     }
-    return submit_on_host(std::move(spec));
+    if (gpu_.device == nullptr || spec.kind != OpKind::kReduceScatter || spec.output.data != nullptr) {
+      return submit_on_host(std::move(spec));
+    }
+    engine::OpResult rows = give_output(spec, size(), rank());
+    const std::uint64_t request = submit_on_host(std::move(spec));
+    rows_[request] = std::move(rows);
+    return request;
   }
   std::uint64_t submit_on_host(engine::OpSpec spec) override {
     std::vector<engine::OpSpec> ops;
@@ -77,6 +84,9 @@ class ThreadRank final : public RankApi {
   }
   const engine::OpResult& result(std::uint64_t request) override {
     static const engine::OpResult kEmpty;
+    if (const auto rows = rows_.find(request); rows != rows_.end()) {
+      return rows->second;
+    }
     const engine::OpResult* result = session_.result(RequestId(request));
     return result == nullptr ? kEmpty : *result;
   }
@@ -171,6 +181,22 @@ class ThreadRank final : public RankApi {
   engine::Session& session_;
   std::mt19937_64 random_;
   const Gpu gpu_;
+  // Gives a reduce-scatter memory for its rows, which the runtime does not allocate on a GPU.
+  static engine::OpResult give_output(engine::OpSpec& spec, int size, Rank rank) {
+    const std::int64_t rows = spec.dims.front();
+    const auto among =
+        static_cast<std::int64_t>(spec.ranks.empty() ? static_cast<std::size_t>(size) : spec.ranks.size());
+    const auto place = spec.ranks.empty() ? rank : std::ranges::find(spec.ranks, rank) - spec.ranks.begin();
+    const std::int64_t own = rows / among + (place < rows % among ? 1 : 0);
+    engine::OpResult result;
+    spec.output.numel = rows == 0 ? 0 : own * (spec.input.numel / rows);
+    spec.output.dtype = spec.input.dtype;
+    result.data.resize(spec.output.size_bytes());
+    spec.output.data = result.data.data();
+    return result;
+  }
+
+  std::map<std::uint64_t, engine::OpResult> rows_;  // results of reduce-scatters that submit() gave memory
   std::map<std::uint64_t, Status> failed_;
   std::uint64_t next_failed_ = ~std::uint64_t{0};
 };

@@ -49,6 +49,7 @@ class Checker {
         return check_output();
       case OpKind::kReduceScatter:
         SRT_TRY(check_rows());
+        SRT_TRY(check_block());
         return check_reduction();
       case OpKind::kBroadcast:
         SRT_TRY(check_root());
@@ -130,6 +131,22 @@ class Checker {
       return error("a tensor without dimensions has no rows to distribute; reshape it to [1]");
     }
     return {};
+  }
+
+  // An allocation on a GPU may wait for its kernels, and those of NCCL for other ranks. Requires check_rows().
+  Status check_block() const {
+    if (spec_.input.device.type == DeviceType::kCpu || spec_.output.data != nullptr) {
+      return {};
+    }
+    const std::int64_t rows = spec_.dims.front();
+    const auto place = spec_.ranks.empty() ? rank_ : std::ranges::lower_bound(spec_.ranks, rank_) - spec_.ranks.begin();
+    const std::int64_t own = rows / size_ + (place < rows % size_ ? 1 : 0);
+    const std::int64_t numel = rows == 0 ? 0 : own * (spec_.input.numel / rows);
+    if (numel == 0) {
+      return {};
+    }
+    return error("the runtime allocates no results on a GPU; give an output of " + std::to_string(numel) +
+                 " elements on " + device_name(spec_.input.device));
   }
 
   Status check_root() const {

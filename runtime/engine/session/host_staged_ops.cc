@@ -107,10 +107,6 @@ class HostStagedOps::Way final : public OpTransport {
       ops_.bring(op_, spec, device::Mark(), std::move(done));
       return;
     }
-    if (spec.kind == OpKind::kReduceScatter && spec.output.data == nullptr && spec.output.numel > 0) {
-      receive(spec, std::move(done));
-      return;
-    }
     const bool apart = spec.kind == OpKind::kBroadcast && spec.input.data != spec.output.data;
     const std::byte* const from = std::exchange(spec.input.data, apart ? spec.output.data : spec.input.data);
     if (apart && spec.root == ops_.rank_) {
@@ -118,20 +114,6 @@ class HostStagedOps::Way final : public OpTransport {
     } else {
       done({});
     }
-  }
-
-  // NCCL may use the memory once copies of earlier users are done.
-  void receive(OpSpec& spec, Done done) {
-    op_->received_bytes = spec.output.size_bytes();
-    auto memory = ops_.plane_->take(op_->received_bytes);
-    if (!memory) {
-      const Status why = memory.status().with_context("memory for the result of '" + spec.name + "'");
-      ops_.plane_->loop().post([done = std::move(done), why]() mutable { done(why); });
-      return;
-    }
-    op_->received = std::move(*memory);
-    spec.output.data = op_->received.get();
-    ops_.plane_->when_copied({}, std::move(done));
   }
 
   HostStagedOps& ops_;
@@ -167,33 +149,9 @@ void HostStagedOps::hand_over(const OpPtr& op) {
     spec.transport = std::make_shared<Way>(*this, op);
   }
   engine_.submit(std::move(spec), [this, op](const Status& status, OpResult result) {
-    if (status.ok() && op->received) {
-      fetch_result(op, std::move(result));
-      return;
-    }
     const Status end = status.ok() ? put_back(*op) : status;
     op->done(end, std::move(result));
   });
-}
-
-void HostStagedOps::fetch_result(const OpPtr& op, OpResult result) {
-  Result<device::PinnedBlock> block = stage_->take(op->received_bytes);
-  if (!block) {
-    op->done(block.status(), {});
-    return;
-  }
-  op->output = std::move(*block);
-  stage_->fetch(op->output.bytes(), op->received.get(), device::Mark(),
-                [op, result = std::move(result)](const Status& status) mutable {
-                  op->received.reset();
-                  if (status.ok()) {
-                    const ConstBytes rows = op->output.bytes();
-                    result.data.assign(rows.begin(), rows.end());
-                    op->done(status, std::move(result));
-                  } else {
-                    op->done(status, {});
-                  }
-                });
 }
 
 Status HostStagedOps::put_back(Op& op) {

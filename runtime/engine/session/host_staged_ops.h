@@ -41,9 +41,7 @@ class HostStagedOps {
     TensorView target;  // destination of the result on the GPU
     device::Stream program;
     device::PinnedBlock input;
-    device::PinnedBlock output;           // empty if the result overwrites `input`
-    std::shared_ptr<std::byte> received;  // result of NCCL, on its way to host memory; null: none
-    std::size_t received_bytes = 0;
+    device::PinnedBlock output;  // empty if the result overwrites `input`
     OpDone done;
     bool direct = false;  // NCCL is possible; if false, the input is staged at once
     bool here = false;    // the fetch is over
@@ -61,8 +59,6 @@ class HostStagedOps {
   void on_fetched(const OpPtr& op, const Status& status);
   void hand_over(const OpPtr& op);
   Status put_back(Op& op);
-  // Copies what NCCL has received to `result`, and ends `op`.
-  void fetch_result(const OpPtr& op, OpResult result);
 
   Engine& engine_;
   const Rank rank_;

@@ -34,6 +34,11 @@ OpSpec with(OpSpec s, void (*change)(OpSpec&)) {
   return s;
 }
 
+void on_gpu_without_output(OpSpec& s) {
+  s.input.device.type = DeviceType::kCuda;
+  s.output = {};
+}
+
 // Checks the operations as rank 1.
 void expect_said(const std::vector<Case>& cases, int size) {
   for (const Case& c : cases) {
@@ -67,6 +72,15 @@ TEST(OpCheck, SaysWhatIsWrongAndNamesTheTensor) {
       {"no memory", with(spec(OpKind::kAllreduce, {3}), [](OpSpec& s) { s.input.data = nullptr; }), "no memory"},
       {"gpu", with(spec(OpKind::kAllreduce, {3}), [](OpSpec& s) { s.input.device.type = DeviceType::kCuda; }),
        "the input is on cuda:0 and the output on cpu"},
+      {"gpu rows", with(spec(OpKind::kReduceScatter, {3, 4}), on_gpu_without_output),
+       "give an output of 4 elements on cuda:0"},
+      {"gpu rows of a set",
+       with(with(spec(OpKind::kReduceScatter, {3, 4}), on_gpu_without_output), [](OpSpec& s) { s.ranks = {1}; }),
+       "give an output of 12 elements on cuda:0"},
+      {"gpu without rows", with(spec(OpKind::kReduceScatter, {1, 4}), on_gpu_without_output), nullptr},
+      {"gpu of no elements", with(spec(OpKind::kReduceScatter, {0, 4}), on_gpu_without_output), nullptr},
+      {"gpu gather", with(spec(OpKind::kAllgather, {3, 4}), on_gpu_without_output), nullptr},
+      {"rows", with(spec(OpKind::kReduceScatter, {3, 4}), [](OpSpec& s) { s.output = {}; }), nullptr},
       {"bool average",
        with(spec(OpKind::kAllreduce, {3}),
             [](OpSpec& s) {
