@@ -34,6 +34,7 @@ from benchmarks import netns  # noqa: E402
 
 PYTHON = str(ROOT / ".venv/bin/python")
 SIRTAKIRUN = str(ROOT / ".venv/bin/sirtakirun")
+PAGE = ROOT / "build/demo.html"
 PROGRAM = str(ROOT / "examples/demo_fashion_mnist.py")
 OVERLAP = str(ROOT / "examples/demo_overlap.py")
 BASELINES = str(ROOT / "examples/demo_baselines.py")
@@ -183,7 +184,10 @@ def train_ranks(args: argparse.Namespace, folder: Path) -> Ranks:
         on_ranks(args, net, [*training, str(report)])
         links = net.bytes() if net is not None else []
         print("the same with compression=auto", flush=True)
-        on_ranks(args, net, [*training, str(compressed)], ["--compression", "auto"])
+        run_file = folder / "run.json"
+        on_ranks(args, net, [*training, str(compressed)], ["--compression", "auto", "--report-file", str(run_file)])
+        PAGE.parent.mkdir(exist_ok=True)
+        run([PYTHON, "-m", "sirtaki", "report", str(run_file), "-o", str(PAGE)])
         print("the same with local_updates=auto besides", flush=True)
         on_ranks(args, net, [*training, str(local)], ["--local-updates", "auto", "--compression", "auto"])
         print(f"torch on the same links and batches: DDP for {args.seconds:g} s", flush=True)

@@ -3,7 +3,7 @@
 usage: browser.py --write; draws the screenshots anew.
 
 docs/pictures/run.json is the run file of examples/pytorch_transformer.py with `--local-updates 8`, on four ranks behind
-links of 20 Mbit/s.
+links of 20 Mbit/s; demo.json is that of `make demo` with compression=auto.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from sirtaki._telemetry import page
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 PICTURES = Path(__file__).resolve().parents[2] / "docs/pictures"
-RUN = PICTURES / "run.json"
-SCREENSHOT = PICTURES / "run_page.png"
-SIZE = (1200, 1500)
+#: Screenshot: run file and height.
+SCREENSHOTS = {"run_page.png": ("run.json", 1500), "demo.png": ("demo.json", 1500)}
+WIDTH = 1200
+SIZE = (WIDTH, 1500)
 COLORS = 64
 
 
@@ -53,9 +54,10 @@ def draw(text: str, folder: Path, dark: bool = False, size: tuple[int, int] = SI
     return drawn, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
 
 
-def screenshot(folder: Path) -> Image.Image:
-    """Returns the screenshot of the page of a run, with few colors so that its file is small."""
-    image, console = draw(page.html(json.loads(RUN.read_text())), folder)
+def screenshot(name: str, folder: Path) -> Image.Image:
+    """Returns a screenshot of the page of a run, with few colors so that its file is small."""
+    run, height = SCREENSHOTS[name]
+    image, console = draw(page.html(json.loads((PICTURES / run).read_text())), folder, size=(WIDTH, height))
     assert console == ""
     return image.quantize(COLORS, dither=Image.Dither.NONE)
 
@@ -65,9 +67,10 @@ def main() -> int:
     if "--write" not in sys.argv[1:]:
         print(__doc__)
         return 2
-    with tempfile.TemporaryDirectory() as folder:
-        screenshot(Path(folder)).save(SCREENSHOT, optimize=True)
-    print(SCREENSHOT)
+    for name in SCREENSHOTS:
+        with tempfile.TemporaryDirectory() as folder:
+            screenshot(name, Path(folder)).save(PICTURES / name, optimize=True)
+        print(PICTURES / name)
     return 0
 
 

@@ -24,11 +24,12 @@ def difference(one: Image.Image, other: Image.Image) -> float:
     return ImageStat.Stat(ImageChops.difference(smaller(one), smaller(other))).mean[0]
 
 
+@pytest.mark.parametrize("name", browser.SCREENSHOTS)
 @pytest.mark.skipif(browser.find() is None, reason="there is no browser; scripts/setup.sh installs one")
-def test_the_picture_of_a_run_is_that_of_its_page(tmp_path: Path) -> None:
-    with Image.open(browser.SCREENSHOT) as image:
+def test_the_picture_of_a_run_is_that_of_its_page(name: str, tmp_path: Path) -> None:
+    with Image.open(browser.PICTURES / name) as image:
         stored = image.convert("RGB")
-    drawn = browser.screenshot(tmp_path).convert("RGB")
+    drawn = browser.screenshot(name, tmp_path).convert("RGB")
     assert stored.size == drawn.size
     assert difference(stored, drawn) < MOST_DIFFERENT, "run: .venv/bin/python tests/docs/browser.py --write"
     upside_down = drawn.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
