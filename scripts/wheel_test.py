@@ -273,7 +273,7 @@ def main() -> int:
         HOSTS: hosts,
     }
     args.out.write_text(json.dumps(result, indent=1) + "\n")
-    return 0 if all(row["result"] in PASSED for row in [*rows.values(), hosts]) else 1
+    return 0 if all(row["result"] in PASSED for row in [*rows.values(), hosts] if row) else 1
 
 
 if __name__ == "__main__":

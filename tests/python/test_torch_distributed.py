@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -306,6 +307,31 @@ def test_the_example_trains() -> None:
     done = launch(2, str(ROOT / "examples/pytorch_ddp.py"), "--steps", "20", limit=LIMIT_SECONDS, warm=True)
     assert done.returncode == 0, done.stdout
     assert "epoch 1: loss" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("hosts", "name_leads_to", "given", "expected"),
+    [
+        (2, "127.0.1.1", None, "eth7"),
+        (2, "192.0.2.7", None, None),
+        (2, "127.0.1.1", "ib0", "ib0"),
+        (1, "127.0.1.1", None, None),
+    ],
+)
+def test_gloo_is_led_past_the_loopback(
+    monkeypatch: pytest.MonkeyPatch, hosts: int, name_leads_to: str, given: str | None, expected: str | None
+) -> None:
+    from sirtaki.torch.distributed import meeting
+
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    if given is not None:
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", given)
+    monkeypatch.setattr(meeting.basics, "cross_size", lambda: hosts)
+    monkeypatch.setattr(meeting, "_address", lambda: "192.0.2.1")
+    monkeypatch.setattr(meeting, "interface_of", lambda _: "eth7")
+    monkeypatch.setattr(meeting.socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", (name_leads_to, 0))])
+    meeting.lead_gloo()
+    assert os.environ.get("GLOO_SOCKET_IFNAME") == expected
 
 
 def test_the_interface_of_an_address_is_found() -> None:

@@ -98,7 +98,7 @@ def rendezvous(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> I
     del url
     if not basics.is_initialized():
         _session_owner.open(None, _stall_options(timeout))
-    _lead_gloo()
+    lead_gloo()
     rank, size = basics.rank(), basics.size()
     if rank == 0:
         store = TCPStore("localhost", 0, size, is_master=True, timeout=timeout, wait_for_workers=False)
@@ -163,17 +163,26 @@ def _master(store: Any) -> str:
     return os.environ.get("MASTER_ADDR") or getattr(store, "host", "") or "127.0.0.1"
 
 
-def _lead_gloo() -> None:
-    """Gives Gloo the interface that leads to the other hosts, unless there is one host or the user has named one.
+def lead_gloo() -> None:
+    """Gives Gloo the interface that leads to the other hosts, if it would take the loopback and the user names none.
 
-    Gloo would take the address of the host name, which is 127.0.1.1 on a machine that Debian's installer set up.
+    Gloo takes the address of the host name, which is 127.0.1.1 on a machine that Debian's installer set up, or the
+    loopback where the name has no address.
     """
-    if basics.cross_size() == 1:
+    if basics.cross_size() == 1 or "GLOO_SOCKET_IFNAME" in os.environ or not _name_leads_to_loopback():
         return
-    # Without a route, the address is a name.
-    with suppress(ValueError):
-        if interface := interface_of(_address()):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    # Without a route, the address is a name; /proc may be out of reach.
+    with suppress(ValueError, OSError):
+        interface = interface_of(_address())
+        if interface not in (None, "lo"):
+            os.environ["GLOO_SOCKET_IFNAME"] = str(interface)
+
+
+def _name_leads_to_loopback() -> bool:
+    """Returns True if the name of this host has a loopback address as its first one, or none."""
+    with suppress(OSError, ValueError):
+        return ipaddress.ip_address(socket.getaddrinfo(socket.gethostname(), None)[0][4][0]).is_loopback
+    return True
 
 
 def interface_of(address: str) -> str | None:
