@@ -97,7 +97,7 @@ def main() -> None:
     curve = train(world, args)
     points = curve.points(world)
     if world.rank == 0:
-        seconds, loss = points[-1]
+        seconds, loss, _ = points[-1]
         if args.report is not None:
             args.report.write_text(json.dumps({"steps": curve.steps, "curve": points}))
         else:

@@ -42,7 +42,7 @@ class Report:
     epochs: list[Epoch] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
     local: dict[str, Any] = field(default_factory=dict)
-    curve: list[tuple[float, float]] = field(default_factory=list)
+    curve: list[tuple[float, float, int]] = field(default_factory=list)
 
 
 class Plain:
@@ -156,14 +156,14 @@ class Curve:
         self._losses.append(loss)
         self._times.append(time.perf_counter() - self._begin)
 
-    def points(self, world: Plain) -> list[tuple[float, float]]:
-        """Returns (seconds, running mean of the loss over the ranks and the last 20 steps), at most 400 pairs."""
+    def points(self, world: Plain) -> list[tuple[float, float, int]]:
+        """Returns seconds, running mean of the loss over the ranks and the last 20 steps, and steps; at most 400."""
         losses = world.mean(self._losses, "demo.curve")
         stride = -(-self.steps // self.MOST_POINTS)
         points = []
         for end in range(self.steps, 0, -stride):
             last = losses[max(0, end - self.WINDOW) : end]
-            points.append((round(self._times[end - 1], 4), round(sum(last) / len(last), 5)))
+            points.append((round(self._times[end - 1], 4), round(sum(last) / len(last), 5), end))
         return points[::-1]
 
 
@@ -217,7 +217,7 @@ class Trainer:
         """Returns counters of local updates; empty without them."""
         return self._world.local_stats(self._optimizer)
 
-    def curve(self) -> list[tuple[float, float]]:
+    def curve(self) -> list[tuple[float, float, int]]:
         """Returns the training loss against the seconds of training; every rank must call curve()."""
         return self._curve.points(self._world)
 

@@ -207,7 +207,7 @@ def train_torch(args: argparse.Namespace, net: netns.Net | None, system: str, re
         interface = "lo" if net is None else netns.INTERFACE
         on_ranks(args, net, [*program, "--report", str(report)], environment={"GLOO_SOCKET_IFNAME": interface})
     figures = json.loads(report.read_text())
-    seconds, loss = figures["curve"][-1]
+    seconds, loss, _ = figures["curve"][-1]
     print(f"  {figures['steps']} steps in {seconds:.1f} s, loss {loss:.4f}", flush=True)
 
 
@@ -309,20 +309,20 @@ def print_near(title: str, line: str, plain: dict[str, Any], other: dict[str, An
     return lost <= COMPRESSED_TOLERANCE
 
 
-def loss_at(curve: Sequence[Sequence[float]], seconds: float) -> float | None:
-    """Returns the loss of the last step that had ended by then; None before the first and after the last step."""
+def point_at(curve: Sequence[Sequence[float]], seconds: float) -> Sequence[float] | None:
+    """Returns the point of the last step that had ended by then; None before the first and after the last step."""
     if seconds > curve[-1][0]:
         return None
-    return next((loss for when, loss in reversed(curve) if when <= seconds), None)
+    return next((point for point in reversed(curve) if point[0] <= seconds), None)
 
 
 def seconds_to(curve: Sequence[Sequence[float]], loss: float) -> float | None:
     """Returns the seconds until the loss is that low for the first time; None if it never is."""
-    return next((when for when, found in curve if found <= loss), None)
+    return next((when for when, found, _ in curve if found <= loss), None)
 
 
 def print_race(ranks: Ranks) -> None:
-    """Prints the training loss of all methods from the first step on, and the seconds to the last loss of DDP."""
+    """Prints steps and training loss of all methods from the first step on, and the seconds to the last loss of DDP."""
     named = {
         "DDP": ranks.ddp,
         "PowerSGD rank 4": ranks.powersgd,
@@ -330,11 +330,12 @@ def print_race(ranks: Ranks) -> None:
         "both auto": ranks.local,
     }
     curves = {name: report["curve"] for name, report in named.items()}
-    print("\ntraining loss after the first seconds of training (mean over the ranks and the last 20 steps)")
-    print(f"  {'':<18}" + "".join(f"{f'{seconds} s':>9}" for seconds in TABLE_SECONDS))
+    print("\nafter the first seconds of training: steps, and the loss (mean over the ranks and the last 20 steps)")
+    print(f"  {'':<18}" + "".join(f"{f'{seconds} s':>13}" for seconds in TABLE_SECONDS))
     for name, curve in curves.items():
-        losses = [loss_at(curve, seconds) for seconds in TABLE_SECONDS]
-        print(f"  {name:<18}" + "".join("        -" if loss is None else f"{loss:>9.3f}" for loss in losses))
+        points = [point_at(curve, seconds) for seconds in TABLE_SECONDS]
+        cells = ("-" if point is None else f"{point[2]:.0f} {point[1]:7.3f}" for point in points)
+        print(f"  {name:<18}" + "".join(f"{cell:>13}" for cell in cells))
     target = curves["DDP"][-1][1]
     times = {name: seconds_to(curve, target) for name, curve in curves.items()}
     told = (

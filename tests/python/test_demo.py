@@ -63,29 +63,29 @@ def test_local_updates_stand_beside_dense_in_one_line(demo: ModuleType) -> None:
 
 def ranks(demo: ModuleType, **curves: list[list[float]]) -> Any:
     names = ("training", "compressed", "local", "ddp", "powersgd")
-    reports = {name: {"curve": curves.get(name, [[1.0, 9.0]])} for name in names}
+    reports = {name: {"curve": curves.get(name, [[1.0, 9.0, 1]])} for name in names}
     return demo.Ranks(links=[], overlap={}, **reports)
 
 
-def test_the_race_shows_losses_from_the_first_step_and_seconds_to_the_last_loss_of_ddp(
+def test_the_race_shows_steps_and_losses_from_the_first_step_and_seconds_to_the_last_loss_of_ddp(
     demo: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     demo.print_race(
         ranks(
             demo,
-            ddp=[[0.5, 2.3], [1.5, 2.0], [15.2, 0.8]],
-            powersgd=[[0.9, 2.1], [6.0, 0.7], [15.1, 0.5]],
-            compressed=[[1.0, 1.5], [4.0, 0.8], [12.0, 0.4]],
-            local=[[1.25, 2.2], [3.0, 0.81]],
+            ddp=[[0.5, 2.3, 1], [1.5, 2.0, 2], [15.2, 0.8, 30]],
+            powersgd=[[0.9, 2.1, 2], [6.0, 0.7, 15], [15.1, 0.5, 40]],
+            compressed=[[1.0, 1.5, 4], [4.0, 0.8, 16], [12.0, 0.4, 100]],
+            local=[[1.25, 2.2, 5], [3.0, 0.81, 15]],
         )
     )
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "training loss after the first seconds of training (mean over the ranks and the last 20 steps)",
-        "                          1 s      2 s      5 s     10 s     15 s",
-        "  DDP                   2.300    2.000    2.000    2.000    2.000",
-        "  PowerSGD rank 4       2.100    2.100    2.100    0.700    0.700",
-        "  compression=auto      1.500    1.500    0.800    0.800        -",
-        "  both auto                 -    2.200        -        -        -",
+        "after the first seconds of training: steps, and the loss (mean over the ranks and the last 20 steps)",
+        "                              1 s          2 s          5 s         10 s         15 s",
+        "  DDP                   1   2.300    2   2.000    2   2.000    2   2.000    2   2.000",
+        "  PowerSGD rank 4       2   2.100    2   2.100    2   2.100   15   0.700   15   0.700",
+        "  compression=auto      4   1.500    4   1.500   16   0.800   16   0.800            -",
+        "  both auto                     -    5   2.200            -            -            -",
         "  seconds to loss 0.800: DDP 15.2, PowerSGD rank 4 6.0, compression=auto 4.0, both auto not in 3.0",
     ]
 
@@ -120,9 +120,9 @@ def test_a_curve_is_a_running_mean_of_few_points_whose_clock_stops_between_passe
             curve.add(float(curve.steps))
     points = curve.points(training_program.Plain())
     assert len(points) == 334
-    assert points[-1] == (250.0, 989.5)
-    assert points[0] == (0.25, 0.0)
-    assert points[4] == (3.25, 6.0)
+    assert points[-1] == (250.0, 989.5, 1000)
+    assert points[0] == (0.25, 0.0, 1)
+    assert points[4] == (3.25, 6.0, 13)
 
 
 @pytest.fixture
