@@ -103,6 +103,26 @@ Result<std::string> horovod_folder(const std::string& program) {
                      "/python3*/site-packages; call the sirtakirun that was installed with it");
 }
 
+// Checks the fewest and the most ranks of an elastic job of `size` ranks; 0: not given.
+Status check_elastic(int min, int max, int size) {
+  if (min > size) {
+    return invalid_argument("elastic.min is " + std::to_string(min) + ", but the job has only " + std::to_string(size) +
+                            " ranks; no rank could be lost");
+  }
+  if (max > 0 && min == 0) {
+    const std::string most = std::to_string(max);
+    return invalid_argument("elastic.max is " + most +
+                            ", but without elastic.min the loss of a rank ends the job; set it, too: the fewest ranks "
+                            "that go on, for example --elastic 1:" +
+                            most);
+  }
+  if (max > 0 && max != size) {
+    return invalid_argument("elastic.max is " + std::to_string(max) + ", but the job has " + std::to_string(size) +
+                            " ranks: lost ones are started again in their places, and there are no others");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
@@ -130,21 +150,8 @@ Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
   }
   SRT_ASSIGN(plan.variables, variables_for_ranks(environment, options.env));
   SRT_TRY(add_configuration(options, environment, plan));
-  if (plan.config->elastic.min > plan.size && !options.check) {
-    return invalid_argument("elastic.min is " + std::to_string(plan.config->elastic.min) + ", but the job has only " +
-                            std::to_string(plan.size) + " ranks; no rank could be lost");
-  }
-  if (plan.config->elastic.max > 0 && plan.config->elastic.min == 0 && !options.check) {
-    const std::string most = std::to_string(plan.config->elastic.max);
-    return invalid_argument("elastic.max is " + most +
-                            ", but without elastic.min the loss of a rank ends the job; set it, too: the fewest ranks "
-                            "that go on, for example --elastic 1:" +
-                            most);
-  }
-  if (plan.config->elastic.max > 0 && plan.config->elastic.max != plan.size && !options.check) {
-    return invalid_argument("elastic.max is " + std::to_string(plan.config->elastic.max) + ", but the job has " +
-                            std::to_string(plan.size) +
-                            " ranks: lost ones are started again in their places, and there are no others");
+  if (!options.check) {
+    SRT_TRY(check_elastic(plan.config->elastic.min, plan.config->elastic.max, plan.size));
   }
   SRT_ASSIGN(plan.own_path, own_path());
   if (options.horovod) {
