@@ -276,6 +276,7 @@ void AutoPolicy::learn(std::int64_t shown, std::int64_t sent) {
 std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*step*/, const StepProfile& measured,
                                                                const std::vector<PlannedTensor>& now) {
   const std::int64_t link_before = trusted_link_;
+  const std::int64_t shown = std::min(measured.bytes_per_second, last_link_);  // in two profiles in a row
   const StepProfile profile = with_trusted_link(measured, now);
   const bool other_link = trusted_link_ < link_before || trusted_link_ / 2 > link_before;
   std::vector<Outcome> outcomes = all_levels(profile, now);
@@ -297,7 +298,7 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
     hysteresis_ = {};
     return std::move(outcomes[level_].tensors);
   }
-  learn(trusted_link_, sent_bytes(now));
+  learn(shown, sent_bytes(now));
   if (banned_ > 0) {
     --banned_;
     decision_ += "stays for " + std::to_string(banned_) + " more profiles";
