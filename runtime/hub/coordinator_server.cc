@@ -402,9 +402,11 @@ CoordinatorServerOptions coordinator_options(const Config& config) {
   options.elastic_max = config.elastic.max;
   options.regroup_timeout = config.elastic.timeout;
   // A rank that cannot connect to the others tries so long, and as long again for shared memory; then it waits for the
-  // word of the coordinator about the others.
-  options.repeat_within =
-      std::max(options.repeat_within, 2 * config.control.connect_timeout + heartbeats.timeout + kRegroupGrace);
+  // word of the coordinator about the others. NCCL starts after that, and may hang in its start or in its first work.
+  const Config::DeviceOptions& device = config.device;
+  const Duration links = 2 * config.control.connect_timeout;
+  const Duration nccl = device.nccl_connect_timeout + std::max(device.nccl_launch_timeout, device.nccl_timeout);
+  options.repeat_within = std::max(options.repeat_within, links + nccl + heartbeats.timeout + kRegroupGrace);
   return options;
 }
 

@@ -309,5 +309,13 @@ TEST(CoordinatorOptions, AnEpochWhoseRanksCannotConnectIsARepeatHoweverLongTheyT
   }
 }
 
+TEST(CoordinatorOptions, AnEpochWhoseNcclHangsIsARepeatHoweverLongThatTakes) {
+  for (const std::string option : {"nccl_connect_timeout", "nccl_launch_timeout", "nccl_timeout"}) {
+    ConfigSources sources;
+    sources.program = "elastic.min = 2\ndevice." + option + " = \"5h\"\n";
+    EXPECT_GE(coordinator_options(**load_config(sources)).repeat_within, std::chrono::hours(5)) << option;
+  }
+}
+
 }  // namespace
 }  // namespace sirtaki::hub
