@@ -138,12 +138,12 @@ void Job::start_again(Rank rank) {
   const std::string name = "rank " + std::to_string(rank);
   log(name + " is started again on " + state.link->placement().host + " (start " + std::to_string(state.starts) + ")");
   state.link->send(FrameType::kRespawn, encode_rank(rank));
-  const Duration patience = plan_.config->elastic.timeout;
+  const Duration patience = plan_.config->elastic.join_timeout;
   state.restart = std::make_unique<boost::asio::steady_timer>(io_, patience);
   state.restart->async_wait([this, rank, name, patience](const error_code& error) {
     if (!error) {
       end_fresh(rank, name + " has not come to init() within " + format_duration(patience) +
-                          " of its start (elastic.timeout)");
+                          " of its start (elastic.join_timeout)");
     }
   });
 }

@@ -115,7 +115,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
     roster.start_timeout = options_.server.join_timeout;
     roster.regroup_timeout = options_.regroup_timeout;
     roster.wait_timeout = options_.regroup_timeout;
-    roster.state_timeout = options_.regroup_timeout;
+    roster.state_timeout = options_.state_timeout;
     roster.repeat_within = options_.repeat_within;
     ElasticHub::Events events;
     events.formed = [this](const rendezvous::Membership& membership) { on_epoch(membership); };
@@ -401,6 +401,7 @@ CoordinatorServerOptions coordinator_options(const Config& config) {
   options.elastic_min = config.elastic.min;
   options.elastic_max = config.elastic.max;
   options.regroup_timeout = config.elastic.timeout;
+  options.state_timeout = config.elastic.join_timeout;
   // A rank that cannot connect to the others tries so long, and as long again for shared memory; then it waits for the
   // word of the coordinator about the others. NCCL starts after that, and may hang in its start or in its first work.
   const Config::DeviceOptions& device = config.device;

@@ -74,6 +74,7 @@ struct CoordinatorServerOptions {
   int elastic_min = 0;                                   // fewest members of an epoch; 0: the job is not elastic
   int elastic_max = 0;                                   // most members of an elastic job that grows; 0: it does not
   Duration regroup_timeout = std::chrono::seconds(600);  // time that survivors wait for each other
+  Duration state_timeout = std::chrono::seconds(600);    // time in which a new rank gets the state
   // Bound of an epoch whose ranks do not get as far as to connect to each other; see RosterOptions.
   Duration repeat_within = std::chrono::minutes(1);
 };

@@ -142,7 +142,7 @@ def test_lost_ranks_come_back_to_the_state_of_the_others(faults: str, expected: 
     [
         (
             "1:2:start:stop",
-            r"rank 1 has not come to init\(\) within 10s of its start \(elastic.timeout\), and is ended",
+            r"rank 1 has not come to init\(\) within 10s of its start \(elastic.join_timeout\), and is ended",
         ),
         ("1:2:waiting:stop", r"rank 1 \(host .* has been silent for .*; it has not joined yet, and is ended"),
         ("1:2:joined:hang", r"rank 2 has not got the state of the job within 10 s and is given up"),
@@ -150,7 +150,7 @@ def test_lost_ranks_come_back_to_the_state_of_the_others(faults: str, expected: 
     ids=["before it comes", "while it waits", "without the state"],
 )
 def test_a_new_rank_that_does_not_go_on_is_ended_and_replaced(fault: str, text: str, tmp_path: Path) -> None:
-    done = train(3, 1, f"1:1:3,{fault}", tmp_path, "--elastic-timeout", "10s")
+    done = train(3, 1, f"1:1:3,{fault}", tmp_path, "--elastic-join-timeout", "10s")
     assert done.code == 0, done.err
     assert starts(done) == [("1", "2"), ("1", "3")], done.err
     assert re.search(text, done.err), done.err

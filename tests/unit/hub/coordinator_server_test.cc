@@ -309,6 +309,15 @@ TEST(CoordinatorOptions, AnEpochWhoseRanksCannotConnectIsARepeatHoweverLongTheyT
   }
 }
 
+// Users choose a short time for survivors, so that these fail fast, which must not end programs that load for longer.
+TEST(CoordinatorOptions, TheTimeForTheStateIsNotThatOfSurvivors) {
+  ConfigSources sources;
+  sources.program = "elastic.min = 2\nelastic.timeout = \"5s\"\nelastic.join_timeout = \"7min\"\n";
+  const CoordinatorServerOptions options = coordinator_options(**load_config(sources));
+  EXPECT_EQ(options.regroup_timeout, std::chrono::seconds(5));
+  EXPECT_EQ(options.state_timeout, std::chrono::minutes(7));
+}
+
 TEST(CoordinatorOptions, AnEpochWhoseNcclHangsIsARepeatHoweverLongThatTakes) {
   for (const std::string option : {"nccl_connect_timeout", "nccl_launch_timeout", "nccl_timeout"}) {
     ConfigSources sources;

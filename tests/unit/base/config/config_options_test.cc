@@ -35,6 +35,7 @@ const Row kRows[] = {
     {"elastic.max", "4", [](const Config& c) { return c.elastic.max == 4; }},
     {"elastic.restarts", "9", [](const Config& c) { return c.elastic.restarts == 9; }},
     {"elastic.timeout", "30s", [](const Config& c) { return c.elastic.timeout == 30s; }},
+    {"elastic.join_timeout", "3min", [](const Config& c) { return c.elastic.join_timeout == 3min; }},
     {"elastic.silence", "600ms", [](const Config& c) { return c.elastic.silence == 600ms; }},
     {"control.join_timeout", "8s", [](const Config& c) { return c.control.join_timeout == 8s; }},
     {"control.stuck_after", "2s", [](const Config& c) { return c.control.stuck_after == 2s; }},
