@@ -159,9 +159,10 @@ std::optional<TimePoint> Roster::next_tick() const {
     for (const auto& due : {start_by_, wait_by_, regroup_by_, form_at_}) {
       consider(due);
     }
-  } else if (phase_ == Phase::kRunning) {
-    for (const auto& [connection, person] : people_) {
-      consider(person.has_state ? std::nullopt : person.state_by);
+  }
+  for (const auto& [connection, person] : people_) {
+    if (person.lacks_state() && phase_ != Phase::kDone) {
+      consider(person.state_by);
     }
   }
   return next;
@@ -240,7 +241,6 @@ void Roster::exclude_broken() {
     } else {
       person.rank = -1;
       person.has_state = person.admits = false;
-      person.state_by.reset();
     }
   }
 }

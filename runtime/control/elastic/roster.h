@@ -108,9 +108,12 @@ class Roster {
     MemberId id;
     Rank rank = -1;  // in the present or last epoch; -1: candidate
     bool has_state = false;
-    bool admits = false;                // new processes
-    bool waits = false;                 // for the next epoch
-    std::optional<TimePoint> state_by;  // end of the time in which a new member gets the state
+    bool admits = false;  // new processes
+    bool waits = false;   // for the next epoch
+    TimePoint state_by;   // end of the time in which a new member gets the state, since its last epoch began
+
+    // A member that others wait for; one that asks for the next epoch is alive, and begins anew there.
+    bool lacks_state() const { return rank >= 0 && !has_state && !waits; }
   };
   using People = std::map<Connection, Person>;
   using Reports = std::vector<std::optional<StreamReports>>;  // indexed by rank; nullopt: none yet

@@ -173,17 +173,19 @@ void Roster::give_up_missing(TimePoint now) {
 
 // Gives up new members that have not got the state of the job for too long: the others wait for them in sync().
 void Roster::give_up_fresh(TimePoint now) {
-  for (const Connection connection : survivors()) {
-    const auto found = people_.find(connection);
-    if (phase_ == Phase::kRunning && found != people_.end() && !found->second.has_state &&
-        found->second.state_by <= now) {
-      give_up(connection, "has not got the state of the job within " + whole_seconds(options_.state_timeout), now);
+  std::vector<Connection> late;
+  for (const auto& [connection, person] : people_) {
+    if (person.lacks_state() && person.state_by <= now) {
+      late.push_back(connection);
     }
+  }
+  for (const Connection connection : late) {
+    give_up(connection, "has not got the state of the job within " + whole_seconds(options_.state_timeout), now);
   }
 }
 
 void Roster::give_up(Connection connection, const std::string& what, TimePoint now) {
-  if (const auto found = people_.find(connection); found != people_.end()) {
+  if (const auto found = people_.find(connection); found != people_.end() && phase_ != Phase::kDone) {
     const Status cause(Code::kPeerLost, "rank " + std::to_string(found->second.rank) + " " + what + " and is given up");
     close(connection, cause);
     remove(connection, cause, now);
@@ -206,7 +208,7 @@ void Roster::form(const std::vector<Connection>& members, TimePoint now) {
     Person& person = people_.at(connection);
     person.waits = false;
     person.rank = ++formed.rank;
-    person.state_by = person.state_by.value_or(now + options_.state_timeout);
+    person.state_by = now + options_.state_timeout;
     actions_.emplace_back(Send{connection, formed});
   }
   reports_.assign(members.size(), std::nullopt);

@@ -408,13 +408,53 @@ TEST_F(RosterTest, ANewRankThatDoesNotGetTheStateIsGivenUp) {
   again(2);
   regroup(3, {Epoch(2), 0, false, false, {}, {}});
   tick(milliseconds(20));
-  EXPECT_EQ(slots(), (std::vector{1, 2, 3})) << "another loss gives it no more time";
+  EXPECT_EQ(slots(), (std::vector{1, 2, 3}));
+  tick(std::chrono::minutes(6));
+  EXPECT_EQ(roster_.phase(), Roster::Phase::kRunning) << "a program that asks for the next epoch is alive";
   ASSERT_TRUE(roster_.next_tick().has_value());
   tick(std::chrono::minutes(4));
   ASSERT_NE(last_notice<EpochEnds>(1), nullptr);
   EXPECT_EQ(last_notice<EpochEnds>(1)->lost.rank, 2);
   EXPECT_EQ(last_notice<EpochEnds>(1)->lost.cause.text(),
             "rank 2 has not got the state of the job within 600 s and is given up");
+}
+
+TEST_F(RosterTest, AllNewRanksThatDoNotGetTheStateAreGivenUp) {
+  roster_ = Roster(options(3, 1, 5));
+  form_first(3);
+  for (const int slot : {3, 4}) {
+    hello(slot);
+    regroup(slot);
+  }
+  for (const int slot : {0, 1, 2}) {
+    regroup(slot, {Epoch(1), 1, true, true, {}, {}});
+  }
+  ASSERT_EQ(slots(), (std::vector{0, 1, 2, 3, 4}));
+  tick(std::chrono::minutes(10));
+  for (const int slot : {0, 1, 2}) {
+    again(slot);
+  }
+  tick(milliseconds(20));
+  EXPECT_EQ(slots(), (std::vector{0, 1, 2}));
+}
+
+TEST_F(RosterTest, ANewRankThatDoesNotGetTheStateIsGivenUpAfterAnotherLossToo) {
+  form_first(3);
+  hello(3);
+  regroup(3);
+  for (const int slot : {0, 1, 2}) {
+    regroup(slot, {Epoch(1), 1, true, true, {}, {}});
+  }
+  tick(std::chrono::minutes(6));
+  lose(0);
+  again(1);
+  again(2);
+  tick(milliseconds(20));
+  ASSERT_TRUE(roster_.next_tick().has_value());
+  EXPECT_LE(*roster_.next_tick(), now_ + std::chrono::minutes(4));
+  tick(std::chrono::minutes(4));
+  tick(milliseconds(20));
+  EXPECT_EQ(slots(), (std::vector{1, 2}));
 }
 
 TEST_F(RosterTest, ANewRankThatHasTheStateHasNoDeadline) {
