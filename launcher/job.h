@@ -10,6 +10,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -70,7 +71,7 @@ class Job {
     int wait_status = 0;
     std::optional<TimePoint> member_since;  // with the state of the job
     // Runs from the plan of a start to the start, and from there until the process has come to the coordinator.
-    std::unique_ptr<boost::asio::steady_timer> restart;
+    std::shared_ptr<boost::asio::steady_timer> restart;
   };
   // Lines of the ranks between their pipes and the terminal or files.
   struct OutputState {
@@ -168,6 +169,7 @@ class Job {
   void on_fresh_exit(Rank rank, const std::string& what);
   void plan_restart(Rank rank);
   void cancel_restart(Rank rank);
+  void restart_after(Rank rank, Duration pause, std::function<void()> then);
   void leave_empty(Rank rank, const std::string& why);
   void start_due_ranks();
   void start_again(Rank rank);

@@ -97,11 +97,21 @@ void Job::plan_restart(Rank rank) {
   if (!growth_.admits && !std::exchange(growth_.told, true)) {
     log("lost ranks are started again while the other ranks are in elastic.run(), which gives new ones the state");
   }
-  state.restart = std::make_unique<boost::asio::steady_timer>(io_, *pause);
-  state.restart->async_wait([this, rank](const error_code& error) {
-    if (!error) {
-      ranks_.at(static_cast<std::size_t>(rank)).due = true;
-      start_due_ranks();
+  restart_after(rank, *pause, [this, rank] {
+    ranks_.at(static_cast<std::size_t>(rank)).due = true;
+    start_due_ranks();
+  });
+}
+
+// Calls `then` after a while, unless RankState::restart changes before.
+void Job::restart_after(Rank rank, Duration pause, std::function<void()> then) {
+  RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+  state.restart = std::make_shared<boost::asio::steady_timer>(io_, pause);
+  // The handler of a timer that has expired may be queued already when the timer is destroyed.
+  const std::weak_ptr<boost::asio::steady_timer> timer = state.restart;
+  state.restart->async_wait([timer, then = std::move(then)](const error_code& error) {
+    if (!error && !timer.expired()) {
+      then();
     }
   });
 }
@@ -122,7 +132,9 @@ void Job::leave_empty(Rank rank, const std::string& why) {
 
 void Job::start_due_ranks() {
   for (Rank rank = 0; rank < plan_.size; ++rank) {
-    if (ranks_.at(static_cast<std::size_t>(rank)).due && growth_.admits && !growth_.over && phase_ == Phase::kRunning) {
+    const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+    const bool starts = growth_.admits && !growth_.over && phase_ == Phase::kRunning;
+    if (state.due && starts && !state.link->ended()) {
       start_again(rank);
     }
   }
@@ -139,12 +151,9 @@ void Job::start_again(Rank rank) {
   log(name + " is started again on " + state.link->placement().host + " (start " + std::to_string(state.starts) + ")");
   state.link->send(FrameType::kRespawn, encode_rank(rank));
   const Duration patience = plan_.config->elastic.join_timeout;
-  state.restart = std::make_unique<boost::asio::steady_timer>(io_, patience);
-  state.restart->async_wait([this, rank, name, patience](const error_code& error) {
-    if (!error) {
-      end_fresh(rank, name + " has not come to init() within " + format_duration(patience) +
-                          " of its start (elastic.join_timeout)");
-    }
+  restart_after(rank, patience, [this, rank, name, patience] {
+    end_fresh(rank, name + " has not come to init() within " + format_duration(patience) +
+                        " of its start (elastic.join_timeout)");
   });
 }
 
