@@ -50,7 +50,9 @@ void ElasticHub::on_waiting(rendezvous::Server& server, PeerId peer, Rank slot, 
     }
     regroup = *request;
   }
+  const bool had_state = first || roster_.has_state(connection_of(peer));
   roster_.on_regroup(connection_of(peer), regroup, loop_.now());
+  tell_state(peer, had_state);  // an epoch may end before the admission that says so has come
   act(server);
 }
 
@@ -62,13 +64,16 @@ void ElasticHub::on_report(rendezvous::Server& server, PeerId peer, ConstBytes r
     server.dismiss(peer, cause);
     return on_gone(server, peer, cause);
   }
-  const Rank slot = slots_.at(peer);
   const bool had_state = roster_.has_state(connection_of(peer));
   roster_.on_admission(connection_of(peer), *admission, loop_.now());
-  if (!had_state && roster_.has_state(connection_of(peer))) {
-    events_.new_rank({slot, NewRank::Stage::kHasState, {}, {}, 0});
-  }
+  tell_state(peer, had_state);
   act(server);
+}
+
+void ElasticHub::tell_state(PeerId peer, bool had_state) {
+  if (!had_state && roster_.has_state(connection_of(peer))) {
+    events_.new_rank({slots_.at(peer), NewRank::Stage::kHasState, {}, {}, 0});
+  }
 }
 
 void ElasticHub::on_quit(rendezvous::Server& server, PeerId peer, bool at_end) {

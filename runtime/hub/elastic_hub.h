@@ -51,6 +51,7 @@ class ElasticHub {
  private:
   bool lose(Rank slot, const Status& cause);
   void lose_process(Rank slot, const Status& cause);
+  void tell_state(rendezvous::PeerId peer, bool had_state);
   void expect_others();
   void tell_joined(const control::EpochFormed& formed, const rendezvous::Membership& membership);
   void act(rendezvous::Server& server);
