@@ -37,7 +37,11 @@ void Job::on_new_rank(const hub::NewRank& rank) {
       }
       return;
     case Stage::kLost:
-      return end_fresh(rank.slot, rank.text + "; it has not joined yet");
+      if (state.fresh && !state.exited) {  // it may be about to end by itself, and then tells why
+        restart_after(rank.slot, plan_.options.failure_grace,
+                      [this, rank] { end_fresh(rank.slot, rank.text + "; it has not joined yet"); });
+      }
+      return;
   }
 }
 
