@@ -10,8 +10,8 @@ using boost::system::error_code;
 
 namespace {
 
-std::string why_not_again(int failures) {
-  if (failures == 0) {
+std::string why_not_again(std::int64_t most, int failures) {
+  if (most == 0) {
     return "elastic.restarts is 0";
   }
   const std::string last = failures == 1 ? "process has" : std::to_string(failures) + " processes have";
@@ -96,7 +96,7 @@ void Job::plan_restart(Rank rank) {
   const auto since = std::exchange(state.member_since, std::nullopt);
   const auto pause = growth_.restarts.next(rank, since ? Duration(now - *since) : Duration::zero());
   if (!pause) {
-    return leave_empty(rank, why_not_again(growth_.restarts.failures(rank)));
+    return leave_empty(rank, why_not_again(plan_.config->elastic.restarts, growth_.restarts.failures(rank)));
   }
   if (!growth_.admits && !std::exchange(growth_.told, true)) {
     log("lost ranks are started again while the other ranks are in elastic.run(), which gives new ones the state");
@@ -123,7 +123,7 @@ void Job::restart_after(Rank rank, Duration pause, std::function<void()> then) {
 // The host of a rank is gone, to which another process would have come.
 void Job::cancel_restart(Rank rank) {
   RankState& state = ranks_.at(static_cast<std::size_t>(rank));
-  if (state.planned && std::exchange(state.restart, nullptr)) {
+  if (phase_ == Phase::kRunning && !growth_.over && state.planned && std::exchange(state.restart, nullptr)) {
     state.due = false;
     leave_empty(rank, "its host is gone");
   }
