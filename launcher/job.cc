@@ -219,9 +219,10 @@ void Job::on_spawn_failed(AgentLink& link, ConstBytes payload) {
     return;
   }
   log("host " + link.placement().host + ": " + message->error);
-  if (RankState& state = ranks_.at(static_cast<std::size_t>(message->rank)); state.fresh) {
+  if (RankState& state = ranks_.at(static_cast<std::size_t>(message->rank)); state.starts > 1) {
     state.exited = state.closed = true;
-    return plan_restart(message->rank);
+    plan_restart(message->rank);
+    return check_finished();
   }
   phase_ = Phase::kStopping;
   exit_code_ = message->exit_code;
