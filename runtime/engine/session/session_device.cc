@@ -31,11 +31,20 @@ net::nccl::NcclOptions nccl_options(const Config::DeviceOptions& device) {
 
 }  // namespace
 
-// The other ranks may wait for data that this rank can no longer send. In an elastic job they go on without it when its
-// program ends, or asks for the next epoch.
+// The other ranks may wait for data that this rank can no longer send. In an elastic job they go on without it: after
+// NCCL has failed when its program asks for the next epoch, and after the loss of its GPU in any case. Its program may
+// wait for the GPU then, and never end.
 void Session::on_device_lost(const Status& cause) {
-  if (!closed_ && engine_->failure().ok() && !job_.line) {
-    control_->send(control::JobBroken{cause});
+  if (!closed_ && engine_->failure().ok()) {
+    if (!job_.line) {
+      control_->send(control::JobBroken{cause});
+    } else if (cause.code() != Code::kRanksChanged) {
+      loop_.after(control_->cause_grace(), [this] {
+        if (!closed_) {
+          job_.line->cut();
+        }
+      });
+    }
   }
   fail(cause);
 }

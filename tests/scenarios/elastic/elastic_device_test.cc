@@ -1,6 +1,8 @@
 // An elastic job with fake GPUs: a GPU or NCCL that fails is a loss of its rank, or the end of an epoch.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -68,6 +70,32 @@ TEST(ElasticDeviceTest, ARankThatHasLostItsGpuIsLostAndTheOthersGoOn) {
     EXPECT_EQ(lost.code(), Code::kRanksChanged) << lost.to_string();
     ASSERT_EQ(process.regroup().to_string(), "ok");
     expect_members(process, {0});
+    process.shutdown();
+  });
+}
+
+// The driver may never return to a program whose GPU is lost.
+TEST(ElasticDeviceTest, TheOthersGoOnWithoutALostGpuWhateverItsProgramDoes) {
+  Hub hub(2, 1, "2s");
+  std::promise<void> alone;
+  std::future<void> went_on = alone.get_future();
+  run(hub, [&](Process& process) {
+    Gpu gpu(process, nullptr);
+    ASSERT_EQ(process.init().to_string(), "ok");
+    hub.all.arrive_and_wait();
+    if (process.slot() == 1) {
+      gpu.break_down();
+      const Status broken = gpu.work(process);
+      EXPECT_TRUE(contains(broken, "rank 1 has lost its GPU")) << broken.to_string();
+      EXPECT_EQ(went_on.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+      return process.die();
+    }
+    const Status lost = gpu.work(process);
+    EXPECT_EQ(lost.code(), Code::kRanksChanged) << lost.to_string();
+    EXPECT_EQ(lost.blame().rank, 1);
+    ASSERT_EQ(process.regroup().to_string(), "ok");
+    expect_members(process, {0});
+    alone.set_value();
     process.shutdown();
   });
 }
