@@ -137,8 +137,9 @@ std::vector<FakeNccl::Step>& FakeNccl::group() {
   return steps;
 }
 
-void FakeNccl::break_down(int rank, std::uint64_t calls) {
+void FakeNccl::break_down(int rank, std::uint64_t calls, Outcome outcome) {
   const Lock lock(the_mutex);
+  broken_with_ = outcome;
   broken_rank_ = rank;
   broken_after_ = calls;
 }
@@ -201,7 +202,7 @@ Outcome FakeNccl::poll(Comm& comm, Outcome* error) {
   std::unique_lock lock(the_mutex);
   const World& world = *comm.world;
   if (world.unequal || (comm.rank == broken_rank_ && comm.calls >= broken_after_)) {
-    *error = Outcome::kSystemError;
+    *error = world.unequal ? Outcome::kSystemError : broken_with_;
     return Outcome::kSuccess;
   }
   if (world.joined < world.size || (!comm.launching.empty() && --comm.polls_left > 0)) {

@@ -35,7 +35,7 @@ class FakeNccl {
 
   const nccl::Api& api() const { return api_; }
   // Makes NCCL report an error to `rank` from call number `calls` over a communicator on.
-  void break_down(int rank, std::uint64_t calls);
+  void break_down(int rank, std::uint64_t calls, nccl::Outcome outcome = nccl::Outcome::kSystemError);
   // Makes NCCL find all ranks of a communicator on one GPU, which it refuses.
   void put_on_one_gpu();
   // Sets the poll after the end of a group at which its work reaches the stream; 1: the first one.
@@ -109,6 +109,7 @@ class FakeNccl {
   int last_id_ = 0;
   int broken_rank_ = -1;
   std::uint64_t broken_after_ = 0;
+  nccl::Outcome broken_with_ = nccl::Outcome::kSystemError;
   bool on_one_gpu_ = false;
   int launch_poll_ = 2;
   int groups_ = 0;

@@ -177,11 +177,15 @@ void Session::on_data_lost(Rank rank, const Status& cause) {
     return;
   }
   // The coordinator ends the epoch if the rank is lost. If it lives, this rank cannot go on with it nevertheless.
-  loop_.after(control_->cause_grace() - kLossGrace, [this, rank, cause] {
-    fail({Code::kRanksChanged,
-          std::string(cause.text()) + "; the coordinator has not taken rank " + std::to_string(rank) + " for lost",
-          {rank, ""}});
-  });
+  fail_unless_told(
+      {Code::kRanksChanged,
+       std::string(cause.text()) + "; the coordinator has not taken rank " + std::to_string(rank) + " for lost",
+       {rank, ""}});
+}
+
+// Ends the epoch of an elastic job with this cause, unless the coordinator names a lost rank before.
+void Session::fail_unless_told(const Status& cause) {
+  loop_.after(control_->cause_grace() - kLossGrace, [this, cause] { fail(cause); });
 }
 
 Status Session::await_failure(Duration timeout) {

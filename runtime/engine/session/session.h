@@ -158,6 +158,7 @@ class Session {
   Task awaited(Task done);
   Callers callers();
   void on_data_lost(Rank rank, const Status& cause);
+  void fail_unless_told(const Status& cause);
   void on_device_lost(const Status& cause);
   Status open_device(int index);
   Status stage_device(int index, const Result<net::nccl::Library>& nccl);

@@ -83,10 +83,11 @@ Status Session::stage_device(int index, const Result<net::nccl::Library>& nccl) 
   plane.poller.deadline = config_->control.stall_fail;
   plane.nccl = nccl_options(config_->device);
   const auto broken = [this](const Status& why) {
+    const std::string text = "NCCL has failed on rank " + std::to_string(job_.rank) + ": " + std::string(why.text());
     // The next epoch of an elastic job makes another communicator.
-    on_device_lost({job_.line ? Code::kRanksChanged : why.code(),
-                    "NCCL has failed on rank " + std::to_string(job_.rank) + ": " + std::string(why.text()),
-                    {job_.rank, ""}});
+    const Status cause(job_.line ? Code::kRanksChanged : why.code(), text, {job_.rank, ""});
+    // Operations that end with kPeerLost wait for the word of the coordinator, too.
+    job_.line&& why.code() == Code::kPeerLost ? fail_unless_told(cause) : on_device_lost(cause);
   };
   plane_ = std::make_unique<DeviceTransport>(
       DeviceTransportDeps{loop_, data_->collectives(), data_->link(), *stage_, *log_, stats_, broken}, plane, nccl);

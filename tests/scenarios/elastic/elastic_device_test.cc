@@ -118,5 +118,25 @@ TEST(ElasticDeviceTest, AnErrorOfNcclEndsTheEpochAndNotTheJob) {
   });
 }
 
+// NCCL may notice the end of another rank first, and the coordinator names that one.
+TEST(ElasticDeviceTest, AnErrorOfNcclAboutAnotherRankWaitsForTheCoordinator) {
+  FakeNccl nccl;
+  nccl.break_down(1, 6, net::nccl::Outcome::kRemoteError);
+  Hub hub(2, 1, "2s");
+  run(hub, [&](Process& process) {
+    Gpu gpu(process, &nccl);
+    ASSERT_EQ(process.init().to_string(), "ok");
+    hub.all.arrive_and_wait();
+    const TimePoint begin = std::chrono::steady_clock::now();
+    const Status ended = gpu.work(process);
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+    EXPECT_EQ(ended.code(), Code::kRanksChanged) << ended.to_string();
+    EXPECT_TRUE(contains(ended, "NCCL has failed on rank 1: ")) << ended.to_string();
+    ASSERT_EQ(process.regroup().to_string(), "ok");
+    expect_members(process, {0, 1});
+    process.shutdown();
+  });
+}
+
 }  // namespace
 }  // namespace sirtaki::engine
