@@ -42,6 +42,16 @@ class RosterTest : public testing::Test {
       admit(slot);
     }
   }
+  // These processes come into the second epoch, for which members 0..2 end the first one.
+  void join(const std::vector<int>& slots) {
+    for (const int slot : slots) {
+      hello(slot);
+      regroup(slot);
+    }
+    for (const int slot : {0, 1, 2}) {
+      regroup(slot, {Epoch(1), 1, true, true, {}, {}});
+    }
+  }
   void admit(int slot, bool admits = true) {
     roster_.on_admission(connection(slot), {admits}, now_);
     take();
@@ -377,11 +387,7 @@ TEST_F(RosterTest, ANewRankHasNoStateBeforeItSaysSo) {
   for (const bool says_so : {false, true}) {
     roster_ = Roster(options(3, 1, 4));
     form_first(3);
-    hello(3);
-    regroup(3);
-    for (const int slot : {0, 1, 2}) {
-      regroup(slot, {Epoch(1), 1, true, true, {}, {}});
-    }
+    join({3});
     if (says_so) {
       admit(3);
     }
@@ -396,11 +402,7 @@ TEST_F(RosterTest, ANewRankHasNoStateBeforeItSaysSo) {
 
 TEST_F(RosterTest, ANewRankThatDoesNotGetTheStateIsGivenUp) {
   form_first(3);
-  hello(3);
-  regroup(3);
-  for (const int slot : {0, 1, 2}) {
-    regroup(slot, {Epoch(1), 1, true, true, {}, {}});
-  }
+  join({3});
   EXPECT_EQ(slots(), (std::vector{0, 1, 2, 3}));
   tick(std::chrono::minutes(6));
   lose(0);
@@ -422,13 +424,7 @@ TEST_F(RosterTest, ANewRankThatDoesNotGetTheStateIsGivenUp) {
 TEST_F(RosterTest, AllNewRanksThatDoNotGetTheStateAreGivenUp) {
   roster_ = Roster(options(3, 1, 5));
   form_first(3);
-  for (const int slot : {3, 4}) {
-    hello(slot);
-    regroup(slot);
-  }
-  for (const int slot : {0, 1, 2}) {
-    regroup(slot, {Epoch(1), 1, true, true, {}, {}});
-  }
+  join({3, 4});
   ASSERT_EQ(slots(), (std::vector{0, 1, 2, 3, 4}));
   tick(std::chrono::minutes(10));
   for (const int slot : {0, 1, 2}) {
@@ -440,11 +436,7 @@ TEST_F(RosterTest, AllNewRanksThatDoNotGetTheStateAreGivenUp) {
 
 TEST_F(RosterTest, ANewRankThatDoesNotGetTheStateIsGivenUpAfterAnotherLossToo) {
   form_first(3);
-  hello(3);
-  regroup(3);
-  for (const int slot : {0, 1, 2}) {
-    regroup(slot, {Epoch(1), 1, true, true, {}, {}});
-  }
+  join({3});
   tick(std::chrono::minutes(6));
   lose(0);
   again(1);
@@ -460,11 +452,7 @@ TEST_F(RosterTest, ANewRankThatDoesNotGetTheStateIsGivenUpAfterAnotherLossToo) {
 TEST_F(RosterTest, ANewRankThatHasTheStateHasNoDeadline) {
   form_first(3);
   EXPECT_EQ(roster_.next_tick(), std::nullopt) << "nor has one of the first epoch";
-  hello(3);
-  regroup(3);
-  for (const int slot : {0, 1, 2}) {
-    regroup(slot, {Epoch(1), 1, true, true, {}, {}});
-  }
+  join({3});
   admit(3);
   EXPECT_EQ(roster_.next_tick(), std::nullopt);
   tick(std::chrono::hours(1));
