@@ -70,7 +70,8 @@ class Job {
     int starts = 1;
     int wait_status = 0;
     std::optional<TimePoint> member_since;  // with the state of the job
-    // Runs from the plan of a start to the start, and from there until the process has come to the coordinator.
+    // Runs from the plan of a start to the start, from there until the process has come to the coordinator, and from
+    // the end of its connection, if it has not joined, until it is ended.
     std::shared_ptr<boost::asio::steady_timer> restart;
   };
   // Lines of the ranks between their pipes and the terminal or files.
