@@ -34,7 +34,7 @@ _READY = b"ready\n"
 
 def start(enter: list[str], address: str, delay_ms: float) -> subprocess.Popen[bytes]:
     """Starts a relay through the command prefix `enter`, and returns when packets go through it."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     command = [*enter, sys.executable, "-m", "benchmarks.network.delay_relay", address, str(delay_ms)]
     relay = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=root)
     assert relay.stdout is not None
