@@ -54,7 +54,7 @@ AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& pl
 AutoPolicy::Outcome AutoPolicy::at_level(std::size_t level, const StepProfile& profile,
                                          const std::vector<PlannedTensor>& now) const {
   const Circumstances at = circumstances(profile, planner_.ranks);
-  Outcome outcome{now, 0};
+  Outcome outcome{now};
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (!tensors_[i].method) {
       continue;
@@ -83,11 +83,14 @@ std::vector<AutoPolicy::Outcome> AutoPolicy::all_levels(const StepProfile& profi
   const std::int64_t sent = sent_bytes(now);
   std::vector<Outcome> outcomes;
   for (std::size_t level = 0; level < levels_.size(); ++level) {
-    outcomes.push_back(at_level(level, profile, now));
-    const StepProfile other = believed(profile, outcomes.back().tensors, sent);
+    Outcome outcome = at_level(level, profile, now);
+    const std::int64_t face_us = outcome.step_us;
+    const StepProfile other = believed(profile, outcome.tensors, sent);
     if (other.bytes_per_second != profile.bytes_per_second) {
-      outcomes.back() = at_level(level, other, now);
+      outcome = at_level(level, other, now);
     }
+    outcome.face_us = face_us;
+    outcomes.push_back(std::move(outcome));
   }
   return outcomes;
 }
@@ -131,7 +134,7 @@ void AutoPolicy::prune(Outcome& outcome, const Outcome& dense, const StepProfile
   }
   std::ranges::stable_sort(changed, [&](std::size_t a, std::size_t b) { return saved(a) > saved(b); });
   const auto with = [&](std::size_t count) {
-    Outcome fewer{dense.tensors, 0};
+    Outcome fewer{dense.tensors};
     for (std::size_t k = 0; k < count; ++k) {
       fewer.tensors[changed[k]] = outcome.tensors[changed[k]];
     }
@@ -236,20 +239,14 @@ StepProfile AutoPolicy::with_trusted_link(const StepProfile& profile, const std:
 // lasts. The nearest of the levels that would be good enough sends least.
 std::optional<std::size_t> AutoPolicy::trial(std::vector<Outcome>& outcomes, const StepProfile& profile,
                                              const std::vector<PlannedTensor>& now) {
-  std::vector<Outcome> faces;
-  for (std::size_t level = 0; level < level_; ++level) {
-    faces.push_back(at_level(level, profile, now));
-  }
-  std::int64_t best = std::ranges::min_element(outcomes, {}, &Outcome::step_us)->step_us;
-  for (const Outcome& face : faces) {
-    best = std::min(best, face.step_us);
-  }
+  const std::int64_t best = std::min(std::ranges::min_element(outcomes, {}, &Outcome::step_us)->step_us,
+                                     std::ranges::min_element(outcomes, {}, &Outcome::face_us)->face_us);
   for (std::size_t level = level_; level-- > 0;) {
-    if (faces[level].step_us < outcomes[level].step_us && within(faces[level].step_us, best, back_permille())) {
+    if (outcomes[level].face_us < outcomes[level].step_us && within(outcomes[level].face_us, best, back_permille())) {
       if (++doubted_ < ban_) {
         return std::nullopt;
       }
-      outcomes[level] = std::move(faces[level]);
+      outcomes[level] = at_level(level, profile, now);
       return level;
     }
   }

@@ -40,6 +40,7 @@ class AutoPolicy final : public CodecController {
   struct Outcome {
     std::vector<PlannedTensor> tensors;
     std::int64_t step_us = 0;
+    std::int64_t face_us = 0;  // the same on the link as it reads
   };
 
   Outcome at_level(std::size_t level, const StepProfile& profile, const std::vector<PlannedTensor>& now) const;
