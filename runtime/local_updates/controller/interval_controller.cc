@@ -25,6 +25,11 @@ std::int64_t warmup_of(const RoundStats& stats) {
   return planned > 0 ? std::min(kWarmupSteps, planned * kWarmupPermille / 1000) : kWarmupUnplanned;
 }
 
+// Returns true if steps and their waits, in steps, have taken as long as `wanted` steps without waits.
+bool has_lasted(std::int64_t steps, std::int64_t waited, std::int64_t wanted) {
+  return steps >= wanted / kParts && steps + waited >= wanted;
+}
+
 bool lowers_interval(Action action) {
   return action == Action::kPullBack || action == Action::kHalve;
 }
@@ -78,8 +83,7 @@ bool IntervalController::warming_up(const RoundStats& stats) {
   } else if (!warm_) {
     const std::int64_t part = warmup_of(stats);
     const bool rises = last_rise_ > 0 && stats.step - last_rise_ < kRestOfRate;
-    warm_ = !rises && stats.step >= std::max(options_.lr_warmup, part / kParts) &&
-            stats.step + link_.steps_waited() >= part;
+    warm_ = !rises && stats.step >= options_.lr_warmup && has_lasted(stats.step, link_.steps_waited(), part);
   }
   return !warm_;
 }
@@ -92,9 +96,8 @@ std::int64_t IntervalController::lr_permille(const RoundStats& stats) const {
 
 // Steps count with their waits, as in the warm-up.
 bool IntervalController::pausing(std::int64_t step) const {
-  const std::int64_t left = pause_until_ - step;
   const std::int64_t all = options_.guard.pause_steps;
-  return left > 0 && (all - left < all / kParts || link_.steps_waited() - waited_before_ < left);
+  return !has_lasted(step - (pause_until_ - all), link_.steps_waited() - waited_before_, all);
 }
 
 void IntervalController::apply_alarms(const std::vector<Alarm>& alarms, std::int64_t step) {
