@@ -7,6 +7,7 @@
 #include <optional>
 #include <thread>
 
+#include "runtime/engine/ops/op_check.h"
 #include "runtime/engine/session/session.h"
 #include "runtime/hub/coordinator_server.h"
 #include "tests/conformance/fake_nccl.h"
@@ -184,10 +185,9 @@ class ThreadRank final : public RankApi {
   // Gives a reduce-scatter memory for its rows, which the runtime does not allocate on a GPU.
   static engine::OpResult give_output(engine::OpSpec& spec, int size, Rank rank) {
     const std::int64_t rows = spec.dims.front();
-    const auto among =
-        static_cast<std::int64_t>(spec.ranks.empty() ? static_cast<std::size_t>(size) : spec.ranks.size());
+    const int among = spec.ranks.empty() ? size : static_cast<int>(spec.ranks.size());
     const auto place = spec.ranks.empty() ? rank : std::ranges::find(spec.ranks, rank) - spec.ranks.begin();
-    const std::int64_t own = rows / among + (place < rows % among ? 1 : 0);
+    const std::int64_t own = engine::scattered_rows(rows, among, static_cast<Rank>(place));
     engine::OpResult result;
     spec.output.numel = rows == 0 ? 0 : own * (spec.input.numel / rows);
     spec.output.dtype = spec.input.dtype;

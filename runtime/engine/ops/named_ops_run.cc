@@ -6,6 +6,7 @@
 #include "kernels/scale/scale.h"
 #include "runtime/base/check.h"
 #include "runtime/engine/ops/named_ops_impl.h"
+#include "runtime/engine/ops/op_check.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -115,7 +116,7 @@ Status NamedOps::shape_output(Op& op) {
       }
       break;
     case OpKind::kReduceScatter:
-      rows = spec.dims.front() / op.net->size() + (op.net->rank() < spec.dims.front() % op.net->size() ? 1 : 0);
+      rows = scattered_rows(spec.dims.front(), op.net->size(), op.net->rank());
       break;
     default:
       return {};
@@ -177,7 +178,7 @@ net::CollectiveArgs NamedOps::payload_args(Op& op) const {
       break;
     case OpKind::kReduceScatter:
       for (int r = 0; r < size; ++r) {
-        args.recv_counts.push_back((spec.dims.front() / size + (r < spec.dims.front() % size ? 1 : 0)) * row);
+        args.recv_counts.push_back(scattered_rows(spec.dims.front(), size, r) * row);
       }
       break;
     default:

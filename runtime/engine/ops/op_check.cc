@@ -140,7 +140,7 @@ class Checker {
     }
     const std::int64_t rows = spec_.dims.front();
     const auto place = spec_.ranks.empty() ? rank_ : std::ranges::lower_bound(spec_.ranks, rank_) - spec_.ranks.begin();
-    const std::int64_t own = rows / size_ + (place < rows % size_ ? 1 : 0);
+    const std::int64_t own = scattered_rows(rows, size_, static_cast<Rank>(place));
     const std::int64_t numel = rows == 0 ? 0 : own * (spec_.input.numel / rows);
     if (numel == 0) {
       return {};
@@ -191,6 +191,10 @@ class Checker {
 };
 
 }  // namespace
+
+std::int64_t scattered_rows(std::int64_t rows, int size, Rank place) {
+  return rows / size + (place < rows % size ? 1 : 0);
+}
 
 Status check_op(const OpSpec& spec, Rank rank, int size) {
   return Checker(spec, rank, size).check();
