@@ -106,7 +106,7 @@ def two_hosts(systems: tuple[Path, Path], folder: Path) -> Iterator[tuple[Chroot
     server = None
     try:
         hosts.join()
-        # As Debian's installer writes it: the own name leads to a loopback address.
+        # Debian's installer writes such a file: the own name leads to a loopback address.
         for own, name, other in ((alpha, "beta", hosts.far_address), (beta, "alpha", hosts.near_address)):
             own.write("/etc/hosts", f"127.0.0.1 localhost\n127.0.1.1 {own.host}\n{other} {name}\n")
         alpha.run("rm -rf ~/.ssh; mkdir -m 700 ~/.ssh; ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519")

@@ -74,9 +74,7 @@ class SirtakiJob:
         environment = _environment(SIRTAKI_REPORT_END="false")
         self._log = folder / "job.log"
         with self._log.open("wb") as out:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=ROOT
-            )
+            self._process = _spawn(command, out, environment)
 
     def tend(self) -> str | None:
         """Returns the end of the log if the job has ended; sirtakirun starts lost ranks again."""
@@ -97,7 +95,6 @@ class SirtakiJob:
 class _Slot:
     process: subprocess.Popen[bytes] | None = None
     due: float = 0.0
-    starts: int = 0
 
 
 @dataclass
@@ -138,7 +135,6 @@ class TorchftJob:
             if slot.process is None and now >= slot.due:
                 command = [self.python, "-m", _TORCHFT_WORKER, json.dumps(self.recipe), str(number)]
                 slot.process = self._start(command, f"rank{number}")
-                slot.starts += 1
         assert self._lighthouse is not None
         return None if self._lighthouse.poll() is None else "the lighthouse has ended"
 

@@ -108,7 +108,7 @@ def epochs(*dealt: list[int]) -> list[Line]:
 def test_an_epoch_has_each_sample_once() -> None:
     assert analysis.spoiled_samples(epochs([0, 1, 2, 3], [3, 2, 1, 0]), 4) == (0, 0)
     assert analysis.spoiled_samples(epochs([0, 1, 2], [3, 2, 1, 0, 1]), 4) == (1, 1)
-    # What a rank had that was killed before it wrote is unknown, and the last step of three ranks may repeat two.
+    # The samples of a rank that was killed before it wrote are unknown. The last step of three ranks may repeat two.
     missing = [replace(line, size=2) for line in epochs([0, 1])]
     assert analysis.spoiled_samples(missing, 4) == (0, 0)
     assert analysis.spoiled_samples([replace(line, size=3) for line in epochs([0, 1, 2, 3, 0, 1])], 4) == (0, 0)

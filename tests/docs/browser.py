@@ -21,10 +21,9 @@ from sirtaki._telemetry import page
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 PICTURES = Path(__file__).resolve().parents[2] / "docs/pictures"
-#: Screenshot: run file and height.
-SCREENSHOTS = {"run_page.png": ("run.json", 1500), "demo.png": ("demo.json", 1500)}
-WIDTH = 1200
-SIZE = (WIDTH, 1500)
+#: Run file by screenshot.
+SCREENSHOTS = {"run_page.png": "run.json", "demo.png": "demo.json"}
+SIZE = (1200, 1500)
 COLORS = 64
 
 
@@ -56,8 +55,7 @@ def draw(text: str, folder: Path, dark: bool = False, size: tuple[int, int] = SI
 
 def screenshot(name: str, folder: Path) -> Image.Image:
     """Returns a screenshot of the page of a run, with few colors so that its file is small."""
-    run, height = SCREENSHOTS[name]
-    image, console = draw(page.html(json.loads((PICTURES / run).read_text())), folder, size=(WIDTH, height))
+    image, console = draw(page.html(json.loads((PICTURES / SCREENSHOTS[name]).read_text())), folder)
     assert console == ""
     return image.quantize(COLORS, dither=Image.Dither.NONE)
 
