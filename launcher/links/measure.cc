@@ -155,13 +155,22 @@ Status run_rank(const std::vector<std::string>& hosts) {
   return {};
 }
 
+// Returns which rank is on which host: two hosts may have one name, and errors of ranks know no other.
+std::string places(const std::vector<std::string>& hosts) {
+  std::string text;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    text += (rank == 0 ? "rank " : ", rank ") + std::to_string(rank) + " is on " + hosts[rank];
+  }
+  return text;
+}
+
 }  // namespace
 
 int measure_links(const std::vector<std::string>& hosts) {
   const Status status = run_rank(hosts);
   if (!status.ok()) {
-    std::fprintf(stderr, "sirtakirun: the links between the hosts cannot be measured: %s\n",
-                 std::string(status.text()).c_str());
+    std::fprintf(stderr, "sirtakirun: the links between the hosts cannot be measured: %s\n  (%s)\n",
+                 std::string(status.text()).c_str(), places(hosts).c_str());
     sirtaki_shutdown();
     return 1;
   }

@@ -140,10 +140,11 @@ def test_closed_ports_between_hosts_are_named_with_the_fix(hosts: Hosts) -> None
             run(*hosts.inside(name), "nft", "delete", "table", "inet", "closed")
     assert done.code == 1
     assert "the links between the hosts cannot be measured: " in done.err
-    assert hosts.far_address in done.err
+    # Either end may be the first to give up.
+    assert f"rank 0 is on {hosts.near_address}, rank 1 is on {hosts.far_address}" in done.err
     assert "no firewall is between the hosts" in done.err
     assert "All is well." not in done.out
-    assert done.seconds < 20
+    assert done.seconds < 30
 
 
 @needs_hosts
