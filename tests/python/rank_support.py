@@ -103,6 +103,7 @@ def check_case(module: str, np: int, case: str, options: tuple[str, ...] = (), v
     on any rank is reported first.
     """
     outcomes, output = run_module(module, np, options, variables)
+    assert "AutoGraph could not transform" not in output, output[-4000:]
     for rank, outcome in enumerate(outcomes):
         assert not outcome.get(case, {}).get("error"), f"rank {rank}:\n{outcome[case]['error']}"
     failed = [

@@ -73,9 +73,12 @@ class _Reducer(GradientReducer):
             grads[i] = grad
         return grads
 
+    # AutoGraph cannot rewrite a function without statements, and would warn every program.
+    @tf.autograph.experimental.do_not_convert
     def watch(self, variables: Sequence[Any]) -> None:
         """Does nothing: gradients come with their variables."""
 
+    @tf.autograph.experimental.do_not_convert
     def applied(self) -> None:
         """Does nothing: no gradient is kept."""
 
