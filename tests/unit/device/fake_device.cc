@@ -167,7 +167,8 @@ void FakeDevice::break_down(Status status) {
 
 bool FakeDevice::step(Stream stream) {
   const std::lock_guard lock(mutex_);
-  return step_locked(*static_cast<Queue*>(stream.native));
+  std::optional<GuardedMemory::Open> open;
+  return step_locked(*static_cast<Queue*>(stream.native), open);
 }
 
 std::size_t FakeDevice::queued() const {
@@ -179,7 +180,7 @@ std::size_t FakeDevice::queued() const {
   return sum;
 }
 
-bool FakeDevice::step_locked(Queue& queue) {
+bool FakeDevice::step_locked(Queue& queue, std::optional<GuardedMemory::Open>& open) {
   if (queue.work.empty() || (queue.work.front().can && !queue.work.front().can())) {
     return false;
   }
@@ -187,7 +188,9 @@ bool FakeDevice::step_locked(Queue& queue) {
   queue.work.pop_front();
   queue.front_ends.reset();
   ++queue.ended;
-  const GuardedMemory::Open open(queue.device->guarded_);
+  if (!open) {
+    open.emplace(queue.device->guarded_);
+  }
   work.run();
   return true;
 }
@@ -215,19 +218,21 @@ FakeDevice::Queue* FakeDevice::next_until(TimePoint now) {
 
 void FakeDevice::run_until_now() {
   const TimePoint now = now_();
+  std::optional<GuardedMemory::Open> open;
   while (Queue* const next = next_until(now)) {
     time_ = std::max(time_, *next->front_ends);
-    step_locked(*next);
+    step_locked(*next, open);
   }
   time_ = now;
 }
 
 void FakeDevice::run_all() {
+  std::optional<GuardedMemory::Open> open;
   bool some = true;
   while (some) {
     some = false;
     for (const auto& queue : queues_) {
-      while (step_locked(*queue)) {
+      while (step_locked(*queue, open)) {
         some = true;
       }
     }
@@ -251,8 +256,9 @@ FakeDevice& FakeDevice::of(void* stream) {
 }
 
 void FakeDevice::step_all() {
+  std::optional<GuardedMemory::Open> open;
   for (const auto& queue : queues_) {
-    step_locked(*queue);
+    step_locked(*queue, open);
   }
 }
 

@@ -128,7 +128,8 @@ class FakeDevice final : public DeviceApi {
   // Returns the queue whose work ends first; null if none ends until `now`.
   Queue* next_until(TimePoint now);
   void step_all();
-  static bool step_locked(Queue& queue);
+  // Runs the first work of `queue` if it can run, and returns whether it did. Sets `open` to open the memory.
+  static bool step_locked(Queue& queue, std::optional<GuardedMemory::Open>& open);
 
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Queue>> queues_;

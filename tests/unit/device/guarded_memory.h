@@ -21,13 +21,20 @@ class GuardedMemory {
   std::byte* take(std::size_t bytes);
   void give_back(std::byte* data, std::size_t bytes);
 
-  // Opens all blocks as long as it exists. One at a time.
+  // Opens all blocks as long as one of its kind exists.
   class Open {
    public:
-    explicit Open(GuardedMemory& memory) : memory_(memory) { memory_.protect(false); }
+    explicit Open(GuardedMemory& memory) : memory_(memory) {
+      ++memory_.open_;
+      memory_.protect(false);  // also a block that is new since the last
+    }
     Open(const Open&) = delete;
     Open& operator=(const Open&) = delete;
-    ~Open() { memory_.protect(true); }
+    ~Open() {
+      if (--memory_.open_ == 0) {
+        memory_.protect(true);
+      }
+    }
 
    private:
     GuardedMemory& memory_;
@@ -38,6 +45,7 @@ class GuardedMemory {
 
   std::byte* begin_ = nullptr;
   std::size_t used_ = 0;
+  int open_ = 0;
 };
 
 }  // namespace sirtaki::device::testing
