@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/conformance/reduction/reduction_cases.h"
+#include "tests/world/seeds.h"
 
 namespace sirtaki::engine::testing {
 namespace {
@@ -85,7 +86,7 @@ TEST_P(ReductionHosts, CancelledPartitionsEndOnceAndTheNextStepWorks) {
   const Status cause(Code::kAborted, "out of memory");
   std::size_t cancelled = 0;
   for (const Rank by : {0, 1}) {
-    for (const int turns : {0, 5, 20, 40, 80, 160}) {
+    for (const int turns : world::kSanitized ? std::vector{0, 20} : std::vector{0, 5, 20, 40, 80, 160}) {
       SCOPED_TRACE("rank " + std::to_string(by) + " after " + std::to_string(turns));
       Group group(scheme(), kCaseSizes, "hosts");
       Gradients gradients = random_gradients(scheme().ranks, 1);
