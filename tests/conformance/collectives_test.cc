@@ -179,10 +179,10 @@ TEST_P(CollectivesConformance, BroadcastGivesTheRootsMemoryToAll) {
   }
 }
 
-TEST_P(CollectivesConformance, AllgatherConcatenatesUnevenBlocks) {
-  for (int salt = 0; salt < 5; ++salt) {
+TEST_P(CollectivesConformance, AllgatherConcatenatesBlocks) {
+  for (int salt = 0; salt < 7; ++salt) {
     const DType dtype = salt % 2 == 0 ? DType::kF32 : DType::kI8;
-    const auto blocks = counts(salt);
+    const auto blocks = salt < 5 ? counts(salt) : std::vector<std::int64_t>(static_cast<std::size_t>(size()), 6 - salt);
     std::vector<Memory> in;
     Memory expected;
     for (const std::int64_t count : blocks) {
@@ -197,16 +197,49 @@ TEST_P(CollectivesConformance, AllgatherConcatenatesUnevenBlocks) {
       args[rank].out = out[rank];
       args[rank].recv_counts = blocks;
     }
+    auto in_place = args;
     run(std::move(args));
     for (const Memory& result : out) {
       ASSERT_EQ(result, expected);
     }
+    const OpTag tag = next_tag();
+    std::vector<Memory> memory(in.size(), Memory(expected.size()));
+    std::size_t begin = 0;
+    for (std::size_t rank = 0; rank < in.size(); ++rank) {
+      std::ranges::copy(in[rank], memory[rank].begin() + static_cast<std::ptrdiff_t>(begin));
+      in_place[rank].tag = tag;
+      in_place[rank].in = ConstBytes(memory[rank]).subspan(begin, in[rank].size());
+      in_place[rank].out = memory[rank];
+      begin += in[rank].size();
+    }
+    run(std::move(in_place));
+    for (const Memory& result : memory) {
+      ASSERT_EQ(result, expected) << "in place";
+    }
+  }
+}
+
+TEST_P(CollectivesConformance, AnAllgatherMayReadItsOwnBlockOfTheOutputAlone) {
+  const auto ranks = static_cast<std::size_t>(size());
+  std::vector<Memory> memory(ranks, Memory(ranks * 16));
+  auto args = args_for_all(OpKind::kAllgather);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    args[rank].recv_counts.assign(ranks, 4);
+    args[rank].in = ConstBytes(memory[rank]).subspan((rank + 1) % ranks * 16, 16);
+    args[rank].out = memory[rank];
+  }
+  for (const Status& status : run_on_all(*world_, args)) {
+    EXPECT_EQ(status.code(), ranks == 1 ? Code::kOk : Code::kInvalidArgument);
   }
 }
 
 TEST_P(CollectivesConformance, AlltoallMovesUnevenBlocks) {
-  for (int salt = 0; salt < 3; ++salt) {
-    const auto block = [salt](int from, int to) {
+  for (int salt = 0; salt < 5; ++salt) {
+    // The last two leave ranks without a block for another one.
+    const auto block = [salt, last = size() - 1](int from, int to) {
+      if (salt > 2) {
+        return static_cast<std::int64_t>((salt == 3 ? from == to : from == 0 && to == last) ? 40 : 0);
+      }
       return static_cast<std::int64_t>((from + 2 * to + salt) % 3 == 0 ? 0 : 100 * from + 17 * to + 5);
     };
     std::vector<Memory> in(static_cast<std::size_t>(size()));

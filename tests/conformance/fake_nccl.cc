@@ -330,6 +330,38 @@ Outcome FakeNccl::collective(CommHandle handle, void* stream, const std::string&
   return Outcome::kInProgress;
 }
 
+Outcome FakeNccl::message(CommHandle handle, void* stream, std::pair<int, int> route, const void* from, void* to,
+                          std::size_t bytes) {
+  Step step;
+  step.comm = &comm(handle);
+  step.stream = stream;
+  const auto number = std::make_shared<std::size_t>(0);
+  step.hand_in = [world = step.comm->world, route, number, from = static_cast<const std::byte*>(from), bytes] {
+    auto& [sent, wanted] = world->mail[route];
+    if (from != nullptr) {
+      *number = sent.size();
+      sent.emplace_back(from, from + bytes);
+    } else {
+      *number = wanted.size();
+      wanted.push_back(bytes);
+    }
+    const bool met = *number < std::min(sent.size(), wanted.size());
+    world->unequal = world->unequal || (met && sent[*number].size() != wanted[*number]);
+  };
+  step.can = [world = step.comm->world, route, number] {
+    const auto& [sent, wanted] = world->mail[route];
+    return !world->unequal && *number < std::min(sent.size(), wanted.size());
+  };
+  if (to != nullptr) {
+    step.take = [world = step.comm->world, route, number, to] {
+      const Memory mail = std::exchange(world->mail[route].sent[*number], {});
+      std::memcpy(to, mail.data(), mail.size());
+    };
+  }
+  group().push_back(std::move(step));
+  return Outcome::kInProgress;
+}
+
 Outcome FakeNccl::end_group() {
   std::vector<Step> steps = std::exchange(group(), {});
   if (steps.empty()) {
@@ -344,6 +376,9 @@ Outcome FakeNccl::end_group() {
     step.comm->launching.push_back(std::move(step));
   }
   for (const auto& [comm, text] : texts) {
+    if (text.empty()) {
+      continue;  // a rank without messages has no such group
+    }
     World& world = *comm->world;
     const auto [place, first] = world.groups.emplace(comm->groups++, text);
     world.unequal = world.unequal || (!first && place->second != text);
@@ -393,30 +428,10 @@ void FakeNccl::fill_calls() {
   };
   api_.send = [](const void* data, std::size_t count, Element element, int peer, CommHandle handle,
                  NativeStream stream) {
-    const auto* const from = static_cast<const std::byte*>(data);
-    Step step;
-    step.comm = &comm(handle);
-    step.stream = stream;
-    step.hand_in = [world = comm(handle).world, route = std::pair(comm(handle).rank, peer), from,
-                    bytes = size_of(count, element)] { world->mail[route].emplace_back(from, from + bytes); };
-    group().push_back(std::move(step));
-    return Outcome::kInProgress;
+    return message(handle, stream, {comm(handle).rank, peer}, data, nullptr, size_of(count, element));
   };
   api_.recv = [](void* data, std::size_t count, Element element, int peer, CommHandle handle, NativeStream stream) {
-    Step step;
-    step.comm = &comm(handle);
-    step.stream = stream;
-    step.can = [world = comm(handle).world, route = std::pair(peer, comm(handle).rank)] {
-      return !world->mail[route].empty();
-    };
-    step.take = [world = comm(handle).world, route = std::pair(peer, comm(handle).rank), data,
-                 bytes = size_of(count, element)] {
-      const Memory mail = std::move(world->mail[route].front());
-      world->mail[route].pop_front();
-      std::memcpy(data, mail.data(), std::min(bytes, mail.size()));
-    };
-    group().push_back(std::move(step));
-    return Outcome::kInProgress;
+    return message(handle, stream, {peer, comm(handle).rank}, nullptr, data, size_of(count, element));
   };
 }
 

@@ -4,7 +4,8 @@
 //   - a group is in progress at its end, and its work reaches the stream some polls later;
 //   - the work of a group over one communicator is one kernel, which occupies the device of its rank until all ranks
 //     have arrived: another one on that device starts later, whatever its stream;
-//   - the groups of a communicator must consist of the same calls on all ranks;
+//   - the groups of a communicator must consist of the same calls on all ranks, but for sends and receives;
+//   - a send waits for a receive of the same size, and a receive for a send;
 //   - an abort ends the kernels of its communicator only, and returns once their stream has passed them;
 //   - the handle of a communicator is written again when the connection is made or ends.
 // One instance at a time. Threads: the rules of NCCL. Each rank needs a device of its own, which is slow
@@ -13,7 +14,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -54,13 +54,18 @@ class FakeNccl {
   struct Round {
     std::map<int, Memory> inputs;
   };
+  // Send number n meets receive number n, of the same size.
+  struct Route {
+    std::vector<Memory> sent;
+    std::vector<std::size_t> wanted;
+  };
   struct World {
     int size = 0;
     int joined = 0;
-    bool unequal = false;  // groups differ
+    bool unequal = false;  // groups differ, or a send and its receive
     std::map<std::uint64_t, Round> rounds;
-    std::map<std::uint64_t, std::string> groups;             // the calls of group number n
-    std::map<std::pair<int, int>, std::deque<Memory>> mail;  // messages from one rank to another
+    std::map<std::uint64_t, std::string> groups;  // the calls of group number n, but for sends and receives
+    std::map<std::pair<int, int>, Route> mail;    // messages from one rank to another
   };
   // The state that work on streams shares with its communicator, and needs after the end of that.
   struct Fate {
@@ -97,6 +102,9 @@ class FakeNccl {
   void fill_calls();
   static nccl::Outcome collective(nccl::CommHandle handle, void* stream, const std::string& text, const void* in,
                                   std::size_t bytes, Take take);
+  // Adds a send of `from`, or a receive into `to` if that is not null, to the group.
+  static nccl::Outcome message(nccl::CommHandle handle, void* stream, std::pair<int, int> route, const void* from,
+                               void* to, std::size_t bytes);
   nccl::Outcome abort(nccl::CommHandle handle);
   nccl::Outcome poll(Comm& comm, nccl::Outcome* error);
   void launch(Comm& comm, std::vector<Step> steps);

@@ -91,6 +91,13 @@ class Ranks {
     });
   }
 
+  void start(Rank rank, CollectiveArgs args) {
+    Member& member = at(rank);
+    const std::uint64_t tag = args.tag.value;
+    member.collectives->start(std::move(args),
+                              [&member, tag](Status status) { member.ends.emplace(tag, std::move(status)); });
+  }
+
   std::atomic<int> connected = 0;
   FakeNccl nccl_;
 
@@ -173,6 +180,35 @@ TEST_F(NcclFaults, GroupsThatDifferAreAnError) {
   ASSERT_TRUE(ended({1, 2}));
   EXPECT_FALSE(end(0, 1).ok());
   EXPECT_FALSE(end(1, 2).ok());
+}
+
+// Rank 0 has blocks of its own elements for itself and for rank 1, which expects so many from it.
+TEST_F(NcclFaults, ASendMeetsAReceiveOfItsSize) {
+  for (const std::int64_t expected : {3, 2, 0}) {
+    connect();
+    const auto tag = static_cast<std::uint64_t>(10 + expected);
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      auto& memory = ranks_.at(rank).memory[tag];
+      CollectiveArgs args;
+      args.kind = OpKind::kAlltoall;
+      args.tag = OpTag(tag);
+      const bool first = rank == 0;
+      args.send_counts = first ? std::vector<std::int64_t>{1, 3} : std::vector<std::int64_t>{0, 0};
+      args.recv_counts = first ? std::vector<std::int64_t>{1, 0} : std::vector<std::int64_t>{expected, 0};
+      const auto all = std::as_writable_bytes(std::span(memory));
+      const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float); };
+      args.in = all.first(bytes(first ? 4 : 0));
+      args.out = all.subspan(bytes(4), bytes(first ? 1 : expected));
+      memory.fill(static_cast<float>(rank + 1));
+      ranks_.start(rank, std::move(args));
+    }
+    ASSERT_TRUE(ended({tag}));
+    EXPECT_EQ(end(0, tag).ok(), expected == 3) << end(0, tag).to_string();
+    EXPECT_EQ(end(1, tag).ok(), expected != 2) << "a rank without blocks waits for none";
+    if (expected == 3) {
+      EXPECT_EQ(ranks_.at(1).memory[tag], (std::array<float, kElements>{2, 2, 2, 2, 1, 1, 1, 2}));
+    }
+  }
 }
 
 // NCCL writes the handle once more at the end of a connection, here by its abort.

@@ -41,6 +41,13 @@ std::size_t block_bytes(const CollectiveArgs& args, const std::vector<std::int64
   return static_cast<std::size_t>(counts[static_cast<std::size_t>(rank)]) * dtype_size(args.dtype);
 }
 
+// Returns the bytes of the blocks before that of `rank`. Requires recv_counts that total_bytes() accepts.
+std::size_t bytes_before(const CollectiveArgs& args, Rank rank) {
+  const std::int64_t elements =
+      std::accumulate(args.recv_counts.begin(), args.recv_counts.begin() + rank, std::int64_t{0});
+  return static_cast<std::size_t>(elements) * dtype_size(args.dtype);
+}
+
 Status check_reduction(const CollectiveArgs& args) {
   if (static_cast<int>(args.op) >= kElementwiseOpCount) {
     return bad(args, "unknown reduce operation " + std::to_string(static_cast<int>(args.op)));
@@ -73,7 +80,14 @@ Status check_allreduce(const CollectiveArgs& args) {
 Status check_allgather(const CollectiveArgs& args, Rank rank, int size) {
   SRT_ASSIGN(const std::size_t total, total_bytes(args, args.recv_counts, size, "recv_counts"));
   SRT_TRY(same_size(args, "the input", args.in.size(), block_bytes(args, args.recv_counts, rank)));
-  return same_size(args, "the output", args.out.size(), total);
+  SRT_TRY(same_size(args, "the output", args.out.size(), total));
+  if (args.in.data() == args.out.data() + bytes_before(args, rank)) {
+    return {};
+  }
+  if (!args.in.empty() && args.in.data() == args.out.data()) {
+    return bad(args, "the input lies in the output, but not where the own block is");
+  }
+  return check_overlap(args);
 }
 
 Status check_alltoall(const CollectiveArgs& args, Rank rank, int size) {
@@ -94,9 +108,7 @@ Status check_reducescatter(const CollectiveArgs& args, Rank rank, int size) {
   SRT_ASSIGN(const std::size_t total, total_bytes(args, args.recv_counts, size, "recv_counts"));
   SRT_TRY(same_size(args, "the input", args.in.size(), total));
   SRT_TRY(same_size(args, "the output", args.out.size(), block_bytes(args, args.recv_counts, rank)));
-  const std::vector<std::int64_t> before(args.recv_counts.begin(), args.recv_counts.begin() + rank);
-  SRT_ASSIGN(const std::size_t own, total_bytes(args, before, rank, "recv_counts"));
-  if (args.out.data() == args.in.data() + own) {
+  if (args.out.data() == args.in.data() + bytes_before(args, rank)) {
     return {};
   }
   if (!args.out.empty() && args.in.data() == args.out.data()) {

@@ -44,7 +44,7 @@ struct CollectiveArgs {
   // Elements, not bytes:
   //   allreduce      in.size == out.size; in and out may be the same memory
   //   broadcast      out everywhere (the root's holds the data); `in` is not used
-  //   allgather      in: own block; out: blocks in rank order; recv_counts[r]: elements of rank r's block
+  //   allgather      in: own block, perhaps at its place in `out`; out: blocks in rank order of recv_counts[r] elements
   //   alltoall       in: blocks in rank order, send_counts[r]; out likewise, recv_counts[r]
   //   reducescatter  in: the whole; out: own block; recv_counts[r]: elements of rank r's block (sum = whole); out may
   //                  be where the own block lies in `in`

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
 
@@ -95,6 +98,8 @@ class Maker {
               const Api& api, CommHandle comm) { return api.all_gather(in, out, bytes, Element::kU8, comm, stream); });
       return std::move(calls_);
     }
+    // ncclAllGather has one count for all ranks. In a group, broadcasts run beside each other as sends and receives
+    // would, but a block is read once on its rank and not once for each peer, and travels by NCCL's rings and trees.
     for_blocks(args_.recv_counts, [this](Rank root, std::size_t begin, std::size_t bytes) {
       const Bytes block = args_.out.subspan(begin, bytes);
       add_broadcast(root == rank_ ? args_.in.data() : block.data(), block, root);
@@ -121,14 +126,21 @@ class Maker {
     return std::move(calls_);
   }
 
-  // Never a single call: a rank knows its own counts only, but all ranks would have to make the same choice.
+  // Never the alltoall of newer versions: a rank knows its own counts only, but all ranks would have to make the same
+  // choice. A block without elements is sent by neither side, and the own block is the caller's (own_block()).
   std::vector<Call> alltoall() {
     for_blocks(args_.send_counts, [this](Rank peer, std::size_t begin, std::size_t bytes) {
+      if (peer == rank_) {
+        return;
+      }
       add([data = args_.in.data() + begin, bytes, peer, stream = stream_](const Api& api, CommHandle comm) {
         return api.send(data, bytes, Element::kU8, peer, comm, stream);
       });
     });
     for_blocks(args_.recv_counts, [this](Rank peer, std::size_t begin, std::size_t bytes) {
+      if (peer == rank_) {
+        return;
+      }
       add([data = args_.out.data() + begin, bytes, peer, stream = stream_](const Api& api, CommHandle comm) {
         return api.recv(data, bytes, Element::kU8, peer, comm, stream);
       });
@@ -197,6 +209,22 @@ Status check_supported(const CollectiveArgs& args) {
                                     std::string(dtype_name(args.dtype)) + "; use another dtype"};
   }
   return {};
+}
+
+OwnBlock own_block(const CollectiveArgs& args, Rank rank) {
+  if (args.kind != OpKind::kAlltoall) {
+    return {};
+  }
+  const auto bytes_of = [&](const std::vector<std::int64_t>& counts, std::size_t first, std::size_t last) {
+    const auto begin = counts.begin();
+    const auto sum = std::accumulate(begin + static_cast<std::ptrdiff_t>(first),
+                                     begin + static_cast<std::ptrdiff_t>(last), std::int64_t{0});
+    return static_cast<std::size_t>(sum) * dtype_size(args.dtype);
+  };
+  const auto me = static_cast<std::size_t>(rank);
+  const std::size_t bytes = bytes_of(args.send_counts, me, me + 1);
+  return {args.in.subspan(bytes_of(args.send_counts, 0, me), bytes),
+          args.out.subspan(bytes_of(args.recv_counts, 0, me), bytes)};
 }
 
 std::vector<Call> calls_of(const CollectiveArgs& args, Rank rank, int size, NativeStream stream) {

@@ -22,8 +22,16 @@ bool averages_itself(const CollectiveArgs& args, int size);
 // NCCL lacks.
 Status check_supported(const CollectiveArgs& args);
 
-// Returns the calls for arguments that pass check_args() and check_supported(), on `stream`. The result is empty if
-// there is nothing to do, which is then the case on every peer, too.
+// The block that an alltoall keeps on its rank, which the caller copies; empty for other operations.
+struct OwnBlock {
+  ConstBytes from;
+  Bytes to;
+};
+OwnBlock own_block(const CollectiveArgs& args, Rank rank);
+
+// Returns the calls for arguments that pass check_args() and check_supported(), on `stream`, but for an own block. The
+// result is empty if there is nothing to do, which is then the case on every peer, too; a peer of an alltoall may have
+// calls for other ranks.
 std::vector<Communicator::Call> calls_of(const CollectiveArgs& args, Rank rank, int size, NativeStream stream);
 
 }  // namespace sirtaki::net::nccl

@@ -253,6 +253,9 @@ void NcclCollectives::launched(const Status& done) {
 Status NcclCollectives::finish_on_device(Group& group) {
   for (const Operation& operation : group.operations) {
     SRT_TRY(divide(operation.args));
+    if (const OwnBlock own = own_block(operation.args, rank()); !own.to.empty()) {
+      SRT_TRY(parts_.device.copy(stream_, own.to.data(), own.from.data(), own.to.size()));
+    }
   }
   SRT_ASSIGN(group.end, events_->take());
   return parts_.device.record(group.end.get(), stream_);
