@@ -80,8 +80,8 @@ Status check_op_fields(const sirtaki_request_args& args, const std::string& what
   return args.ranks == nullptr ? Status() : check_ranks_count(args.ranks_count, what);
 }
 
-bool allocates(OpKind kind) {
-  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
+bool may_allocate(OpKind kind) {
+  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall || kind == OpKind::kReduceScatter;
 }
 
 std::string name_of(const sirtaki_request_args& args) {
@@ -100,8 +100,8 @@ Status set_tensors(const sirtaki_request_args& args, const std::string& what, en
   op.strides = std::move(input.strides);
   op.output.dtype = op.input.dtype;
   op.output.device = op.input.device;
-  if (allocates(op.kind) || args.output.data == nullptr) {
-    const bool optional = allocates(op.kind) || op.kind == OpKind::kReduceScatter || op.input.numel == 0;
+  if (args.output.data == nullptr) {
+    const bool optional = may_allocate(op.kind) || op.input.numel == 0;
     return optional ? Status() : bad(what, "output.data is NULL");
   }
   SRT_ASSIGN(auto output, to_tensor(args.output, Data::kNeeded, what));

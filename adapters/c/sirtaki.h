@@ -205,8 +205,10 @@ typedef struct {
   sirtaki_tensor input; /* a barrier uses only its struct_size */
   /* Destination of the result. Allreduce, broadcast: same dims as input; allreduce may use the same memory, broadcast
    * must (give the same tensor twice). Reducescatter: the block of this rank; data may be NULL if the input is in host
-   * memory. Allgather, alltoall: leave data NULL. If data is NULL, the runtime allocates the result, and
-   * sirtaki_result() returns it. */
+   * memory. Allgather, alltoall: data may be NULL, also on some ranks only; else all rows that this rank receives (if
+   * none, any address), where the input of an allgather may lie in its own block. On a GPU, only operations with an
+   * output on all ranks can use NCCL. If data is NULL, the runtime allocates the result, and sirtaki_result() returns
+   * it. */
   sirtaki_tensor output;
   int32_t reduce_op; /* sirtaki_reduce_op */
   int32_t root;      /* source rank of a broadcast */
@@ -235,8 +237,9 @@ SIRTAKI_API sirtaki_status sirtaki_wait(sirtaki_request request, int64_t timeout
  * make progress until this thread returns; the operations they wait for go on. For waits that the program may postpone,
  * such as one at the end of backward. on = 0 restores the default. */
 SIRTAKI_API sirtaki_status sirtaki_set_gives_way(int on);
-/* Returns the result that the runtime allocated, in host memory for every device of the input. Call it after a
- * successful wait, else it returns SIRTAKI_INVALID_ARGUMENT. The data and dims are valid until sirtaki_release().
+/* Returns the result that the runtime allocated, in host memory for every device of the input; only its dims if the
+ * program gave an output. Call it after a successful wait, else it returns SIRTAKI_INVALID_ARGUMENT. The data and dims
+ * are valid until sirtaki_release().
  * *received_splits (may be NULL) is set to the rows that an alltoall received from each participating rank. */
 SIRTAKI_API sirtaki_status sirtaki_result(sirtaki_request request, sirtaki_tensor* output,
                                           const int64_t** received_splits);

@@ -23,11 +23,14 @@ struct OpSpec;
 class OpTransport {
  public:
   virtual ~OpTransport() = default;
-  // Requires an operation that all ranks have agreed on, with the size of its output unless it depends on other ranks.
-  // May rewrite `spec` in place, and may choose memory for the output; keep it alive until `then` has run. Calls `then`
-  // exactly once, with the collectives for the memory that `spec` names now, or null for those of host memory; errors
-  // are reported later, never inline.
-  virtual void choose(OpSpec& spec, MoveFunction<void(Result<net::Collectives*>)> then) = 0;
+  using Chosen = MoveFunction<void(Result<net::Collectives*>)>;
+
+  // Requires an operation that all ranks have agreed on, with the size of its output. May rewrite `spec` in place; keep
+  // it alive until `then` has run. Calls `then` exactly once, with the collectives for the memory that `spec` names
+  // now, or null for those of host memory; errors are reported later, never inline.
+  virtual void choose(OpSpec& spec, Chosen then) = 0;
+  // Does the same, but always chooses host memory: another rank can use no other.
+  virtual void choose_host(OpSpec& spec, Chosen then) = 0;
 };
 
 // The priority of barriers, and of operations of up to kUrgentBytes without one: metrics, objects, losses.
@@ -42,7 +45,9 @@ struct OpSpec {
   // the job; splits and results are indexed by place in the set.
   std::vector<Rank> ranks = {};
   TensorView input;
-  TensorView output;                  // data == nullptr if the runtime allocates it
+  // data == nullptr if the runtime allocates it. That of an allgather or alltoall may differ between ranks in this,
+  // too.
+  TensorView output;
   std::vector<std::int64_t> dims;     // shape of `input`
   std::vector<std::int64_t> strides;  // empty: row-major
   ReduceOp reduce_op = ReduceOp::kSum;

@@ -84,10 +84,11 @@ class NamedOps {
 
   // named_ops_run.cc
   void start(Op& op, std::uint32_t id);
-  void on_way(Op& op, const Result<net::Collectives*>& chosen);
-  void begin(Op& op);
   void exchange_sizes(Op& op);
   void on_sizes(Op& op, const Status& status);
+  // Chooses the memory and the collectives of the payload, and runs it. `device`: no rank needs host memory.
+  void choose_transport(Op& op, bool device);
+  void on_transport(Op& op, const Result<net::Collectives*>& chosen);
   Status shape_output(Op& op);
   void allocate_output(Op& op);
   net::CollectiveArgs payload_args(Op& op) const;

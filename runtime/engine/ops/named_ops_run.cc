@@ -20,6 +20,22 @@ bool needs_sizes(OpKind kind) {
   return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
 }
 
+// Takes the last number of each rank out of `rows`. Returns true if none of them is 0.
+bool take_flags(std::vector<std::int64_t>& rows, std::size_t ranks) {
+  const std::size_t each = rows.size() / ranks;
+  bool all = true;
+  std::vector<std::int64_t> rest;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (i % each + 1 < each) {
+      rest.push_back(rows[i]);
+    } else {
+      all = all && rows[i] != 0;
+    }
+  }
+  rows = std::move(rest);
+  return all;
+}
+
 std::int32_t priority_of(const OpSpec& spec) {
   const bool small = spec.kind == OpKind::kBarrier || spec.input.size_bytes() <= static_cast<std::size_t>(kUrgentBytes);
   return spec.priority == 0 && small ? kUrgentPriority : spec.priority;
@@ -37,34 +53,15 @@ void NamedOps::start(Op& op, std::uint32_t id) {
   op.id = id;
   op.running = true;
   op.traced = trace_.now();
-  if (!needs_sizes(op.spec.kind)) {
-    op.failed = shape_output(op);  // reported later, because all ranks choose the transport together
-  }
-  if (op.spec.transport) {
-    op.spec.transport->choose(op.spec, [this, &op](const Result<net::Collectives*>& chosen) { on_way(op, chosen); });
-  } else {
-    begin(op);
-  }
-}
-
-void NamedOps::on_way(Op& op, const Result<net::Collectives*>& chosen) {
-  if (!chosen || !op.cancelled.ok()) {
-    op.failed.update(chosen.status());
-    decide_outcome(op);
-    return;
-  }
-  op.net = *chosen == nullptr ? op.net : *chosen;
-  begin(op);
-}
-
-void NamedOps::begin(Op& op) {
   if (needs_sizes(op.spec.kind)) {
     exchange_sizes(op);
   } else {
-    run_payload(op);
+    op.failed = shape_output(op);  // reported later, because all ranks choose the transport together
+    choose_transport(op, true);
   }
 }
 
+// Tensors on a GPU have one more number: whether the payload of this rank may stay there, which all must know.
 void NamedOps::exchange_sizes(Op& op) {
   op.stage = OpStage::kSizes;
   const auto size = static_cast<std::size_t>(op.net->size());
@@ -74,6 +71,9 @@ void NamedOps::exchange_sizes(Op& op) {
     op.own_rows.assign(size, op.spec.dims.front() / op.net->size());
   } else {
     op.own_rows = op.spec.splits;
+  }
+  if (op.spec.input.device.type != DeviceType::kCpu) {
+    op.own_rows.push_back(op.spec.transport ? 1 : 0);
   }
   op.all_rows.resize(op.own_rows.size() * size);
   net::CollectiveArgs args;
@@ -92,10 +92,36 @@ void NamedOps::on_sizes(Op& op, const Status& status) {
   op.stage = OpStage::kPayload;
   if (!op.failed.ok() || !op.cancelled.ok()) {
     decide_outcome(op);
-  } else {
-    op.failed = shape_output(op);
-    run_payload(op);
+    return;
   }
+  bool device = false;
+  if (op.spec.input.device.type != DeviceType::kCpu) {
+    op.own_rows.pop_back();
+    device = take_flags(op.all_rows, static_cast<std::size_t>(op.net->size()));
+  }
+  op.failed = shape_output(op);
+  choose_transport(op, device);
+}
+
+void NamedOps::choose_transport(Op& op, bool device) {
+  auto then = [this, &op](const Result<net::Collectives*>& chosen) { on_transport(op, chosen); };
+  if (!op.spec.transport) {
+    run_payload(op);
+  } else if (device) {
+    op.spec.transport->choose(op.spec, std::move(then));
+  } else {
+    op.spec.transport->choose_host(op.spec, std::move(then));
+  }
+}
+
+void NamedOps::on_transport(Op& op, const Result<net::Collectives*>& chosen) {
+  if (!chosen || !op.cancelled.ok()) {
+    op.failed.update(chosen.status());
+    decide_outcome(op);
+    return;
+  }
+  op.net = *chosen == nullptr ? op.net : *chosen;
+  run_payload(op);
 }
 
 // Sets the shape of the output, for which the program may have passed no memory.

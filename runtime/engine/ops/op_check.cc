@@ -55,9 +55,11 @@ class Checker {
         SRT_TRY(check_root());
         return check_output();
       case OpKind::kAllgather:
-        return check_rows();
+        SRT_TRY(check_rows());
+        return check_dtype();
       case OpKind::kAlltoall:
         SRT_TRY(check_rows());
+        SRT_TRY(check_dtype());
         return check_splits();
       case OpKind::kBarrier:
         break;
@@ -104,6 +106,14 @@ class Checker {
   Status check_output() const {
     if (spec_.output.numel != spec_.input.numel || spec_.output.dtype != spec_.input.dtype) {
       return error("input and output differ in size or data type");
+    }
+    return {};
+  }
+
+  // The sizes of blocks are known later, when the ranks have exchanged them.
+  Status check_dtype() const {
+    if (spec_.output.data != nullptr && spec_.output.dtype != spec_.input.dtype) {
+      return error("input and output differ in data type");
     }
     return {};
   }

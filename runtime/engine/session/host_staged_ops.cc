@@ -6,6 +6,15 @@
 
 namespace sirtaki::engine {
 
+namespace {
+
+// Returns true for operations that move blocks to places of their own, which never overwrite the input.
+bool moves(OpKind kind) {
+  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
+}
+
+}  // namespace
+
 Result<device::Mark> HostStagedOps::mark(const OpSpec& spec) const {
   return spec.input.device.type == DeviceType::kCpu ? device::Mark() : stage_->mark({spec.cuda_stream});
 }
@@ -31,10 +40,14 @@ void HostStagedOps::submit(OpSpec spec, Result<device::Mark> written, OpDone don
   }
 }
 
-// Reads only fields that the ranks compare when they agree on an operation, so that all ranks return the same.
+// Reads only fields that the ranks compare when they agree on an operation, so that all ranks return the same; but for
+// the output of an allgather or alltoall, which they exchange with the sizes.
 bool HostStagedOps::may_go_direct(const OpSpec& spec) const {
   if (plane_->host_only() || !spec.ranks.empty()) {
     return false;
+  }
+  if (moves(spec.kind)) {
+    return spec.output.data != nullptr;
   }
   const bool narrow = spec.input.dtype == DType::kU16 || spec.input.dtype == DType::kI16;
   const bool scaled = spec.prescale != 1.0 || spec.postscale != 1.0;
@@ -71,7 +84,7 @@ Status HostStagedOps::place(Op& op, OpSpec& spec) {
   if (op.target.data == nullptr) {
     return {};
   }
-  if (op.target.numel == spec.input.numel) {
+  if (op.target.numel == spec.input.numel && !moves(spec.kind)) {
     spec.output.data = spec.input.data;
     return {};
   }
@@ -84,7 +97,7 @@ class HostStagedOps::Way final : public OpTransport {
  public:
   Way(HostStagedOps& ops, OpPtr op) : ops_(ops), op_(std::move(op)) {}
 
-  void choose(OpSpec& spec, MoveFunction<void(Result<net::Collectives*>)> then) override {
+  void choose(OpSpec& spec, Chosen then) override {
     ops_.plane_->when_decided([this, &spec, then = std::move(then)](const DeviceTransport::Answer& answer) mutable {
       if (!answer) {
         then(answer.status());
@@ -96,10 +109,11 @@ class HostStagedOps::Way final : public OpTransport {
       }
     });
   }
+  void choose_host(OpSpec& spec, Chosen then) override { prepare(spec, nullptr, std::move(then)); }
 
  private:
   // The work that the program queued earlier is complete: the unstaged fetch has waited for it.
-  void prepare(OpSpec& spec, net::Collectives* net, MoveFunction<void(Result<net::Collectives*>)> then) {
+  void prepare(OpSpec& spec, net::Collectives* net, Chosen then) {
     auto done = [net, then = std::move(then)](const Status& status) mutable {
       then(status.ok() ? Result<net::Collectives*>(net) : Result<net::Collectives*>(status));
     };

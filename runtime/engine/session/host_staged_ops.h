@@ -1,10 +1,11 @@
 // HostStagedOps: hands operations by name to the engine in the order of submission. The engine knows host memory only,
 // so tensors on a GPU are staged through pinned host memory or reduced by NCCL.
 //
-// An allreduce, broadcast or reduce-scatter of all ranks that NCCL supports is submitted unstaged, once the GPU has
-// completed the work queued before it; its transport is selected when all ranks have agreed on it. Results that the
-// runtime allocates are in host memory. Unnamed operations are numbered in the order of submission, so each waits for
-// earlier unnamed ones that are still being fetched. Threads: the loop, except mark(). Owned by Session.
+// An operation of all ranks that NCCL supports is submitted unstaged, once the GPU has completed the work queued before
+// it; its transport is selected when all ranks have agreed on it, and, for an allgather or alltoall, have exchanged the
+// sizes and whether each has memory for its result. Results that the runtime allocates are in host memory. Unnamed
+// operations are numbered in the order of submission, so each waits for earlier unnamed ones that are still being
+// fetched. Threads: the loop, except mark(). Owned by Session.
 #pragma once
 
 #include <deque>

@@ -148,6 +148,17 @@ TEST_F(ConvertTest, RuntimeAllocatesForGatherAndAlltoall) {
   }
 }
 
+TEST_F(ConvertTest, GatherAndAlltoallTakeMemoryForTheirResult) {
+  for (const int kind : {SIRTAKI_ALLGATHER, SIRTAKI_ALLTOALL}) {
+    sirtaki_request_args args = request(kind);
+    const auto op = to_op(args);
+    ASSERT_TRUE(op) << op.status().to_string();
+    EXPECT_EQ(static_cast<void*>(op->output.data), args.output.data);
+    args.output.dtype = SIRTAKI_I32;
+    expect_refused(to_op(args).status(), "dtype");
+  }
+}
+
 TEST_F(ConvertTest, BadOperationsAreRefusedWithTheName) {
   sirtaki_request_args args = request(99);
   expect_refused(to_op(args).status(), "weights");
