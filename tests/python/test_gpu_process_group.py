@@ -53,6 +53,42 @@ def test_a_collective_runs_behind_the_stream_of_the_caller(gpu: Gpu, core: mock.
     assert work.result()[0] is tensor
 
 
+def test_blocks_on_a_gpu_are_written_to_the_outputs(gpu: Gpu, core: mock.Mock) -> None:  # noqa: F811
+    """So they need no copy through the host, and none behind the operation."""
+    del gpu
+    core.result.return_value = (None, (4,), [2, 2])
+    with mock.patch.object(torch.Tensor, "is_cuda", True):
+        group, source, output = group_of_two(), torch.ones(4), torch.zeros(8)
+        gathered = group.all_gather_single(output, source)
+        assert core.submit.call_args.args[0][0][3][0] == output.data_ptr()
+        gathered.wait()
+        core.result.assert_not_called()
+
+        group.all_gather_single(output, output[:4])
+        assert core.submit.call_args.args[0][0][3][0] == output.data_ptr(), "the own block in place"
+        group.all_gather_single(output, output[4:])
+        assert core.submit.call_args.args[0][0][3][0] != output.data_ptr(), "the block of another rank"
+
+        group.allgather([[torch.zeros(4), torch.zeros(4)]], [source]).wait()
+        assert core.submit.call_args.args[0][0][3][4] == (8,), "one piece of memory for all outputs"
+
+        exchanged = torch.zeros(4)
+        group.all_to_all_single(exchanged, source, [], []).wait()
+        assert core.submit.call_args.args[0][0][3][0] == exchanged.data_ptr()
+
+        group.all_to_all_single(exchanged, exchanged, [], []).wait()
+        assert core.submit.call_args.args[0][0][3][0] != exchanged.data_ptr()
+
+        lazy = torch.zeros(4, dtype=torch.complex64).conj()
+        core.result.return_value = (None, (4, 2), [2, 2])
+        group.all_to_all_single(lazy, torch.ones(4, dtype=torch.complex64), [], []).wait()
+        assert core.submit.call_args.args[0][0][3][0] != lazy.data_ptr(), "its memory holds other values"
+
+        core.result.return_value = (None, (0,), [0, 0])
+        group.all_to_all_single(torch.zeros(0), source, [0, 0], [4, 0]).wait()
+        assert core.submit.call_args.args[0][0][3][0] != 0, "null would make the runtime allocate"
+
+
 def call_on(gpu: Gpu, made_on: list[int]) -> Call:  # noqa: F811
     pending = _Pending((torch.ones(3),), lambda _request: torch.ones(3))
     pending.queue = CudaQueue(GPU)

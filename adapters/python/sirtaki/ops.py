@@ -357,11 +357,12 @@ class Ops:
         arguments = self._arguments(Op.ALLREDUCE, name, source, target, reduce_op=op, scales=scales)
         return arguments, _Pending((tensor, source, target), _release(result))
 
-    def allgather(self, tensor: Any, name: str | None) -> Submission:
-        """Concatenates tensors along dimension 0, which may differ between ranks."""
+    def allgather(self, tensor: Any, name: str | None, target: Any = None) -> Submission:
+        """Concatenates tensors along dimension 0, which may differ between ranks, in `target` or in new memory."""
         source = self._need_dimension(tensor, "allgather", name)
-        arguments = self._arguments(Op.ALLGATHER, name, source, None)
-        return arguments, _Pending((source,), lambda request: self._fetch(request, source)[0])
+        arguments = self._arguments(Op.ALLGATHER, name, source, target)
+        finish = (lambda request: self._fetch(request, source)[0]) if target is None else _release(target)
+        return arguments, _Pending((source, target), finish)
 
     def broadcast(self, tensor: Any, root_rank: int, name: str | None, in_place: bool) -> Submission:
         """Copies the tensor of the root to all ranks."""
@@ -380,17 +381,17 @@ class Ops:
         return arguments, _Pending((tensor, source), _release(result))
 
     def alltoall(
-        self, tensor: Any, splits: Sequence[int] | None, name: str | None, return_received: bool
+        self, tensor: Any, splits: Sequence[int] | None, name: str | None, return_received: bool, target: Any = None
     ) -> Submission:
         """Sends splits[r] rows of dimension 0 to rank r; returns a tensor, or a pair with the rows from each rank."""
         source = self._need_dimension(tensor, "alltoall", name)
 
         def finish(request: int) -> Any:
-            output, received = self._fetch(request, source)
+            output, received = self._fetch(request, source) if target is None else (target, self._received(request))
             return (output, self._adapter.splits(received or [])) if return_received else output
 
-        arguments = self._arguments(Op.ALLTOALL, name, source, None, splits=splits)
-        return arguments, _Pending((source,), finish)
+        arguments = self._arguments(Op.ALLTOALL, name, source, target, splits=splits)
+        return arguments, _Pending((source, target), finish)
 
     def reducescatter(self, tensor: Any, name: str | None, op: ReduceOp, scales: tuple[float, float]) -> Submission:
         """Reduces, then gives each rank its block of dimension 0; the first ranks get one row more if needed."""
@@ -425,6 +426,8 @@ class Ops:
         output = (
             None if target is None else described if target is source else self._adapter.describe(target, reduce_op)
         )
+        if output is not None and output[0] == 0 and op in (Op.ALLGATHER, Op.ALLTOALL):
+            output = (1, *output[1:])  # null would make the runtime allocate the result
         if name is not None and (not isinstance(name, str) or "\0" in name):
             raise errors.InvalidArgumentError(f"name is {name!r}; it must be text, the same on all ranks, or None")
         if not all(isinstance(scale, Real) for scale in scales):
@@ -455,6 +458,9 @@ class Ops:
     def _fetch(self, request: int, like: Any) -> tuple[Any, list[int] | None]:
         memory, dims, received = _core.result(request, self._adapter.item_size(like), self.size())
         return self._adapter.from_result(memory, like, dims), received
+
+    def _received(self, request: int) -> list[int] | None:
+        return _core.result(request, 0, self.size())[2]
 
     def _write_back(self, target: Any, source: Any) -> Callable[[], Any]:
         def write() -> Any:

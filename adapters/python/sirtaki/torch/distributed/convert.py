@@ -15,7 +15,7 @@ from torch.distributed import ReduceOp as TorchOp
 from sirtaki import errors
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp
-from sirtaki.torch._adapter import check_kind
+from sirtaki.torch._adapter import check_kind, is_lazy
 
 _Class = TypeVar("_Class", bound=type)
 _OPS = (
@@ -103,8 +103,27 @@ def concatenated(tensors: Sequence[Tensor]) -> Tensor:
     return memory
 
 
+def result_memory(targets: Sequence[Tensor], source: Tensor, own: int | None = None) -> Tensor | None:
+    """Returns flat memory on a GPU for as many elements as `targets` hold, that of a single one if possible.
+
+    Returns None on the CPU, where the runtime allocates the result. A source in the memory of its target must begin
+    `own` elements behind it, else the result needs other memory.
+    """
+    if not source.is_cuda:
+        return None
+    plain = len(targets) == 1 and targets[0].is_contiguous() and not is_lazy(targets[0])
+    if plain and targets[0].dtype == source.dtype:
+        apart = targets[0].untyped_storage().data_ptr() != source.untyped_storage().data_ptr()
+        ahead = (source.data_ptr() - targets[0].data_ptr()) // source.element_size()
+        if apart or (source.is_contiguous() and ahead == own):
+            return flat(targets[0])
+    return source.detach().new_empty(sum(target.numel() for target in targets))
+
+
 def copy(target: Tensor, source: Tensor) -> Tensor:
     """Copies as many elements into `target`, of any strides, outside autograd, and returns it."""
+    if target.data_ptr() == source.data_ptr() and target.is_contiguous():
+        return target
     target.detach().copy_(source.view(target.shape))
     return target
 

@@ -164,7 +164,9 @@ class SirtakiGroup(ProcessGroup):
         source, targets = convert.single(inputs, what), outputs if isinstance(outputs[0], Tensor) else outputs[0]
         self._check_outputs(what, targets, source)
         place = self._begin(what, opts)
-        return self._start(place, [self._ops.allgather(convert.flat(source), place.name)], self._gathered(targets))
+        memory = convert.result_memory(targets, source)
+        work = [self._ops.allgather(convert.flat(source), place.name, memory)]
+        return self._start(place, work, self._gathered(targets))
 
     def all_gather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SirtakiWork:
         """Gathers the tensors of all ranks into `output`, one after another."""
@@ -178,8 +180,13 @@ class SirtakiGroup(ProcessGroup):
         for output, source in zip(outputs, inputs, strict=True):
             self._check_sizes(what, output.numel() == source.numel() * self._size, output, source, "P times")
         place = self._begin(what, opts)
-        pairs = zip(inputs, convert.names(place.name, inputs), strict=True)
-        work = [self._ops.allgather(convert.flat(source), part) for source, part in pairs]
+        parts = zip(outputs, inputs, convert.names(place.name, inputs), strict=True)
+        work = [
+            self._ops.allgather(
+                convert.flat(source), part, convert.result_memory([output], source, self._rank * source.numel())
+            )
+            for output, source, part in parts
+        ]
         return self._start(place, work, lambda results: self._copied(outputs, results))
 
     def allgather_coalesced(
@@ -191,8 +198,11 @@ class SirtakiGroup(ProcessGroup):
         for targets, source in zip(by_tensor, inputs, strict=True):
             self._check_outputs(what, targets, source)
         place = self._begin(what, opts)
-        pairs = zip(inputs, convert.names(place.name, inputs), strict=True)
-        work = [self._ops.allgather(convert.flat(source), part) for source, part in pairs]
+        parts = zip(by_tensor, inputs, convert.names(place.name, inputs), strict=True)
+        work = [
+            self._ops.allgather(convert.flat(source), part, convert.result_memory(targets, source))
+            for targets, source, part in parts
+        ]
         deliver = [self._gathered(targets) for targets in by_tensor]
         return self._start(
             place,
@@ -395,7 +405,9 @@ class SirtakiGroup(ProcessGroup):
                 )
             return convert.split_into(targets, concatenated)
 
-        return self._start(place, [self._ops.alltoall(source, sends, place.name, return_received=True)], deliver)
+        memory = convert.result_memory(targets, source)
+        work = [self._ops.alltoall(source, sends, place.name, return_received=True, target=memory)]
+        return self._start(place, work, deliver)
 
     def _gathered(self, targets: Sequence[Tensor]) -> WriteOutputs:
         def deliver(results: list[Any]) -> list[Tensor]:
