@@ -206,9 +206,9 @@ typedef struct {
   /* Destination of the result. Allreduce, broadcast: same dims as input; allreduce may use the same memory, broadcast
    * must (give the same tensor twice). Reducescatter: the block of this rank; data may be NULL if the input is in host
    * memory. Allgather, alltoall: data may be NULL, also on some ranks only; else all rows that this rank receives (if
-   * none, any address), where the input of an allgather may lie in its own block. On a GPU, only operations with an
-   * output on all ranks can use NCCL. If data is NULL, the runtime allocates the result, and sirtaki_result() returns
-   * it. */
+   * none, any address), row by row; another size is an error on all ranks. The input of an allgather may lie in its own
+   * block; otherwise the memory of input and output must not overlap. On a GPU, only operations with an output on all
+   * ranks can use NCCL. If data is NULL, the runtime allocates the result, and sirtaki_result() returns it. */
   sirtaki_tensor output;
   int32_t reduce_op; /* sirtaki_reduce_op */
   int32_t root;      /* source rank of a broadcast */

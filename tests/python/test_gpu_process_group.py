@@ -69,6 +69,15 @@ def test_blocks_on_a_gpu_are_written_to_the_outputs(gpu: Gpu, core: mock.Mock) -
         group.all_gather_single(output, output[4:])
         assert core.submit.call_args.args[0][0][3][0] != output.data_ptr(), "the block of another rank"
 
+        shared = torch.from_dlpack(output[4:])
+        group.all_gather_single(output, shared)
+        assert core.submit.call_args.args[0][0][3][0] != output.data_ptr(), "the same memory in another storage"
+
+        options = dist.ScatterOptions()
+        options.rootRank = 1
+        group.scatter([output], [[]], options)
+        assert core.submit.call_args.args[0][0][3][0] == output.data_ptr(), "without a source of its own"
+
         group.allgather([[torch.zeros(4), torch.zeros(4)]], [source]).wait()
         assert core.submit.call_args.args[0][0][3][4] == (8,), "one piece of memory for all outputs"
 

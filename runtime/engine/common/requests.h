@@ -45,8 +45,7 @@ struct OpSpec {
   // the job; splits and results are indexed by place in the set.
   std::vector<Rank> ranks = {};
   TensorView input;
-  // data == nullptr if the runtime allocates it. That of an allgather or alltoall may differ between ranks in this,
-  // too.
+  // data == nullptr if the runtime allocates it. Some ranks of an allgather or alltoall may have one and others none.
   TensorView output;
   std::vector<std::int64_t> dims;     // shape of `input`
   std::vector<std::int64_t> strides;  // empty: row-major

@@ -1,5 +1,5 @@
 // HostStagedOps: hands operations by name to the engine in the order of submission. The engine knows host memory only,
-// so tensors on a GPU are staged through pinned host memory or reduced by NCCL.
+// so tensors on a GPU are staged through pinned host memory or sent by NCCL.
 //
 // An operation of all ranks that NCCL supports is submitted unstaged, once the GPU has completed the work queued before
 // it; its transport is selected when all ranks have agreed on it, and, for an allgather or alltoall, have exchanged the

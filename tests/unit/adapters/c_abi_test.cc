@@ -99,6 +99,38 @@ TEST_F(CAbiTest, ResultOutlivesTheSession) {
   sirtaki_release(request);
 }
 
+TEST_F(CAbiTest, BlocksAreWrittenToTheOutput) {
+  for (const sirtaki_op kind : {SIRTAKI_ALLGATHER, SIRTAKI_ALLTOALL}) {
+    std::vector<float> memory(4);
+    sirtaki_request_args one = args(kind, "x");
+    one.output = one.input;
+    const bool in_place = kind == SIRTAKI_ALLGATHER;
+    one.output.data = in_place ? values_.data() : memory.data();
+    sirtaki_request request = 0;
+    ASSERT_EQ(sirtaki_submit(&one, &request), SIRTAKI_OK) << sirtaki_last_error();
+    ASSERT_EQ(sirtaki_wait(request, 10000), SIRTAKI_OK) << sirtaki_last_error();
+    EXPECT_EQ(values_, (std::vector<float>{1, 2, 3}));
+    EXPECT_EQ(memory, in_place ? std::vector<float>(4) : (std::vector<float>{1, 2, 3, 0}));
+    sirtaki_tensor result{};
+    result.struct_size = sizeof(result);
+    const std::int64_t* received = nullptr;
+    ASSERT_EQ(sirtaki_result(request, &result, in_place ? nullptr : &received), SIRTAKI_OK) << sirtaki_last_error();
+    EXPECT_EQ(result.dims[0], 3);
+    EXPECT_TRUE(in_place || received[0] == 3);
+    sirtaki_release(request);
+
+    const std::int64_t four = 4;
+    one.output.dims = &four;
+    one.output.data = memory.data();
+    ASSERT_EQ(sirtaki_submit(&one, &request), SIRTAKI_OK) << sirtaki_last_error();
+    EXPECT_EQ(sirtaki_wait(request, 10000), SIRTAKI_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(sirtaki_last_error()).find("the output has 4 elements but rank 0 receives 3"),
+              std::string::npos)
+        << sirtaki_last_error();
+    sirtaki_release(request);
+  }
+}
+
 TEST_F(CAbiTest, GroupIsAllOrNothing) {
   sirtaki_request_args two[2] = {args(SIRTAKI_ALLGATHER, "a"), args(SIRTAKI_ALLREDUCE, "b")};
   sirtaki_request requests[2] = {};

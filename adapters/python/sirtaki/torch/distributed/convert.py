@@ -103,25 +103,39 @@ def concatenated(tensors: Sequence[Tensor]) -> Tensor:
     return memory
 
 
+def _addresses(tensor: Tensor) -> tuple[int, int]:
+    """Returns the addresses of the first byte of a tensor and behind its last one."""
+    begin = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return begin, begin
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (last + 1) * tensor.element_size()
+
+
 def result_memory(targets: Sequence[Tensor], source: Tensor, own: int | None = None) -> Tensor | None:
     """Returns flat memory on a GPU for as many elements as `targets` hold, that of a single one if possible.
 
-    Returns None on the CPU, where the runtime allocates the result. A source in the memory of its target must begin
-    `own` elements behind it, else the result needs other memory.
+    Returns None on the CPU, where the runtime allocates the result. If the memory of the source overlaps that of its
+    target, it must begin `own` elements behind it, else the result needs other memory.
     """
     if not source.is_cuda:
         return None
     plain = len(targets) == 1 and targets[0].is_contiguous() and not is_lazy(targets[0])
     if plain and targets[0].dtype == source.dtype:
-        apart = targets[0].untyped_storage().data_ptr() != source.untyped_storage().data_ptr()
-        ahead = (source.data_ptr() - targets[0].data_ptr()) // source.element_size()
-        if apart or (source.is_contiguous() and ahead == own):
+        target_begin, target_end = _addresses(targets[0])
+        source_begin, source_end = _addresses(source)
+        apart = source_end <= target_begin or target_end <= source_begin
+        in_place = own is not None and source_begin == target_begin + own * source.element_size()
+        if apart or (source.is_contiguous() and in_place):
             return flat(targets[0])
     return source.detach().new_empty(sum(target.numel() for target in targets))
 
 
 def copy(target: Tensor, source: Tensor) -> Tensor:
-    """Copies as many elements into `target`, of any strides, outside autograd, and returns it."""
+    """Copies as many elements into `target`, of any strides, outside autograd, and returns it.
+
+    Does nothing if both are the same memory.
+    """
     if target.data_ptr() == source.data_ptr() and target.is_contiguous():
         return target
     target.detach().copy_(source.view(target.shape))
