@@ -20,13 +20,6 @@ constexpr std::size_t kReserved = std::size_t{1} << 30;
 constexpr std::size_t kAlign = 256;
 constexpr int kUnwritten = 0xFF;
 
-// Opening and closing is half the time of the tests of streams under a sanitizer; the plain build runs the same tests.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kGuards = false;
-#else
-constexpr bool kGuards = true;
-#endif
-
 }  // namespace
 
 GuardedMemory::GuardedMemory() {
