@@ -37,6 +37,14 @@ world::ThreadOptions movers(Over over) {
   return options;
 }
 
+// One rank lacks NCCL, so that the tensors of all are copied to the host.
+world::ThreadOptions movers_without_nccl() {
+  world::ThreadOptions options = movers(Over::kHost);
+  options.options_toml += "log.level = \"error\"\n";
+  options.rank_without_nccl = 1;
+  return options;
+}
+
 // An output of no elements has an address all the same, because null means that the runtime allocates the result.
 TensorView output_of(Owned& blocks) {
   blocks.values.reserve(1);
@@ -98,10 +106,7 @@ TEST(DeviceMoves, AnAllgatherWithMemoryForItsResultGoesOverNccl) {
 }
 
 TEST(DeviceMoves, WithoutNcclItGoesThroughHostMemory) {
-  world::ThreadOptions options = movers(Over::kHost);
-  options.options_toml += "log.level = \"error\"\n";
-  options.rank_without_nccl = 1;
-  EXPECT_EQ(world::run_threads(options, gather_blocks), "");
+  EXPECT_EQ(world::run_threads(movers_without_nccl(), gather_blocks), "");
 }
 
 using Block = std::function<std::size_t(Rank from, Rank to)>;
@@ -148,10 +153,7 @@ TEST(DeviceMoves, AnAlltoallWithMemoryForItsResultGoesOverNccl) {
 }
 
 TEST(DeviceMoves, WithoutNcclAnAlltoallGoesThroughHostMemory) {
-  world::ThreadOptions options = movers(Over::kHost);
-  options.options_toml += "log.level = \"error\"\n";
-  options.rank_without_nccl = 1;
-  EXPECT_EQ(world::run_threads(options, exchange_blocks), "");
+  EXPECT_EQ(world::run_threads(movers_without_nccl(), exchange_blocks), "");
 }
 
 // Ranks need not agree on memory for results before: they exchange with the sizes who has it.

@@ -8,17 +8,15 @@
 
 #include <cstddef>
 
+#include "tests/world/seeds.h"
+
 namespace sirtaki::device::testing {
 
 class GuardedMemory {
  public:
   // False under a sanitizer, where opening and closing takes half the time of the tests of streams: the plain build
   // runs the same tests.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  static constexpr bool kGuards = false;
-#else
-  static constexpr bool kGuards = true;
-#endif
+  static constexpr bool kGuards = !world::kSanitized;
 
   GuardedMemory();
   GuardedMemory(const GuardedMemory&) = delete;
