@@ -10,7 +10,7 @@ import enum
 import operator
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from numbers import Integral, Real
 from typing import Any, Protocol
 
@@ -198,8 +198,11 @@ class Handle:
         if self._error is not None:
             _core.release(request)
             return
-        with nullcontext() if pending.queue is None else pending.queue.using():
+        if pending.queue is None:
             self._result = pending.finish(request)
+        else:
+            with pending.queue.using():
+                self._result = pending.finish(request)
 
     def __del__(self) -> None:
         pending = self._pending
@@ -261,6 +264,10 @@ def _release(result: Any) -> Callable[[int], Any]:
         return result() if callable(result) else result
 
     return finish
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is float or isinstance(value, Real)  # the second takes as long as the rest of a submission
 
 
 def _refusal(what: str, name: str | None, why: str) -> errors.InvalidArgumentError:
@@ -430,9 +437,10 @@ class Ops:
             output = (1, *output[1:])  # null would make the runtime allocate the result
         if name is not None and (not isinstance(name, str) or "\0" in name):
             raise errors.InvalidArgumentError(f"name is {name!r}; it must be text, the same on all ranks, or None")
-        if not all(isinstance(scale, Real) for scale in scales):
+        before, after = scales
+        if not (_is_number(before) and _is_number(after)):
             raise errors.InvalidArgumentError(f"prescale_factor, postscale_factor: {scales}; they must be numbers")
-        return (int(op), name, described, output, int(reduce_op or 0), root, float(scales[0]), float(scales[1]), splits)
+        return (int(op), name, described, output, int(reduce_op or 0), root, float(before), float(after), splits)
 
     def _input(self, tensor: Any, what: str, name: str | None) -> Any:
         try:
@@ -477,6 +485,8 @@ def group_names(name: str | None, count: int) -> list[str | None]:
 
 def check_reduce_op(op: object) -> ReduceOp:
     """Returns `op`, or its number, as ReduceOp. Raises ValueError for other objects."""
+    if type(op) is ReduceOp:
+        return op
     if not isinstance(op, Integral) or op not in list(ReduceOp):
         raise errors.InvalidArgumentError(f"op is {op!r}; it must be Average, Sum, Min, Max, Product or Adasum")
     return ReduceOp(int(op))

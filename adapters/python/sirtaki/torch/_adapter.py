@@ -81,7 +81,7 @@ def check_kind(tensor: Any) -> None:
         raise errors.InvalidArgumentError(
             "sparse tensors cannot be sent as they are; use sparse_allreduce_async() or to_dense()"
         )
-    if tensor.device.type not in ("cpu", "cuda"):
+    if not (tensor.is_cpu or tensor.is_cuda):
         raise errors.UnsupportedError(
             f"memory of CPUs and CUDA GPUs can be sent, and the tensor is on {tensor.device}; copy it with .cpu() first"
         )
@@ -103,11 +103,15 @@ class TorchAdapter:
     def input(self, tensor: Tensor) -> Tensor:
         """Returns the tensor itself, detached, if it is row-major, else a row-major copy."""
         check_kind(tensor)
+        if tensor.requires_grad:
+            tensor = tensor.detach()
         # Memory of a lazy view holds other values than the view, see is_lazy().
-        return tensor.detach().resolve_neg().resolve_conj().contiguous()
+        return tensor.resolve_neg().resolve_conj().contiguous()
 
     def overlaps(self, tensor: Tensor) -> bool:
         """Returns True if several elements share memory."""
+        if tensor.is_contiguous():
+            return False
         pairs = zip(tensor.stride(), tensor.shape, strict=True)
         return tensor.numel() > 1 and any(stride == 0 and length > 1 for stride, length in pairs)
 
