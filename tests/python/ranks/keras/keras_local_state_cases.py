@@ -82,9 +82,9 @@ def case_steps_stay_small_after_a_rollback() -> None:
     rate, grad = 0.001, [1.0, -2.0, 0.01]
     for state in (0, 1):
         how = hvd.LocalUpdates("fixed:steps=4,delay=0,warmup=0", optimizer_state=state, outer="none")
-        optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(rate), local_updates=how)
-        variable, moved = trained(optimizer, 1100, grad)
-        assert max(moved[100:]) < 1.1 * rate, max(moved)
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(rate, beta_2=0.99), local_updates=how)
+        variable, moved = trained(optimizer, 110, grad)  # as many as 1,100 with the default of 0.999
+        assert max(moved[10:]) < 1.1 * rate, max(moved)
         before = sum(optimizer.local_stats()["alarms"].values())
         _, moved = trained(optimizer, 9, grad, loss=float("nan"))
         assert sum(optimizer.local_stats()["alarms"].values()) > before, optimizer.local_stats()
