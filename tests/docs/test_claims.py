@@ -119,7 +119,7 @@ def frontier() -> Iterator[tuple[str, str]]:
     yield (
         "README.md",
         f"The convolution net ends at a training loss of {losses('convnet', 'ddp')} with DDP, "
-        f"{losses('convnet', 'powersgd_4')} with PowerSGD, {losses('convnet', *ways[2:])} with ours; the "
+        f"{losses('convnet', 'powersgd_4')} with PowerSGD, {losses('convnet', *ways[2:])} with Sirtaki; the "
         f"transformer at {losses('transformer', 'ddp')} with DDP, {losses('transformer', 'powersgd_4')} with PowerSGD, "
         f'{losses("transformer", "compression_auto")} with `compression="auto"`, and '
         f"{losses('transformer', 'local_auto', 'both_auto')} with local updates",
