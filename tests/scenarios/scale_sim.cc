@@ -1,5 +1,5 @@
 // scale_sim RANKS FANOUT SEED [SCENARIO...]: runs the scale scenarios in virtual time and prints one JSON object per
-// line. benchmarks/README.md states the costs of a message.
+// line. benchmarks/measuring.md states the costs of a message.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
