@@ -1,21 +1,20 @@
-/* sirtaki.h: the C interface of Sirtaki; these functions are the only exported symbols. Plain C99.
+/* sirtaki.h: the C interface of Sirtaki, by which the processes (ranks) of a job combine tensors. Plain C99.
+ * The functions below are the only exported symbols. examples/c_allreduce.c is a small program.
  *
- * Job: a process takes part in one job at a time, from sirtaki_init() to sirtaki_shutdown(); it may do so repeatedly.
- * Threads: every function may be called from any thread, unless its comment restricts this.
- * Errors: no function throws or aborts the process. Most return a sirtaki_status; if it is not SIRTAKI_OK,
+ * Job: a process takes part in one job at a time, from sirtaki_init() to sirtaki_shutdown(), and then in the next.
+ * Threads: any thread may call any function, unless the comment of the function says otherwise.
+ * Errors: no function throws or aborts the process. Most return a sirtaki_status. If it is not SIRTAKI_OK,
  * sirtaki_last_error() returns a text for the calling thread: the failure, the rank, the tensor, the likely cause and
  * the next step.
- * Units: timeout_ms is in milliseconds, and a negative one waits without limit; *_ns are in nanoseconds. Counts of
+ * Units: timeout_ms is in milliseconds, and a negative value waits without limit; *_ns are in nanoseconds. Counts of
  * tensors (numel, splits) are in elements or rows, sizes of memory in bytes. Ranks and indices begin at 0.
- * Memory: a request borrows the memory of its tensors until it is done, that is, until a wait for it has returned or a
- * poll has reported it as done.
- * Handles: requests and streams belong to their session; after its end, calls with them return SIRTAKI_NOT_INITIALIZED.
- * Calls with a stream that is closed return SIRTAKI_INVALID_ARGUMENT.
- * Versions: every struct begins with struct_size; set it to sizeof(the struct), in each element of an array, too. Later
- * versions append fields only, never in padding, so a program and a library may be built with different headers. A
- * field that the header of the caller lacks counts as zero, unless its comment says otherwise. A field that the library
- * does not know must be zero, else the call returns SIRTAKI_UNSUPPORTED. Starting from a zeroed struct meets both
- * rules.
+ * Memory: a request uses the memory of its tensors until a wait for it has returned, or a poll has reported it as done.
+ * Handles: requests and streams belong to their session. After the session, calls with them return
+ * SIRTAKI_NOT_INITIALIZED. Calls with a closed stream return SIRTAKI_INVALID_ARGUMENT.
+ * Versions: a program and a library may be built with different headers, because later versions only append fields,
+ * never in padding. Zero each struct, then set struct_size, its first field, to sizeof(the struct), also in each
+ * element of an array. A field that the header of the caller lacks counts as zero, unless its comment says otherwise. A
+ * field that the library does not know must be zero; otherwise the call returns SIRTAKI_UNSUPPORTED.
  */
 #ifndef SIRTAKI_H_
 #define SIRTAKI_H_
@@ -83,13 +82,13 @@ typedef enum {
 
 /* A tensor in dense memory, without holes or overlaps. strides are in elements; NULL: row-major.
  *
- * GPU memory (SIRTAKI_CUDA): all GPU tensors of a rank are on one GPU, the one of the first such tensor. Queue the work
- * that writes the tensor on cuda_stream before the call. The library orders its reads after that work, so the caller
- * need not wait for it; work queued later is not waited for. The call needs no current device and does not change it.
- * Work that the program queues on cuda_stream after the request, or the wait for the step or the tensors of a stream,
- * is over sees the result; the program synchronizes other CUDA streams itself. Keep cuda_stream alive until then, and
- * do not capture it meanwhile. Results that the library allocates are in host memory. A GPU error ends the job on all
- * ranks. */
+ * GPU memory (SIRTAKI_CUDA): all GPU tensors of a rank must be on one GPU, the GPU of the first one. Queue the work
+ * that writes the tensor on cuda_stream before the call. The library reads after that work, so the caller need not wait
+ * for it; the library does not wait for work queued later. The call needs no current device and does not change it.
+ * Once the request is over, or the wait for a step or for tensors of a stream has returned, work that the program
+ * queues on cuda_stream sees the result; the program synchronizes other CUDA streams itself. Keep cuda_stream alive
+ * until then, and do not capture it meanwhile. Results that the library allocates are in host memory. A GPU error ends
+ * the job on all ranks. */
 typedef struct {
   uint32_t struct_size;
   void* data;
@@ -111,11 +110,11 @@ typedef uint32_t sirtaki_stream;  /* 0 is never a stream */
  * SIRTAKI_ABORTED, for instance after Ctrl-C. */
 typedef int (*sirtaki_interrupt_fn)(void* context);
 
-/* Starts the meeting point of a job of `size` ranks in this process, which becomes rank 0. For programs with a channel
- * of their own that tells the other ranks its address: pass rank, size, rendezvous and secret to sirtaki_init() on
- * every rank. bind_address: NULL or "127.0.0.1" for one host, "::" or "0.0.0.0" for several. On success *port and
- * secret_hex are set; secret_hex is 64 hexadecimal digits and a zero byte, and any process that has it can join the
- * job. Repeating the call with the same arguments returns the same port and secret. */
+/* Starts the meeting point of a job of `size` ranks in this process, which becomes rank 0. Use it in a program that has
+ * a channel of its own to tell the other ranks the address; then pass rank, size, rendezvous and secret to
+ * sirtaki_init() on every rank. bind_address: NULL or "127.0.0.1" for one host, "::" or "0.0.0.0" for several. Sets
+ * *port and secret_hex, 64 hexadecimal digits and a zero byte. Any process that has the secret can join the job.
+ * Repeating the call with the same arguments returns the same port and secret. */
 SIRTAKI_API sirtaki_status sirtaki_host(int32_t size, const char* bind_address, uint16_t* port, char secret_hex[65]);
 
 /* X25519 key exchange, for passing the secret over a channel that others can read. Each of two ranks makes a key pair
@@ -131,7 +130,7 @@ typedef struct {
   const char* options_toml;
   sirtaki_interrupt_fn interrupted; /* may be NULL; polled by every blocking call of the session */
   void* interrupted_context;
-  /* The job, for programs that set it themselves; size 0: read it from options and environment. */
+  /* The job, for programs that set rank and size themselves; size 0: read the job from options and environment. */
   int32_t rank;
   int32_t size;
   const char* rendezvous; /* "host:port"; NULL for size 1 */
@@ -145,23 +144,23 @@ typedef struct {
  * ranks did not join; the text names them. */
 SIRTAKI_API sirtaki_status sirtaki_init(const sirtaki_init_args* args);
 /* Closes the session; pending requests end with SIRTAKI_NOT_INITIALIZED. Returns SIRTAKI_OK if no session is open. Call
- * it before the process exits: the other ranks take a rank that exits without it for lost. Results that
- * sirtaki_result() returned stay valid until they are released. */
+ * it before the process exits, because a rank that exits without it counts as lost. Results that sirtaki_result()
+ * returned stay valid until they are released. */
 SIRTAKI_API sirtaki_status sirtaki_shutdown(void);
 /* In an elastic job (option elastic.min), the loss of a rank ends the epoch: on all other ranks every request and call
  * of the session returns SIRTAKI_RANKS_CHANGED, with a text that names the lost rank, the cause and how many go on.
  * This function opens the next session in this process, with a new rank and size, and returns when all survivors have
  * called it. Handles of the earlier session return SIRTAKI_NOT_INITIALIZED from then on. If the coordinator has not
- * ended the epoch, the call waits for its word for a limited time and then ends the epoch on all ranks. Ranks that are
- * lost meanwhile are left out, too. An error is final, and no session is open after it: SIRTAKI_PEER_LOST: too few
- * ranks are left, or the others have given this process up. SIRTAKI_NOT_INITIALIZED: the job has come to its end,
- * because a rank has called sirtaki_shutdown(). SIRTAKI_UNSUPPORTED: the job is not elastic. */
+ * ended the epoch yet, the call waits for a limited time, then ends the epoch on all ranks. Ranks that are lost
+ * meanwhile are left out, too. Errors are final, and no session is open after them. SIRTAKI_PEER_LOST: too few ranks
+ * are left, or the others have given this process up. SIRTAKI_NOT_INITIALIZED: the job has ended, because a rank has
+ * called sirtaki_shutdown(). SIRTAKI_UNSUPPORTED: the job is not elastic. */
 SIRTAKI_API sirtaki_status sirtaki_regroup(void);
-/* In an elastic job that grows (option elastic.max), other processes take the places of lost ranks. sirtaki_init() of
- * such a process returns when it has come into an epoch. It comes only if the programs of all ranks admit it, because
- * they have to give it their state behind sirtaki_regroup(): this function says with 1 that this process has the state
- * of the job and does so from now on, and with 0 that it does not. A process that has joined says so when it has the
- * state, not before. No effect in other jobs. */
+/* In an elastic job that grows (option elastic.max), new processes take the places of lost ranks. sirtaki_init() of a
+ * new process returns when the process has joined an epoch. It joins only if the programs of all ranks admit it,
+ * because they have to give it their state after sirtaki_regroup(). admits = 1: this process has the state of the job,
+ * and gives it to new processes from now on; 0: it does not. A new process passes 1 once it has the state, not before.
+ * No effect in other jobs. */
 SIRTAKI_API sirtaki_status sirtaki_admit(int admits);
 /* Sets *grows to 1 if ranks may join, the same on all ranks; *fresh to 1 if this process has joined and not yet said
  * that it has the state; and *change to the number of a change that waits, or 0. Ranks may learn of a change at
@@ -172,7 +171,7 @@ SIRTAKI_API sirtaki_status sirtaki_regroup_at(uint32_t change);
 /* Returns 1 or 0. A forked child gets 0: it never uses the session of its parent. */
 SIRTAKI_API int sirtaki_is_initialized(void);
 
-/* The place of this rank in the job. Each returns -1 without a session. "Local" counts the ranks of this host. */
+/* Return the place of this rank in the job, or -1 without a session. "Local" counts the ranks of this host. */
 SIRTAKI_API int sirtaki_rank(void);
 SIRTAKI_API int sirtaki_size(void);
 SIRTAKI_API int sirtaki_local_rank(void);
@@ -188,7 +187,7 @@ SIRTAKI_API const char* sirtaki_version(void);
  * device.nccl_library, or installed in the system. sirtaki_last_error() then gives the reason. The call keeps the
  * libraries it finds loaded, so make it after the framework has loaded its own NCCL. */
 SIRTAKI_API int sirtaki_nccl_version(void);
-/* Returns the text of the last failed call of this thread, "" before the first. Valid until its next failed call. */
+/* Returns the text of the last failed call of this thread, or "". The text is valid until its next failed call. */
 SIRTAKI_API const char* sirtaki_last_error(void);
 /* Return the rank and the tensor that caused the failure; -1 and "" if unknown. */
 SIRTAKI_API int sirtaki_last_error_rank(void);
@@ -203,12 +202,13 @@ typedef struct {
    * suffixes that mark process sets (" of rank 1", " of ranks 0, 2"). */
   const char* name;
   sirtaki_tensor input; /* a barrier uses only its struct_size */
-  /* Destination of the result. Allreduce, broadcast: same dims as input; allreduce may use the same memory, broadcast
-   * must (give the same tensor twice). Reducescatter: the block of this rank; data may be NULL if the input is in host
-   * memory. Allgather, alltoall: data may be NULL, also on some ranks only; else all rows that this rank receives (if
-   * none, any address), row by row; another size is an error on all ranks. The input of an allgather may lie in its own
-   * block; otherwise the memory of input and output must not overlap. On a GPU, only operations with an output on all
-   * ranks can use NCCL. If data is NULL, the runtime allocates the result, and sirtaki_result() returns it. */
+  /* Destination of the result. If data is NULL, the runtime allocates the result, and sirtaki_result() returns it.
+   * Allreduce, broadcast: the same dims as the input. An allreduce may use the memory of the input, a broadcast must do
+   * so (give the same tensor twice). Reducescatter: the block of this rank. data may be NULL if the input is in host
+   * memory. Allgather, alltoall: all rows that this rank receives, row by row; another size is an error on all ranks.
+   * data may be NULL, also on some ranks only, and any address if there are no rows. The input of an allgather may lie
+   * in its own block. Apart from these cases input and output must not overlap. On a GPU, an operation can use NCCL
+   * only if all ranks give an output. */
   sirtaki_tensor output;
   int32_t reduce_op; /* sirtaki_reduce_op */
   int32_t root;      /* source rank of a broadcast */
@@ -234,32 +234,32 @@ SIRTAKI_API sirtaki_status sirtaki_poll(sirtaki_request request, int* done);
 /* Waits for the operation and returns its status. After SIRTAKI_TIMEOUT the operation goes on; wait again. */
 SIRTAKI_API sirtaki_status sirtaki_wait(sirtaki_request request, int64_t timeout_ms);
 /* on = 1: waits of the calling thread for requests and streams also end with SIRTAKI_TIMEOUT as soon as no rank can
- * make progress until this thread returns; the operations they wait for go on. For waits that the program may postpone,
- * such as one at the end of backward. on = 0 restores the default. */
+ * make progress until this thread returns; the operations go on. Use it for waits that the program may postpone, such
+ * as one at the end of backward. on = 0 restores the default. */
 SIRTAKI_API sirtaki_status sirtaki_set_gives_way(int on);
-/* Returns the result that the runtime allocated, in host memory for every device of the input; only its dims if the
- * program gave an output. Call it after a successful wait, else it returns SIRTAKI_INVALID_ARGUMENT. The data and dims
- * are valid until sirtaki_release().
- * *received_splits (may be NULL) is set to the rows that an alltoall received from each participating rank. */
+/* Returns the result that the runtime allocated, in host memory for every device of the input; if the program gave an
+ * output, only the dims. Call it after a successful wait; before, it returns SIRTAKI_INVALID_ARGUMENT. Data and dims
+ * are valid until sirtaki_release(). Sets *received_splits (may be NULL) to the rows that an alltoall received from
+ * each participating rank. */
 SIRTAKI_API sirtaki_status sirtaki_result(sirtaki_request request, sirtaki_tensor* output,
                                           const int64_t** received_splits);
 /* Frees a request and its result. Waits first if the operation is in flight. */
 SIRTAKI_API void sirtaki_release(sirtaki_request request);
-/* Waits up to timeout_ms for requests marked with sirtaki_watch() to finish and stores the ids of up to `capacity` of
- * them, each once, even if it is released in between. Returns their number, 0 after the timeout, or -1 after an error
- * and once the session has ended. For threads that forward completions to an event loop. */
+/* Waits up to timeout_ms for requests marked with sirtaki_watch() to finish, and stores the ids of up to `capacity` of
+ * them, each once, even if it is released in between. Returns the number of ids, 0 after the timeout, or -1 after an
+ * error and once the session has ended. Use it in a thread that forwards completions to an event loop. */
 SIRTAKI_API int sirtaki_wait_watched(sirtaki_request* requests, int capacity, int64_t timeout_ms);
 /* Marks a request for sirtaki_wait_watched(). */
 SIRTAKI_API sirtaki_status sirtaki_watch(sirtaki_request request);
 /* A completion callback. It is called once: on a thread of the runtime, inside the call that registered it, or inside
  * sirtaki_shutdown(). It must neither block nor call any function of this header. */
 typedef void (*sirtaki_done_fn)(void* context);
-/* Registers done(context), called when the request is over or the session ends; sirtaki_wait() then returns at once. At
- * most one callback a request, registered before sirtaki_release(). It is never called if this function fails.
- * SIRTAKI_INVALID_ARGUMENT: the request is unknown, or has a callback. */
+/* Registers done(context), called when the request is over or the session ends; sirtaki_wait() then returns at once. A
+ * request has at most one callback, registered before sirtaki_release(). It is never called if this function fails.
+ * SIRTAKI_INVALID_ARGUMENT: the request is unknown, or has a callback already. */
 SIRTAKI_API sirtaki_status sirtaki_on_done(sirtaki_request request, sirtaki_done_fn done, void* context);
 
-/* ---- gradient streams: the same tensors in every step, as an optimizer has them ---- */
+/* ---- gradient streams: tensors that are combined in every step, such as the gradients of an optimizer ---- */
 
 typedef struct {
   uint32_t struct_size;
@@ -280,8 +280,7 @@ typedef struct {
 /* Returns SIRTAKI_OK if a stream can have `codec` (docs/compression.md). Not collective; works without a session. */
 SIRTAKI_API sirtaki_status sirtaki_check_codec(const char* codec);
 /* Opens a stream. Collective: blocks until all ranks have agreed on the arguments. After SIRTAKI_TIMEOUT, or
- * SIRTAKI_ABORTED by sirtaki_init_args.interrupted, the opening goes on; call again with the same arguments to wait for
- * it. */
+ * SIRTAKI_ABORTED by sirtaki_init_args.interrupted, the opening goes on; repeat the same call to wait for it. */
 SIRTAKI_API sirtaki_status sirtaki_stream_open(const sirtaki_stream_args* args, sirtaki_stream* stream);
 /* Submits tensor `index` of the current step, once a step. The tensor is reduced in place and holds its result when
  * sirtaki_stream_wait() returns. absent = 1: this rank has no gradient for it; `tensor` then holds zeros and receives
@@ -292,20 +291,20 @@ SIRTAKI_API sirtaki_status sirtaki_stream_ready(sirtaki_stream stream, int32_t i
 SIRTAKI_API sirtaki_status sirtaki_stream_finish(sirtaki_stream stream);
 /* Waits for the last finished step and opens the next one. After an error the step is void on all ranks. */
 SIRTAKI_API sirtaki_status sirtaki_stream_wait(sirtaki_stream stream, int64_t timeout_ms);
-/* After sirtaki_regroup(): sets *committed to 1 if the step in which this rank was in `stream`, of the session before,
- * counts: some rank has passed it, so that all hold its results, as after a successful sirtaki_stream_wait(). Else it
- * is void on all ranks. Only for tensors in host memory. The answer is the same on all survivors that were in that
- * step. */
+/* Call it after sirtaki_regroup(), with a stream of the earlier session. Sets *committed to 1 if the last step of this
+ * rank in the stream counts, because some rank has passed it: all ranks then hold its results, as after a successful
+ * sirtaki_stream_wait(). Else sets *committed to 0: the step is void on all ranks. All survivors that were in that step
+ * get the same answer. Only for tensors in host memory. */
 SIRTAKI_API sirtaki_status sirtaki_stream_committed(sirtaki_stream stream, int* committed);
 /* Registers done(context), called when the last finished step is over or the session ends. sirtaki_stream_wait() then
- * returns at once, and must still be called. At most one callback a step, registered while no thread waits for the
+ * returns at once, and must still be called. A step has at most one callback, registered while no thread waits for the
  * step. It is never called if this function fails. */
 SIRTAKI_API sirtaki_status sirtaki_stream_on_done(sirtaki_stream stream, sirtaki_done_fn done, void* context);
 /* Waits until the given tensors (`count` indices) of the last finished step hold their results. Other tensors may still
  * be in flight, and sirtaki_stream_wait() is still needed to end the step. Returns at once, and cheaply, if the results
  * are there. After an error the step is void, and sirtaki_stream_wait() returns the same error. A step can fail after
  * some of its results were returned only if a rank is lost, or gives up after its sirtaki_stream_finish(). After
- * SIRTAKI_TIMEOUT it may be called again. One thread of the process at a time. */
+ * SIRTAKI_TIMEOUT it may be called again. Only one thread of the process may call it at a time. */
 SIRTAKI_API sirtaki_status sirtaki_stream_wait_tensors(sirtaki_stream stream, const int32_t* indices, int32_t count,
                                                        int64_t timeout_ms);
 /* Fills `used`, an array with one element for each tensor of the stream. used[i] is valid after a successful wait for
@@ -315,17 +314,17 @@ SIRTAKI_API sirtaki_status sirtaki_stream_wait_tensors(sirtaki_stream stream, co
 enum { SIRTAKI_GRADIENT = 1, SIRTAKI_STEP = 2 };
 SIRTAKI_API sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* used);
 /* Gives up the current step on all ranks, for instance after an exception in backward. All ranks get SIRTAKI_ABORTED
- * with `why` (may be NULL) in the text. In an elastic job a rank that holds all results of a step can not take it back,
- * since others may have applied it: the step ends, and the next one is given up. */
+ * with `why` (may be NULL) in the text. In an elastic job, a rank that holds all results of a step can not give it up,
+ * since others may have applied it: that step ends, and the next one is given up. */
 SIRTAKI_API sirtaki_status sirtaki_stream_abort(sirtaki_stream stream, const char* why);
 /* Closes the stream; operations in flight end with SIRTAKI_ABORTED first. */
 SIRTAKI_API sirtaki_status sirtaki_stream_close(sirtaki_stream stream);
 
-/* Codecs that send less than the gradient keep the residual, the part not sent, for the next step. Copies the residual
- * of tensor `index` on this rank: all `numel` elements in memory order, zeros if nothing is held back. The residuals
- * averaged (or summed) over the ranks, like gradients, are the update not yet applied to the model. Call it, and
- * sirtaki_stream_set_residual(), between two steps. Set a residual to restore a checkpoint, or zeros to drop it. A
- * tensor that is not compressed any more adds its residual to its next gradient. */
+/* Codecs that send less than the gradient keep the residual, the part not sent, for the next step. This function copies
+ * the residual of tensor `index` on this rank: all `numel` elements in memory order, zeros if nothing is held back. The
+ * residuals averaged (or summed) over the ranks, like gradients, are the update not yet applied to the model. Call both
+ * functions between two steps. Set a residual to restore a checkpoint, or zeros to drop it. A tensor that is no longer
+ * compressed adds its residual to its next gradient. */
 SIRTAKI_API sirtaki_status sirtaki_stream_residual(sirtaki_stream stream, int32_t index, float* out, int64_t numel);
 SIRTAKI_API sirtaki_status sirtaki_stream_set_residual(sirtaki_stream stream, int32_t index, const float* in,
                                                        int64_t numel);
@@ -340,7 +339,7 @@ SIRTAKI_API sirtaki_status sirtaki_stream_set_memory(sirtaki_stream stream, int3
 /* Reports the mean loss of this rank in a step. The policy `importance` with split=loss lets ranks with larger losses
  * send more. Callable at any time; not collective, does not wait. A loss that is negative or not finite is ignored. */
 SIRTAKI_API sirtaki_status sirtaki_stream_report_loss(sirtaki_stream stream, double loss);
-/* Declares that this rank has no more data (uneven batches), and waits until all ranks have. Until then this rank
+/* Declares that this rank has no more data (uneven batches), and waits until all ranks do so. Until then this rank
  * contributes zeros, or no rows, to the steps of its streams and to operations by name; averages still divide by the
  * size of the job. A broadcast from a joined rank, and minima, maxima and products, fail on the other ranks. *last_rank
  * (may be NULL) is set to the rank that joined last, which has seen every step. Call it between two steps. After
@@ -349,11 +348,10 @@ SIRTAKI_API sirtaki_status sirtaki_stream_report_loss(sirtaki_stream stream, dou
 SIRTAKI_API sirtaki_status sirtaki_join(int32_t* last_rank, int64_t timeout_ms);
 
 /* ---- local updates: ranks train on their own between merges of their models (docs/local_updates.md) ----
- *
- * Parameters of one training, in memory that must not move until sirtaki_local_close(). Every rank makes the same calls
- * after the same steps, from one thread at a time. All calls but _stats_json, _anchor and _save are collective. Calls
- * may write parameters; no other thread may write them meanwhile. An error ends local updates of this training on this
- * rank, and each later call returns the same error. */
+ * A handle is for the parameters of one training, whose memory must not move until sirtaki_local_close(). Every rank
+ * makes the same calls after the same steps, from one thread at a time. All calls except _stats_json, _anchor and _save
+ * are collective. Calls may write parameters; no other thread may write them meanwhile. An error ends local updates of
+ * this training on this rank, and each later call returns the same error. */
 
 typedef struct sirtaki_local_training* sirtaki_local;
 
@@ -386,11 +384,11 @@ typedef struct {
   int32_t merge;                   /* SIRTAKI_MERGE_* */
   int32_t outer;                   /* SIRTAKI_OUTER_* */
   double outer_lr, outer_momentum; /* for SIRTAKI_OUTER_MOMENTUM and _NESTEROV */
-  /* Codec for differences of models (docs/compression.md). NULL: of the policy; "": uncompressed; "auto" with an
-   * interval "auto:compress=on": float32, 8, 2 or 1 bits an element, as many as the link allows. */
+  /* Codec for differences of models (docs/compression.md). NULL: the codec of the policy; "": uncompressed; "auto" with
+   * an interval "auto:compress=on": float32, 8, 2 or 1 bits per element, as many as the link allows. */
   const char* codec;
-  /* Process set that trains together, like sirtaki_request_args.ranks; NULL: all. Ranks in outcomes, statistics and
-   * texts of these local updates are places in the set. */
+  /* Process set that trains together, like sirtaki_request_args.ranks; NULL: all. Outcomes, statistics and texts of
+   * these local updates number ranks by their places in the set. */
   const int32_t* ranks;
   int32_t ranks_count;
 } sirtaki_local_args;
@@ -436,13 +434,12 @@ SIRTAKI_API sirtaki_status sirtaki_local_anchor(sirtaki_local local, int32_t ind
  * is copied to `out` (may be NULL) if `room`, in bytes, suffices. SIRTAKI_INVALID_ARGUMENT: merges are in flight; call
  * sirtaki_local_drain() first. */
 SIRTAKI_API sirtaki_status sirtaki_local_save(sirtaki_local local, void* out, int64_t room, int64_t* bytes);
-/* Restores saved state. Call it in place of sirtaki_local_start(), on every rank, with the parameters of the
- * checkpoint. */
+/* Restores saved state. Call it on all ranks in place of sirtaki_local_start(), with the checkpoint's parameters. */
 SIRTAKI_API sirtaki_status sirtaki_local_restore(sirtaki_local local, const void* in, int64_t bytes);
 /* Frees the handle; merges in flight are given up. Does nothing for NULL. */
 SIRTAKI_API void sirtaki_local_close(sirtaki_local local);
 
-/* ---- forecasts: a step under a method, from the model by which policies choose, without a session ---- */
+/* ---- forecasts: predicted steps with given settings, by the model with which policies choose; no session ---- */
 
 typedef struct {
   uint32_t struct_size;
@@ -452,18 +449,17 @@ typedef struct {
   int64_t forward_ns;       /* a step of the program without its backward pass and without waits */
   int64_t backward_ns;      /* from the first gradient to the last one */
   const int64_t* ready_ns;  /* time of each gradient since the first one; NULL: in proportion to elements */
-  /* Tensors in the order of the forward pass, and the codec; all other fields must be valid and have no effect. */
+  /* Tensors in the order of the forward pass, and the codec; the other fields must be valid, but have no effect. */
   const sirtaki_stream_args* stream;
   /* Interval, codec and fragments of local updates; its tensors have no effect. NULL: gradients are averaged. */
   const sirtaki_local_args* local;
 } sirtaki_forecast_args;
 
 /* ---- introspection ----
- *
  * Each *_json function returns a JSON text, or NULL after an error. The library owns the text; it is valid until the
  * next call of a *_json function on the same thread. */
 
-/* [{name, value, source, help, ...}]; before sirtaki_init(), the options that it would use without arguments. */
+/* [{name, value, source, help, ...}]; before sirtaki_init(): the options that sirtaki_init(NULL) would use. */
 SIRTAKI_API const char* sirtaki_options_json(void);
 /* Counters and times of the session. "tensors" maps each stream to the rows of sirtaki_stream_tensors_json(), without
  * owed_norm. */
@@ -481,8 +477,8 @@ SIRTAKI_API const char* sirtaki_local_stats_json(sirtaki_local local);
  * part in which the program waits, the payload that a rank sends, and the last decision. Without `local` also
  * {tensors}: the rows of sirtaki_stream_tensors_json(). With it also {mode, steps, delay, codec, reason, transfer_ns,
  * dense_ns}: the interval, the codec of differences, and the time of a merge with that codec and as float32; step_ns is
- * the mean over a round. Averages of the states of optimizers are not part of it. Times codecs on this machine, once
- * for each number of ranks. Not collective; works without a session. */
+ * the mean over a round, without averages of the states of optimizers. The call times codecs on this machine, once for
+ * each number of ranks. Not collective; works without a session. */
 SIRTAKI_API const char* sirtaki_forecast_json(const sirtaki_forecast_args* args, int count);
 
 /* Start and stop a trace of the session, written to `path`. */
