@@ -1,8 +1,8 @@
 // Engine: the operations by name and the streams of one rank, and its side of all agreements with other ranks.
 //
-// Owned by Session, or by a world of the simulator. Single-threaded: all calls and callbacks run on one loop; Session
-// adds threads, the simulator virtual time. Composes NamedOps, GradientStreams and a Collectives backend; exchanges
-// messages with the coordinator through a ControlLink.
+// Composes NamedOps, GradientStreams and a Collectives backend, and exchanges messages with the coordinator through a
+// ControlLink. Owned by Session, or by a world of the simulator. Single-threaded: all calls and callbacks run on one
+// loop. Session adds the threads of a process, the simulator adds virtual time.
 #pragma once
 
 #include <functional>

@@ -2,11 +2,12 @@
 //
 //   operation by name   0 | id 24 | stage 1 | piece 2 | use 20 | fingerprint 16
 //   stream partition    1 | stream 16 | attempt 15 | position 18 | phase 4 | step 10
-// The coordinator assigns id, stream and attempt; names.h and gradient_stream.h count uses and steps. Both counters
-// wrap, which is safe, because nothing in flight is a hundred thousand uses or a thousand steps old. Attempts wrap,
-// too, and every step may be given up: each time the link remembers at least one more group of tags (stream_step_tags),
-// and it forgets the oldest long before its attempt number recurs. The fingerprint separates ranks that disagree on an
-// operation. The phases of a partition are the exchanges of its reduction; a dense one has one.
+// The coordinator assigns id, stream and attempt; names.h counts uses, and gradient_stream.h counts steps. Both
+// counters wrap. This is safe, because nothing in flight is a hundred thousand uses or a thousand steps old. Attempts
+// wrap, too, and every step may be given up: each time the link remembers at least one more group of tags
+// (stream_step_tags), and it forgets the oldest long before its attempt number recurs. The fingerprint separates ranks
+// that disagree on an operation. The phases of a partition are the exchanges of its reduction; a dense partition has
+// one.
 #pragma once
 
 #include <cstdint>

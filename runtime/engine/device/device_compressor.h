@@ -1,8 +1,8 @@
 // DeviceCompressor: compression of the gradients of one stream on their GPU, and their residuals in GPU memory.
 //
-// Payloads travel through host memory, as those of the CPU do, because they are a few percent of the tensor. Residuals
-// stay on the device; readers get copies. Owner: GradientStream. Thread: loop. Kernels and copies use the copy stream
-// of the transport, which alone orders the uses of memory. Not for codecs with more state than a residual
+// Payloads travel through host memory, like payloads of the CPU, because they are a few percent of the tensor.
+// Residuals stay on the device; readers get copies. Owner: GradientStream. Thread: loop. Kernels and copies use the
+// copy stream of the transport, which alone orders the uses of memory. Not for codecs with more state than a residual
 // (compression/device_coding.h), nor for the handling of program streams (host_staged_stream.h).
 #pragma once
 

@@ -1,16 +1,21 @@
 // DeviceGather: the reductions Gather and ByHost for gradients on GPUs: kernels encode and sum, and payloads travel
 // through pinned host memory.
 //
-// Without host groups, every rank encodes each slice as a whole and sends its payload to all ranks. With groups there
-// are three exchanges: NCCL sums the gradients among the GPUs of each host, in place or, for several slices, packed;
-// every rank encodes its shares of the sums and exchanges payloads with their owners on the other hosts; the payloads
-// of all shares are gathered on the host. Shares and residuals are those of ByHost (by_host.h). NCCL adds in an order
-// of its own, which is the same for all ranks of a host.
-// Every rank validates all headers and payloads in host memory before it uses any: a slice that is not finite on some
-// rank or in some sum becomes NaN everywhere, and moves no residual. Results equal those on the CPU, except that a
-// value outside the range of the codec (a sum of gradient and residual beyond float32; from 2^29 on, values sent as
-// float16) counts as not finite. Payloads are aligned to words on the wire, so all ranks must reduce a tensor on GPUs
-// alike. Done runs when the rest of the work has been queued on the copy stream of the transport. Thread: loop.
+// Without host groups, every rank encodes each slice as a whole and sends its payload to all ranks. With host groups
+// there are three exchanges:
+//   1. NCCL sums the gradients among the GPUs of each host, in place, or packed if there are several slices.
+//   2. Every rank encodes its shares of the sums, and exchanges payloads with their owners on the other hosts.
+//   3. The payloads of all shares are gathered on the host.
+// Shares and residuals are those of ByHost (by_host.h). NCCL adds in an order of its own, which is the same for all
+// ranks of a host.
+//
+// Every rank validates all headers and payloads in host memory before it uses any of them. A slice that is not finite
+// on some rank or in some sum becomes NaN everywhere, and changes no residual. Results equal those on the CPU, with one
+// exception: a value outside the range of the codec (a sum of gradient and residual beyond float32; from 2^29 on,
+// values sent as float16) counts as not finite. Payloads are aligned to words on the wire, so either all ranks must
+// reduce a tensor on GPUs, or none.
+//
+// Done runs when the rest of the work has been queued on the copy stream of the transport. Thread: loop.
 #pragma once
 
 #include <cstddef>

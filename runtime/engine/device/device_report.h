@@ -1,7 +1,7 @@
-// DeviceReport: the message in which a rank reports its NCCL to the others. Its size is fixed, so receivers know it.
+// DeviceReport: the message in which a rank reports its NCCL to the others. All reports have one size, so receivers
+// know it.
 //
-// docs/wire_format/data.md lists the bytes. Plain values; pure functions. Not for the evaluation of reports
-// (device_transport.h).
+// docs/wire_format/data.md lists the bytes. Plain values; pure functions. device_transport.h evaluates the reports.
 #pragma once
 
 #include <cstddef>

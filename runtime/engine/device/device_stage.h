@@ -1,10 +1,10 @@
 // DeviceStage: copies tensors of a GPU to host memory and back, for a data plane that handles host memory only.
 //
-// A fetch runs behind the work that the program had queued on its stream; work that order_before() puts behind the
-// returned tensors sees them. The host blocks on neither: a timer polls events while copies are pending. Each fetch
-// and return has an event of its own, however many are pending. Copies of each direction run in order on a stream of
-// their own. No work of the stage waits on the device for another rank, so
-// memory may be allocated on demand. An error of the device ends the stage: pending and later operations end with it.
+// A fetch copies after the work that the program had queued on its stream. Work that order_before() orders after the
+// returned tensors sees them. The host blocks for neither: a timer polls events while copies are pending. Each fetch
+// and each return has an event of its own, however many are pending. Copies of each direction run in order on a stream
+// of their own. No work of the stage waits on the device for another rank, so memory may be allocated on demand. An
+// error of the device ends the stage: pending and later operations end with it.
 // Owner: Session. Thread: loop, except mark(); destruction is allowed on any thread. Not for the choice of a GPU, nor
 // for collectives on the GPU (net/device/device_collectives.h).
 #pragma once

@@ -1,12 +1,12 @@
 // DeviceTransport: transport for GPU tensors that are not compressed on the GPU: NCCL if every rank supports it, else
 // staging through pinned host memory.
 //
-// Ranks decide once, when they have agreed on the first operation or stream that asks: they exchange reports on NCCL
-// and its version over the collectives of the host, connect if all versions are equal, and exchange the results. A
-// later failure ends the job.
+// Ranks decide once, when they have agreed on the first operation or stream that asks for the transport. They exchange
+// reports on NCCL and its version over the collectives of the host, connect if all versions are equal, and exchange the
+// results. A later failure ends the job.
 // It also holds the resources for work on the device: a stream for copies and kernels, a poller that reports their
 // completion, and reusable device memory.
-// Owner: Session. Thread: loop. Not for the choice of tensors, which operations and streams make.
+// Owner: Session. Thread: loop. Operations and streams, not this class, choose the tensors.
 #pragma once
 
 #include <cstdint>

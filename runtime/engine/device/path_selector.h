@@ -1,9 +1,9 @@
 // PathSelector: selects the path of a stream whose tensors are on a GPU: host memory, NCCL, or compression on the GPU
 // with or without NCCL.
 //
-// All ranks select the same path: the options, the plan and the decision about NCCL are the same on all of them, and if
-// one of them lacks GPU memory, all use host memory. The memory of a path is allocated when it is selected, and only
-// then, as far as it can be foreseen. Thread: loop.
+// All ranks select the same path: the options, the plan and the decision about NCCL are the same on all ranks, and if
+// one rank lacks GPU memory, all ranks use host memory. The memory of a path is allocated when the path is selected,
+// and never later, as far as the need can be foreseen. Thread: loop.
 #pragma once
 
 #include <cstdint>

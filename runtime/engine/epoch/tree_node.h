@@ -3,8 +3,8 @@
 //
 // Owned by ControlPlane, in jobs with more ranks than the fan-out. Threads: the control loop; open(), endpoints() and
 // connect() run on the thread that opens the session. Not for heartbeats and membership: the owner reports departures.
-// A connection of the tree that ends while the rank at its other end lives breaks the job. A rank with a relay may
-// leave in order; that is an error only if a rank below it still has to agree on something.
+// If a connection of the tree ends while the rank at its other end lives, the job ends with an error. A rank with a
+// relay may leave in order; that is an error only if a rank below it still has to agree on something.
 #pragma once
 
 #include <atomic>

@@ -1,14 +1,16 @@
 // NamedParts: the pieces of a large operation by name, and the limit of pieces in flight.
 //
-// A piece is a range of elements with a collective of its own. An operation has a credit of kWindow pieces in flight.
-// Each operation has its own credit: ranks submit operations in different orders, and with a shared credit each rank
-// could spend it on another operation and wait for the other ranks for ever.
-// Pieces start in order, and at most kWindow pieces that are not finished follow one another on a rank. Pieces with
-// equal tags are kCycle apart, so one rank never has two of them in flight. Between ranks:
-//   - every rank has started a finished piece of an allreduce, so all pieces in flight anywhere have different tags;
-//   - the root of a broadcast finishes pieces that no other rank has begun and may be any number of them ahead. This is
-//     safe because links are first in, first out: messages from one rank with equal tag and slot have one priority, so
-//     they arrive in the order of the pieces, and the receiver takes them in that order.
+// A piece is a range of elements with a collective of its own. At most kWindow pieces of an operation are in flight,
+// its credit. Each operation has its own credit, because ranks submit operations in different orders: with a shared
+// credit each rank could spend it on another operation and wait for the other ranks forever.
+//
+// Pieces start in order. On a rank, pieces that are not finished follow one another, at most kWindow of them; pieces
+// with equal tags are kCycle apart, so one rank never has two of them in flight. Between ranks:
+//   - Allreduce: every rank has started a piece that is finished on some rank, so all pieces in flight anywhere have
+//     different tags.
+//   - Broadcast: the root may be any number of pieces ahead, because it finishes pieces that no other rank has begun.
+//     This is safe because links are first in, first out: messages from one rank with equal tag and slot have one
+//     priority, so they arrive in the order of the pieces, and the receiver takes them in that order.
 // Pure value; owned by an operation of NamedOps.
 #pragma once
 

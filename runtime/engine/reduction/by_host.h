@@ -1,14 +1,19 @@
 // ByHost: hierarchical reduction. The ranks of a host sum first, and only the traffic between hosts is compressed.
 //
-// Wraps the reductions that send payloads from rank to rank, if several hosts have several ranks; a payload then leaves
-// a host once, whatever its number of ranks. Reductions of dense sums do not need it: their allreduce is hierarchical.
-// Four steps: the ranks of a host agree on the state of each slice; they reduce-scatter shares of the gradients; the
-// owners of each share, one on each host, run the reduction itself, all shares at once; an allgather on the host ends
-// it. The tensor alone determines the stripes of each share (compression/codec_state.h). Sums are rounded in another,
-// equally fixed order; divisors count all ranks. The residuals of a rank belong to the sums of its own shares. Each
-// share happens wholly or not at all, and its residuals count as soon as it has been exchanged: they have moved even if
-// another share is corrupt, or the partition is cancelled before the final allgather. A slice that is not finite on
-// some rank becomes NaN everywhere; if only a sum overflows, the neighbouring stripes of its owners become NaN.
+// Used if several hosts have several ranks: a payload then leaves a host once, whatever its number of ranks. It wraps
+// the reductions that send payloads from rank to rank. Reductions of dense sums do not need it, because their allreduce
+// is hierarchical. Four steps:
+//   1. The ranks of a host agree on the state of each slice.
+//   2. They reduce-scatter shares of the gradients.
+//   3. The owners of each share, one on each host, run the wrapped reduction, all shares at once.
+//   4. An allgather on the host distributes the results.
+//
+// Sums are rounded in another, equally fixed order; divisors count all ranks. The tensor alone determines the stripes
+// of each share (compression/codec_state.h). The residuals of a rank belong to the sums of its own shares.
+//
+// A share takes effect wholly or not at all. Its residuals change as soon as it has been exchanged, even if another
+// share is corrupt, or the partition is cancelled before the final allgather. A slice that is not finite on some rank
+// becomes NaN everywhere; if only a sum overflows, the neighbouring stripes of its owners become NaN.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // Counts: ranks agree on thresholds, owners count the codes of their stripes, and the counts are the result.
 //
-// Three exchanges: the maximum of the exponents that ranks propose, behind a state byte for each slice; the codes, sent
-// to the owners of stripes; integer counts of ceil(log2(2P + 1)) bits, sent to all. A count times the threshold is the
-// exact sum, so owners encode nothing again and keep no residual.
+// There are three exchanges: the maximum of the exponents that ranks propose, after a state byte for each slice; the
+// codes, sent to the owners of stripes; integer counts of ceil(log2(2P + 1)) bits, sent to all ranks. A count times the
+// threshold is the exact sum, so owners encode nothing again and keep no residual.
 // Source: compression/counted_codes.h.
 #pragma once
 

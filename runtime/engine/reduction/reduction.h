@@ -1,14 +1,17 @@
 // Reduction: one compressed partition in flight; slices of gradients become their sum or average on all ranks.
 //
 // Streams use it for compressed partitions; a dense partition is one allreduce (dense_path.h). make_reduction() chooses
-// the algorithm. Owners: the stream that started it and the callbacks of its collectives, so it lives until the last of
-// them. Thread: loop.
-// A partition happens to a rank wholly or not at all. The error of encoding stays in the memory of the gradient until
-// every payload has been checked; only then does it become the residual and the result replace it. A partition that is
-// cancelled, corrupt, or not finite on some rank therefore leaves all residuals unchanged.
-// One byte for each slice tells the others whether a rank has it (slices.h); it is in the header of payloads, or
-// reduced first if ranks agree on something before they send. All ranks decode the bytes on the wire, their own
-// included, so results are equal on all of them.
+// the algorithm. Owned by the stream that started it and by the callbacks of its collectives, so it lives until the
+// last of them. Thread: loop.
+//
+// On a rank, a partition takes effect wholly or not at all. The error of encoding stays in the memory of the gradient
+// until every payload has been checked. Only then does the error become the residual, and the result replaces the
+// gradient. A partition that is cancelled, corrupt, or not finite on some rank therefore leaves all residuals
+// unchanged.
+//
+// One byte for each slice tells the other ranks whether this rank has it (slices.h). The byte is in the header of
+// payloads, or is reduced first if ranks agree on something before they send. Every rank decodes the bytes on the wire,
+// its own payload included, so results are equal on all ranks.
 #pragma once
 
 #include <array>

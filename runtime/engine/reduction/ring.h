@@ -1,12 +1,16 @@
-// Ring: sparse sums travel round a ring, grow with every hop, and become dense once that is shorter; an allgather ends
-// it.
+// Ring: sparse sums travel round a ring and grow with every hop; a sum becomes dense once that is shorter. An allgather
+// ends the reduction.
 //
-// P + 1 exchanges. First headers, in which every rank counts its elements in each cell, so that all ranks know the
-// length of every later message. Then P - 1 hops: the cells of owner c begin at rank c + 1, and each rank adds its own
-// elements and passes them on until they reach c. Finally owners send their cells to all.
+// There are P + 1 exchanges:
+//   1. Headers, in which every rank counts its elements in each cell, so that all ranks know the length of every later
+//      message.
+//   2. P - 1 hops: the cells of owner c begin at rank c + 1; each rank adds its own elements and passes them on until
+//      they reach c.
+//   3. The owners send their cells to all ranks.
+//
 // A cell travels as a sparse payload (kernels/sparse_sum/) with room for the elements of all ranks so far, or as
 // float32 if that is not longer. Sums are float32, ((a[c+1] + a[c+2]) + ...) + a[c], whatever value type the codec
-// sends; all ranks use the sum of the owner. Nothing is selected again, so owners keep no residual.
+// sends; all ranks use the sum of the owner. Owners select nothing again, so they keep no residual.
 // Sources: group selection with a ring (Wang, Ma, Peng, patent, 2024); the change from sparse to dense (Renggli et al.,
 // SparCML, 2019).
 #pragma once

@@ -1,10 +1,10 @@
-// CallerRegistry: the threads of the program that wait for results, with the duration of their waits. The search for
-// stuck jobs reads the registry.
+// CallerRegistry: the threads of the program that wait for results, and how long they have waited. The search for stuck
+// jobs reads the registry.
 //
 // A thread counts as a caller from its first wait until it ends. A caller that is not waiting may still submit an
-// operation that the others need, so a job with such a thread is late, but never stuck. An adapter may cut a wait into
-// slices to look for Ctrl-C between them: a thread that waits again within kSliceGap counts as waiting throughout.
-// Threads: any; a few atomics per wait.
+// operation that the other ranks need, so a job with such a thread is late, but never stuck. An adapter may cut a wait
+// into slices to look for Ctrl-C between them: a thread that waits again within kSliceGap counts as waiting throughout.
+// Threads: any; a wait costs a few atomic operations.
 #pragma once
 
 #include <atomic>

@@ -2,9 +2,10 @@
 // pinned host memory where necessary.
 //
 // A ready tensor is fetched first, and later calls wait for the fetch; only give_up() overtakes them. A result is
-// copied back as soon as it is there; when the program waits for it, alone or with its step, work that it queues later
-// is ordered behind the copies. In a step in which the stream uses GPU memory directly, no tensor is fetched: calls
-// wait until the GPU has written the tensors. Threads: the loop. Shared by StreamTable and the calls in flight.
+// copied back as soon as it is in host memory. When the program waits for the result, alone or with its step, work that
+// it queues later is ordered after the copies. In a step in which the stream uses GPU memory directly, no tensor is
+// fetched: calls wait until the GPU has written the tensors. Threads: the loop. Shared by StreamTable and the calls in
+// flight.
 #pragma once
 
 #include <deque>

@@ -1,23 +1,30 @@
 // GradientStream: the tensors of one optimizer, reduced every step by a Plan that all ranks share.
 //
-// In the steady state no message is exchanged: a partition starts when all its tensors are ready and it is the next in
-// the plan's order, and its tag is (stream, attempt, position, step) on every rank.
+// A step: ready(i) for every tensor, finish(), any number of wait_tensors(), wait(). The next step opens when wait()
+// has answered.
 //
-// One step:  ready(i) ... finish(), [wait_tensors() ...,] wait() -> the result; the next step opens when wait() has
-// answered. finish() commits: the partition at the commit point, which holds the first part of the tensor expected
-// last, and the partitions after it start only then. Once that partition is reduced every rank has finished, so no rank
-// uses a result, of a tensor or of the step, that another gives up before its finish(). The commit point costs nothing,
-// because that tensor becomes ready just before finish().
+// In the steady state ranks exchange no message about the order: a partition starts when all its tensors are ready and
+// it is the next one of the plan. Its tag is (stream, attempt, position, step) on every rank.
+//
+// Commit point: finish() commits the step. The partition with the first part of the tensor that is expected last, and
+// the partitions after it, start only after finish(). Once that partition is reduced, every rank has called finish(),
+// so no rank gives up a step of which another rank uses a result. This costs no time, because that tensor becomes ready
+// just before finish().
+//
 // Deviations go through the coordinator and are the same for all ranks:
-//   - a rank gives the step up (wrong shape, an error, abort()): StreamAborted ends all operations in flight on all
-//     ranks, wait() returns the cause on each, and the stream goes on with step 0 of the next attempt;
-//   - a rank has tensors without a gradient (absent): it holds them back until StreamFlags makes all ranks exchange
+//   - A rank gives the step up (wrong shape, an error, abort()). StreamAborted ends all operations in flight on all
+//     ranks, wait() returns the cause on each, and the stream continues with step 0 of the next attempt.
+//   - A rank has tensors without a gradient (absent). It holds them back until StreamFlags makes all ranks exchange
 //     flags of the gradients that they have, in this step and in all later ones.
-// The plan changes at step borders, on all ranks alike (plan_agreement.h).
-// With a commit gate a step ends with a barrier, which a rank enters when it holds all results: so one rank that has
-// passed it proves that all hold them, and after the loss of a rank the reports of the survivors tell whether the step
-// counts (control/elastic/verdict.h). The gate concerns wait(), not wait_tensors().
-// Loop thread; owned by Engine. State that does not outlive a step is in StepState. Not for: residuals
+//
+// Plans change between two steps, at the same step on all ranks (plan_agreement.h).
+//
+// Commit gate: with this option a step ends with a barrier, which a rank enters when it holds all results. One rank
+// that has passed the barrier therefore proves that all ranks hold the results. After the loss of a rank the reports of
+// the survivors tell whether the step counts (control/elastic/verdict.h). wait() waits for the gate, wait_tensors()
+// does not.
+//
+// Owned by Engine; loop thread. State that does not outlive a step is in StepState. Not for: residuals
 // (StreamResiduals), steps of zeros (JoinedRank), flags of steps that are over (UnusedParamSync).
 #pragma once
 

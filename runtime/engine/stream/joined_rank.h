@@ -1,8 +1,8 @@
 // JoinedRank: contributes zeros to the steps of a stream while this rank has no more data.
 //
-// Owned by GradientStream; loop thread. Acts as a program that submits zeros from the loop, one step after the other,
-// until the attempt in which all ranks have joined. Not for: the making of zeros (DensePath) and the agreement on the
-// end (Coordinator).
+// It acts like a program that submits zeros from the loop, one step after the other, until the attempt in which all
+// ranks have joined. Owned by GradientStream; loop thread. Not for: making the zeros (DensePath), or the agreement on
+// the end (Coordinator).
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // StepState: everything that belongs to one step of a stream. Made for each step and dropped with it.
 //
-// Owned by GradientStream; loop thread. Plain values; GradientStream keeps the order of events. It also counts the
-// operations in flight, because those of a step that was given up outlive the step.
+// Owned by GradientStream; loop thread. Plain values; GradientStream keeps the order of events, and counts the
+// operations in flight, because operations of a step that was given up outlive the step.
 #pragma once
 
 #include <cstdint>

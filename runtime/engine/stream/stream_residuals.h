@@ -1,7 +1,7 @@
 // StreamResiduals: residuals and codec states of a stream, on the CPU (ResidualStore) or on a GPU (DeviceCompressor).
 //
-// Owned by GradientStream; loop thread. Not for: the question whether a step is in progress, which GradientStream
-// checks before it lets the program read or set anything.
+// Owned by GradientStream; loop thread. It does not check whether a step is in progress: GradientStream does so before
+// it lets the program read or set anything.
 #pragma once
 
 #include <cstddef>

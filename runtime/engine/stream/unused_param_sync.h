@@ -1,11 +1,15 @@
 // UnusedParamSync: takes part in exchanges of flags for steps of a stream that are already over on this rank.
 //
-// A flag says whether a rank had a gradient for a tensor. A rank that has tensors without a gradient asks for flags;
-// others may complete that step, and close the stream, before they receive the request. The rank that asked needs their
-// flags all the same: they had all gradients, or none in steps to which they contributed zeros. Every rank has started
-// such an exchange or starts it when it receives the request, so this rank never waits for one. The coordinator answers
-// the first request of a stream and none of a void attempt, so its message concerns an attempt that every rank is in,
-// or the step that a rank completed last; exchanges in flight are found by attempt and step.
+// A flag says whether a rank had a gradient for a tensor. A rank that has tensors without a gradient asks all ranks for
+// their flags. Other ranks may complete that step, and close the stream, before they receive the request; the rank that
+// asked needs their flags all the same. Their flags are known: they had all gradients, or none in steps to which they
+// contributed zeros.
+//
+// This rank never waits for an exchange, because every rank has started it, or starts it when it receives the request.
+// The coordinator answers only the first request of a stream, and no request of a void attempt. Its message therefore
+// concerns an attempt that every rank is in, or the step that a rank completed last. Exchanges in flight are found by
+// attempt and step.
+//
 // Owned by GradientStream; by Engine after the stream is closed. Loop thread.
 #pragma once
 

@@ -1,6 +1,7 @@
-// Timing of codecs on this rank: a few milliseconds of work when a stream begins whose policy weighs their cost.
+// Timing of codecs on this rank. It takes a few milliseconds, when a stream begins whose policy weighs the cost of
+// codecs.
 //
-// Used for the profiles that such streams exchange. Blocks the calling thread.
+// The times go into the profiles that such streams exchange. Blocks the calling thread.
 #pragma once
 
 #include <functional>

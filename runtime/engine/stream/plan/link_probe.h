@@ -1,12 +1,12 @@
 // LinkProbe: measures the link between the ranks of a stream before its first step, so that the first plan fits it.
 //
-// Used by Engine for streams whose policy follows the link. A few allreduces of the fewest numbers that go in two
-// exchanges give the latency, then some of 32 KiB, and of 1 MiB on a fast link, give the bandwidth; only the last ones
-// count, because the first ones may pass through the burst that traffic shapers allow. All of them go in two exchanges,
-// one behind the other. All ranks decide by the largest time of any rank, which every allreduce carries, so they make
-// the same ones.
-// It takes 0.25 s at most from 5 Mbit/s on, and less on a fast link. Owned by Engine; loop thread. Not for: the link
-// during training, which LinkMeter measures.
+// Used by Engine for streams whose policy follows the link. It runs allreduces that need two exchanges each, one behind
+// the other: a few of the smallest such size give the latency; then some of 32 KiB, and of 1 MiB on a fast link, give
+// the bandwidth. Only the last ones count, because the first ones may pass through the burst that traffic shapers
+// allow. Every allreduce carries the largest time of any rank, and all ranks decide by it, so all ranks run the same
+// allreduces.
+// The measurement takes at most 0.25 s on links from 5 Mbit/s on, and less on a fast link. Owned by Engine; loop
+// thread. Not for: the link during training, which LinkMeter measures.
 #pragma once
 
 #include <cstddef>

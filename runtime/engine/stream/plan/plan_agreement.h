@@ -1,12 +1,13 @@
 // PlanAgreement: the plan of one stream, the measurements for the next one, and the exchange that agrees on it.
 //
-// Stands between a stream, which runs steps, and scheduler::Replanner, which decides. Some steps carry an exchange: a
-// small MAX allreduce of 64-bit integers that begins at finish() and is part of the step. The first one carries a
-// profile; if a better plan follows from it, the next step carries the digest of that plan; if all ranks have the same
-// digest, the step after it runs by the new plan. A step given up puts every rank back to the first plan, so ranks that
-// saw different exchanges agree again. A permanent objection to other plans survives that: the next profile carries it
-// to all ranks.
-// Owned by GradientStream; loop thread. Not for: sending, and running a plan.
+// It stands between a stream, which runs steps, and scheduler::Replanner, which decides. Some steps carry an exchange,
+// a small MAX allreduce of 64-bit integers that begins at finish() and is part of the step:
+//   - The first exchange carries a profile (measurements of steps).
+//   - If a better plan follows from the profile, the next step exchanges the digest of that plan.
+//   - If all ranks have the same digest, the step after that runs by the new plan.
+// If a step is given up, every rank goes back to the first plan, so ranks that saw different exchanges agree again. A
+// permanent objection to other plans survives that: the next profile carries it to all ranks.
+// Owned by GradientStream; loop thread. Does not send, and does not run plans.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // StepRecorder: records the times of one rank (tensors ready, tensors needed, steps) and makes a StepProfile of them.
 //
-// Owned by PlanAgreement; loop thread. A step lasts from the end of the step before to its own end, so the work of the
-// program between them is part of it: ranks that wait end a step together, however far apart they begin it. Only steps
-// whose result the program has received count. It reads no clock: callers pass times.
+// Owned by PlanAgreement; loop thread. It reads no clock: callers pass times. A step lasts from the end of the previous
+// step to its own end, so it contains the work of the program between the two. Ranks that wait end a step together,
+// however far apart they begin it. Only steps whose result the program has received count.
 #pragma once
 
 #include <cstdint>
