@@ -1,12 +1,12 @@
 // BatchExchange: allreduces of little data among the ranks of one host, many of them in one message.
 //
 // A rank writes the inputs of the operations that it has started into one block of its shared memory, with a table of
-// their tags, and sends one message about the block to every other rank. An operation is summed, in rank order, once
-// the inputs of all ranks are there. The ranks need no agreement on the content of a batch: each may hold other
-// operations, in another order.
+// their tags, and sends one message about the block to every other rank. Ranks need no agreement on the content of a
+// batch: each batch may hold other operations, in another order. An operation is summed, in rank order, once the inputs
+// of all ranks are there.
 // A rank sends at most kUnanswered batches that another rank has not read yet; operations that start meanwhile go with
-// the next batch. So batches grow while the ranks are busy, and a single operation leaves at once. The loop of a rank
-// reads batches whether its program has started these operations or not, so no operation waits for another one.
+// the next batch. Batches therefore grow while the ranks are busy, and a single operation leaves at once. The loop of a
+// rank reads a batch even if its program has not started the operations in it, so no operation waits for another one.
 // An input without room in shared memory follows as a message of its operation, which waits until it is received.
 // Owned by DirectCollectives. Thread: the loop of the link.
 #pragma once

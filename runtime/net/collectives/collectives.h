@@ -1,13 +1,14 @@
-// Collectives: one group of ranks that exchange dense memory. The engine sees the data plane through it only.
+// Collectives: operations on dense memory in one group of ranks. The engine uses the data plane only through this
+// interface.
 //
-// For: moving bytes and reducing one dtype between the ranks of one epoch. Has no notion of codecs or fusion, and takes
-// priorities as numbers. Backends are rows of catalog.h.
+// It moves bytes, and reduces elements of one dtype, between the ranks of one epoch. It has no notion of codecs or
+// fusion; priorities are numbers. Backends are rows of catalog.h.
 // Thread: call every method on the loop of the backend; Done runs there, too.
-// Contract: Done is called exactly once per start(), never from inside start(). Until then the buffers belong to the
-// backend; after it they are never touched again, even if the operation failed or was cancelled.
-// Floating-point reductions add in rank order (0, 1, ..., P-1), so results do not depend on timing, on the cutting of a
-// tensor into operations, or on the backend, unless Caps::rank_order_sums is false. With Caps::sums_by_host an
-// allreduce adds in a different, equally fixed order.
+// Contract: Done is called exactly once per start(), never inside start(). Until then the buffers belong to the
+// backend; afterwards the backend never touches them again, even if the operation failed or was cancelled.
+// Sums: floating-point reductions add in rank order (0, 1, ..., P-1), so results do not depend on timing, on the
+// cutting of a tensor into operations, or on the backend. There are two exceptions: Caps::rank_order_sums is false, or
+// Caps::sums_by_host is true, where an allreduce adds in a different, equally fixed order.
 #pragma once
 
 #include <cstddef>

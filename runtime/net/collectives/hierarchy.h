@@ -1,10 +1,12 @@
 // HierarchicalCollectives: the direct backend for several hosts with several ranks.
 //
-// A large allreduce has three phases: a reduce-scatter among the ranks of each host, through shared memory if
-// available; an allreduce of every share among its owners, one per host, so that each byte crosses a network card once
-// and all ranks of a host send at the same time; an allgather on each host. Sums are made in rank order on each host,
-// then in the order of hosts, for any size: results depend on the placement of ranks, not on the cutting of data into
-// operations. All other operations are direct among all ranks.
+// A large allreduce has three phases:
+//   1. a reduce-scatter among the ranks of each host, through shared memory if available;
+//   2. an allreduce of every share among its owners, one per host, so that each byte crosses a network card once and
+//      all ranks of a host send at the same time;
+//   3. an allgather on each host.
+// Sums are made in rank order on each host, then in the order of hosts, for any size: results depend on the placement
+// of ranks, not on the cutting of data into operations. All other operations are direct among all ranks.
 // Owned by: the engine's session (one per epoch), tests. Thread: the loop of the link, destructor included. The link
 // must outlive it. Destroying it with operations in flight drops their callbacks: call abort() first and let the loop
 // run.

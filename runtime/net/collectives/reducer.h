@@ -1,10 +1,12 @@
-// SegmentReducer: the reduce-scatter phase of a direct algorithm, in segments. Every rank sends block j of its input
-// to rank j and reduces its own block in rank order as segments arrive.
+// SegmentReducer: the reduce-scatter phase of a direct algorithm, in segments. Every rank sends block j of its input to
+// rank j, and reduces its own block in rank order as segments arrive.
+//
 // A rank sends its messages in rounds, one to each peer, starting with the next rank, and never gets more than a few
-// messages ahead of those it has received. So the ranks pass through the rounds together, as in a pairwise exchange,
-// and no two send to the same one for long: two flows into one link would fill its queue until packets drop, while
-// another link is idle. Blocks of a single segment are sent to all peers at once, as are all blocks between ranks of
-// one host. Base class of operations that reduce; same thread and lifetime as Operation.
+// messages ahead of those that it has received. The ranks therefore pass through the rounds together, as in a pairwise
+// exchange, and no two ranks send to the same rank for long: two flows into one link would fill its queue until packets
+// drop, while another link is idle. Blocks of a single segment are sent to all peers at once, as are all blocks between
+// ranks of one host.
+// Base class of operations that reduce; same thread and lifetime as Operation.
 #pragma once
 
 #include <cstdint>

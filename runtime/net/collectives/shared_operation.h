@@ -1,6 +1,7 @@
 // SharedOperation: base class of the algorithms whose data goes through shared memory. Messages over the link carry the
 // position of a block; they match, fail and end like those of any Operation.
-// Data without room in shared memory follows its message over the link, so no operation waits for memory of another.
+// Data that finds no room in shared memory follows its message over the link, so no operation waits for memory of
+// another one.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// LaunchSequencer and LaunchMember: agreement on one order of launches for all ranks, each of which starts operations
-// in its own order.
+// LaunchSequencer and LaunchMember: make all ranks launch operations in one order, although each rank starts them in an
+// order of its own.
 //
 // A rank reports each operation that is ready. An operation that is ready on all ranks gets a place, the most urgent
 // first, and every rank launches in the order of places. An operation without a place can be withdrawn: if the

@@ -1,13 +1,15 @@
 // OrderedDevice: adapts collectives that require one order of launches on all ranks to callers with different orders.
 //
-// Operations are announced to rank 0, and launched once all ranks have started them, everywhere in the order and in the
-// groups that rank 0 decides (launch_order.h, DeviceWork::more): operations that it places at the same time form
-// groups, within a limit of bytes. An operation that is cancelled before it has a place ends when rank 0 has confirmed
-// that no rank will launch it; one with a place is launched, runs to its end, and then reports the cause. A
-// cancellation on all ranks therefore disturbs nothing else. The same holds when a rank is lost: operations with a
-// place are launched and have a grace period to finish, the others end at once. Messages use the transport of the host
-// at its highest priority, all messages of one turn of the loop together. Rank 0 launches an operation only after its
-// messages to all others have left: even if its loop stalls afterwards, the device can finish its work.
+// Operations are announced to rank 0, and launched once all ranks have started them. All ranks launch them in the order
+// and in the groups that rank 0 decides (launch_order.h, DeviceWork::more): operations that get their places at the
+// same time form groups, within a limit of bytes. Rank 0 launches an operation only after its messages to all others
+// have left, so the device can finish its work even if the loop of rank 0 stalls afterwards. Messages use the transport
+// of the host at its highest priority, all messages of one turn of the loop together.
+//
+// Cancellation: an operation without a place ends when rank 0 has confirmed that no rank will launch it. An operation
+// with a place is launched, runs to its end, and then reports the cause. A cancellation on all ranks therefore disturbs
+// no other operation. The same holds when a rank is lost: operations with a place are launched and have a grace period
+// to finish, the others end at once.
 //
 // Owner: the data plane of a rank. Thread: loop, destructor included. Destruction drops the callbacks of operations in
 // flight: call abort() first, and let the loop run.

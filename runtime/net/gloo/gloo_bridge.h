@@ -1,8 +1,8 @@
 // GlooBridge: connects one blocking collective on a lane thread with the link on its loop. Free of Gloo types.
 //
-// Shared by: the lane that runs the collective, the backend, and the tasks between them. Methods of the lane side
-// belong to the lane thread, those of the loop side to the loop. Rule: a lane returns only after the link has released
-// its memory; detach() is the only exception.
+// Shared by: the lane that runs the collective, the backend, and the tasks between them. The lane thread calls the
+// methods of the lane side, the loop those of the loop side. A lane returns only after the link has released its
+// memory; detach() is the only exception.
 #pragma once
 
 #include <condition_variable>

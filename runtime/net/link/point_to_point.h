@@ -1,10 +1,10 @@
-// PointToPoint: the interface for messages between two ranks of one epoch; collectives are written against it.
+// PointToPoint: the interface for messages between two ranks of one epoch. Collectives use only this interface.
 //
-// For: DirectCollectives and GlooCollectives; implemented by Transport (TCP) and InprocEndpoint (in process).
-// Thread: everything on loop(); Done runs there too, exactly once, never from inside the call that took it.
-// Matching: first in, first out for each (peer, tag, slot). A tag names one operation and is not used again after it
-// was cancelled. The receiver says how many bytes it expects: another length, or another `check`, ends both sides'
-// operations of that tag with kMismatch.
+// Used by DirectCollectives and GlooCollectives; implemented by Transport (TCP) and InprocEndpoint (in process).
+// Thread: everything on loop(). Done runs there, too, exactly once, never inside the call that took it.
+// Matching: first in, first out for each (peer, tag, slot). A tag names one operation, and is not used again after it
+// was cancelled. The receiver says how many bytes it expects: if the sender has another length, or another `check`, the
+// operations of that tag end with kMismatch on both sides.
 // Not for: reductions, groups, ordering between tags.
 #pragma once
 

@@ -1,6 +1,6 @@
 // Tombstones: cancelled tags with their causes, so that messages that arrive for them later are dropped.
-// Plain container for one thread, bounded: the oldest is forgotten first. A tag may be reused after more than kCapacity
-// further cancellations, which runtime/engine/common/tags.h relies on.
+// Plain container for one thread, bounded: the oldest tag is forgotten first. A tag may be reused after more than
+// kCapacity further cancellations; runtime/engine/common/tags.h relies on this.
 #pragma once
 
 #include <algorithm>

@@ -1,14 +1,14 @@
 // SharedMemory: blocks that a rank writes into its own segment and other ranks of the host read, past the network
 // stack.
 //
-// Owned by: the data plane (one per epoch), tests. Thread: the loop of the link over which it was connected.
-// A block lives until each of its readers has released it, by reading it or by dropping its tag. The owner reads that
-// from the shared memory when it needs room, so no rank is woken for it. Lack of room is not an error: the data is sent
-// over the link instead. Readers learn of a block by a message over the link, which also reports lost peers. A block
-// published after a reader has dropped its tag stays until that reader looks again: when the owner drops the tag or
-// finds no room, and before the reader forgets the tag. A SharedBuffer is such a block, too, once it is published; it
-// is reused when readers and owner have released it. Not for: waking, matching, order, which Operation does by
-// messages.
+// A block lives until each of its readers has released it, by reading it or by dropping its tag. Readers learn of a
+// block by a message over the link, which also reports lost peers. The owner reads the releases from the shared memory
+// when it needs room, so no rank is woken for them. Lack of room is not an error: the data is sent over the link
+// instead. A block published after a reader has dropped its tag stays until that reader looks again: when the owner
+// drops the tag or finds no room, and before the reader forgets the tag. A SharedBuffer is such a block, too, once it
+// is published; it is reused when readers and owner have released it.
+// Owned by: the data plane (one per epoch), tests. Thread: the loop of the link over which it was connected. Not for
+// waking, matching and order: Operation does these by messages.
 #pragma once
 
 #include <atomic>

@@ -1,10 +1,10 @@
 // Channel: the protocol with one peer, without a socket: matching, eager window, permissions, fragments.
 //
-// For: Connection, which moves the bytes, and the fuzzer. Owned by a Connection; used on the loop of the transport.
-// Callbacks go to the given Completions, never inline. read() returns kCorrupt for input that no correct peer sends;
-// the caller must then fail the channel.
-// A message of up to eager_bytes is sent at once while the window of the peer has room; a larger one is announced
+// A message of up to eager_bytes is sent at once while the window of the peer has room. A larger message is announced
 // first (kRts), and its receiver permits it (kCts) as soon as the receive is posted.
+// Used by Connection, which moves the bytes, and by the fuzzer. Owned by a Connection; used on the loop of the
+// transport. Callbacks go to the given Completions, never inline. read() returns kCorrupt for input that no correct
+// peer sends; the caller must then fail the channel.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
 // Transport: PointToPoint over a mesh of authenticated TCP connections between the ranks of one epoch.
 //
-// For: the collectives. Owned by: the engine's session, one per epoch; tests. Thread: everything on the given AsioLoop,
-// destructor included; callbacks run there too, never from inside the call that took them.
 // Life: construct, listen(), publish port(), connect(), use, close(). The loss of a peer ends every operation with it
-// at once and calls on_peer_lost; other operations of the same tag are ended by their owner. Destroying the transport
-// without close() drops the callbacks of operations in flight without calling them.
+// at once and calls on_peer_lost; the owner ends other operations of the same tag. Destroying the transport without
+// close() drops the callbacks of operations in flight without calling them.
+// Used by the collectives. Owned by: the engine's session, one per epoch; tests. Thread: everything on the given
+// AsioLoop, destructor included; callbacks run there, too, never inside the call that took them.
 // Not for: encryption, relaying, reconnecting (a lost peer stays lost for the epoch).
 #pragma once
 

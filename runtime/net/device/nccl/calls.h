@@ -1,7 +1,6 @@
 // The NCCL functions that make up a collective.
 //
-// Used by NcclCollectives. Pure functions. They sum where an average is wanted, unless NCCL averages itself; the caller
-// divides.
+// Used by NcclCollectives. Pure functions. For an average they sum and the caller divides, unless NCCL averages itself.
 #pragma once
 
 #include <vector>

@@ -3,9 +3,10 @@
 // The communicator is non-blocking: each call is polled until it is no longer in progress, up to a deadline; a group is
 // complete once its work is on the stream. Any error that may have touched the communicator aborts it; connect() with
 // another attempt makes a new one. One group runs at a time, so the owner of several communicators can launch in one
-// order. Owners: NcclCollectives, tests. Thread: loop, destructor included. Teardown aborts and destroys it elsewhere,
-// once nothing on the loop uses it any more; no method waits for the device. Not for progress on the device: the owner
-// waits for events, and calls check() meanwhile.
+// order.
+// No method waits for the device: Teardown aborts and destroys the communicator on another thread, once nothing on the
+// loop uses it any more. Not for progress on the device: the owner waits for events, and calls check() meanwhile.
+// Owners: NcclCollectives, tests. Thread: loop, destructor included.
 #pragma once
 
 #include <cstdint>

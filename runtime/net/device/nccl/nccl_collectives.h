@@ -1,18 +1,22 @@
 // NcclCollectives: collectives of device memory through NCCL.
 //
-// Launches operations in the order of their start, which must be equal on all ranks; neither local readiness nor local
-// completion changes it. Operations that are started as a group (DeviceWork::more) are one group of NCCL, so that it
-// launches them together. All use one stream, operations among the ranks of each host too, which have a communicator of
-// their own: the device runs one launch at a time, in one order on all ranks. Credit limits the work on the device;
-// further operations wait on the host.
-// NCCL cannot cancel a single operation: cancelling one that has not ended aborts all communicators and everything in
-// flight. Then, and after every error, connect() on all ranks makes new ones. The owner must agree with the other ranks
-// on that: a rank on which the cancelled operation had ended is not informed. Communicators end side by side, on
-// threads (teardown.h); the loop never waits for the device. Bools are bytes of 0 or 1, as in frameworks: "or" takes
-// the larger byte and "and" the smaller, so other values pass unchanged, while the CPU turns them into 1. Owner: the
-// data plane of a rank, tests. Thread: loop, destructor included; it has entered the device. Destruction drops the
-// callbacks of operations in flight, and waits up to NcclOptions::end_timeout for NCCL: call abort() first, let the
-// loop run, and close().
+// Order: operations are launched in the order of their start, which must be equal on all ranks; neither local readiness
+// nor local completion changes it. Operations that are started as a group (DeviceWork::more) are one group of NCCL,
+// which launches them together. All operations use one stream, also those among the ranks of each host, which have a
+// communicator of their own: the device runs one launch at a time, in one order on all ranks. Credit limits the work on
+// the device; further operations wait on the host.
+//
+// Cancellation: NCCL cannot cancel a single operation. Cancelling one that has not ended aborts all communicators and
+// everything in flight. After that, and after every error, connect() on all ranks makes new communicators. The owner
+// must agree with the other ranks on that, because a rank on which the cancelled operation had ended is not informed.
+// Communicators end side by side, on threads (teardown.h); the loop never waits for the device.
+//
+// Bools are bytes of 0 or 1, as in frameworks: "or" takes the larger byte and "and" the smaller, so other values pass
+// unchanged, while the CPU turns them into 1.
+//
+// Owner: the data plane of a rank, tests. Thread: loop, destructor included; the thread has entered the device.
+// Destruction drops the callbacks of operations in flight, and waits up to NcclOptions::end_timeout for NCCL: call
+// abort() first, let the loop run, and close().
 #pragma once
 
 #include <array>

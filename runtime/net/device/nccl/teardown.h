@@ -1,7 +1,7 @@
-// Teardown: ends communicators off the loop, because NCCL waits for the device meanwhile.
+// Teardown: ends communicators off the loop, because NCCL waits for the device in that call.
 //
 // ncclCommAbort and ncclCommDestroy synchronize with the stream of the communicator, which another communicator can
-// block: all of them must end side by side. Owner: NcclCollectives, tests. Thread: loop, destructor included.
+// block, so all of them must end side by side. Owner: NcclCollectives, tests. Thread: loop, destructor included.
 #pragma once
 
 #include <memory>
