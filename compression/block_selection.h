@@ -1,8 +1,8 @@
 // BlockSelection: the blocks of a tensor with the largest mean magnitude are sent whole.
 //
-// Used by codecs that send blocks (filters of a convolution, or blocks of any tensor), each rank its own choice; and by
-// the reduction algorithm in which all ranks send the same blocks, chosen by the sums of their norms, so that an
-// allreduce carries the values. Plain value. Threads: any. Knows no network.
+// There are two uses. In codecs that send blocks (filters of a convolution, or blocks of any tensor), each rank makes
+// its own choice. In the reduction algorithm `shared`, all ranks send the same blocks, chosen by the sums of their
+// norms, so that an allreduce carries the values. Plain value. Threads: any. Has no notion of a network.
 // Methods: kernels/filter/filter.h; agreed choices of CLT-k (Chen et al., ScaleCom, 2020).
 #pragma once
 

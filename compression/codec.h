@@ -1,9 +1,9 @@
 // Codec: the encoding of the elements of a partition, one number for each element.
 //
-// Used by the reduction algorithms of the engine, which join codecs and collectives. Owned by: the catalog
-// (codecs/catalog.h); immutable, so any thread may use one. Knows no network, no plan and no tensor names. The size of
-// a payload follows from dtype and number of elements alone, so a receiver knows it in advance. Elements of a dtype
-// that a codec does not handle are sent unchanged. Memory may be unaligned; in and out do not overlap.
+// The size of a payload follows from dtype and number of elements alone, so a receiver knows it in advance. Elements of
+// a dtype that a codec does not handle are sent unchanged. Memory may be unaligned; in and out do not overlap.
+// Used by the reduction algorithms of the engine, which combine codecs with collectives. Owned by the catalog
+// (codecs/catalog.h); immutable, so any thread may use one. Has no notion of a network, a plan or tensor names.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
 // CodecState: the residual and the coder state of one tensor, between steps.
 //
-// Used by reduction algorithms. Owned by: the stream, by tensor. Threads: one at a time. Does not decide on codecs.
 // The residual of a rank is the part not sent of its own gradients, or of the sums of its host; the residual of an
 // owner is the part not sent of the sums of the stripes it owns. Both are addressed by the elements of the tensor, so
 // they stay valid when a plan cuts it differently. The mean of residual() over ranks is the update not yet applied to
 // the model.
+// Used by reduction algorithms. The stream owns one for each tensor. Threads: one at a time. Does not decide on codecs.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,11 @@
 // Coder: the encoding of one tensor by one codec, with its state from step to step.
 //
-// Used by the reduction algorithms of the engine. Made by PayloadCodec::open(); a rank has one coder for its own
-// gradient, and one for the sums of the stripes it owns. Owned by: CodecState. Threads: one at a time. Knows no
-// network.
 // A tensor is float32, cut into stripes; a piece is a number of whole stripes, the last of which may be short. The
-// payload and the residual of a piece depend on the tensor, the residual and the coder state alone, not on the cut into
+// payload and the residual of a piece depend only on the tensor, the residual and the coder state, not on the cut into
 // pieces.
+// Made by PayloadCodec::open(). A rank has one coder for its own gradient, and one for the sums of the stripes it owns.
+// Used by the reduction algorithms of the engine. Owned by CodecState. Threads: one at a time. Has no notion of a
+// network.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // CountedCodes: ternary codes with thresholds that all ranks share, so that their sums are integers.
 //
-// Used by codec twobit, in the reduction algorithm in which ranks agree on thresholds before they encode. Owned by: the
-// coder. Threads: one at a time; static functions: any. Knows no network.
-// A step: want(); the largest exponent of each block over all ranks; encode(); owners count(); all decode().
+// A step: want(); the largest exponent of each block over all ranks; encode(); owners count(); all decode(). Used by
+// codec twobit, in the reduction algorithm in which ranks agree on thresholds before they encode. Owned by the coder.
+// Threads: one at a time; static functions: any. Has no notion of a network.
 // Sources: threshold quantisation (Strom, 2015; kernels/twobit/twobit.h); integer sums in the network as in THC (Li et
 // al., 2024), here without a table.
 #pragma once

@@ -1,8 +1,8 @@
 // DeviceCoding: the encoding of a coder as kernels that are queued on a GPU.
 //
-// Used by reductions of gradients on a GPU. Owned by: its Coder, whose state it shares, so that payloads are those of
-// the Coder byte for byte. Threads: one at a time, with the Coder. Waits for nothing, allocates nothing. Payloads from
-// a network are checked on the host, where they arrive.
+// Used by reductions of gradients on a GPU. Owned by its Coder, whose state it shares, so that payloads equal those of
+// the Coder byte for byte. Threads: one at a time, with the Coder. Never waits or allocates. Payloads from a network
+// are checked on the host, where they arrive.
 #pragma once
 
 #include <cstddef>

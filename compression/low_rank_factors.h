@@ -1,11 +1,11 @@
-// LowRankFactors: the matrix of one tensor as a product of two thin ones, with the state from step to step.
+// LowRankFactors: the matrix of one tensor as a product of two thin ones, P and Q, with the state from step to step.
 //
 // Used by codec powersgd, where each rank has factors of its own, and by the reduction algorithm in which ranks reduce
-// the factors. Owned by: the coder. Threads: one at a time. Knows no network.
-// Method: kernels/low_rank/low_rank.h. Q starts from the Q of the last step (warm start), or from pseudo-random numbers
-// that are the same on all ranks; so do vectors that depended linearly on others.
-// If factors are reduced, ranks begin together and without earlier state, since their Q have to be the same.
-// A step: project(); the sum of P over all ranks; back(); the mean of Q over all ranks; rebuild().
+// the factors. In the latter, a step is: project(); the sum of P over all ranks; back(); the mean of Q over all ranks;
+// rebuild(). Ranks then begin together and without earlier state, since their Q have to be the same.
+// Q starts from the Q of the last step (warm start), or from pseudo-random numbers that are the same on all ranks.
+// Vectors that depend linearly on others are replaced by such numbers, too.
+// Owned by the coder. Threads: one at a time. Has no notion of a network. Method: kernels/low_rank/low_rank.h.
 #pragma once
 
 #include <cstddef>

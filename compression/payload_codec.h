@@ -1,8 +1,8 @@
-// PayloadCodec: a codec that sends less than the whole gradient; error feedback keeps the residual.
+// PayloadCodec: a codec that sends less than the whole gradient. Error feedback keeps the residual, the part not sent.
 //
-// Used by the engine, which opens a Coder for every tensor that a plan assigns to the codec. Owned by: the catalog
-// (codecs/catalog.h); immutable, so any thread may use one. Codecs that only cast, whose payloads can be summed in the
-// network, are Codec (codec.h). float32 only: other tensors are sent unchanged.
+// The engine opens a Coder for every tensor that a plan assigns to the codec. float32 only: other tensors are sent
+// unchanged. Codecs that only cast, whose payloads can be summed in the network, are Codec (codec.h). Owned by the
+// catalog (codecs/catalog.h); immutable, so any thread may use one.
 #pragma once
 
 #include <cstddef>

@@ -1,12 +1,14 @@
 // Replanner: decides for one stream when its steps are profiled, whether another plan is worth adopting, and when the
 // planner was wrong.
 //
-// The stream owns it and calls it on the loop thread. Pure: no I/O, no thread, no clock. Every answer follows from the
-// first plan, the options and the exchanged profiles alone, so all ranks decide alike without messages:
-//   In a step with wants_profile(), ranks exchange a profile; consider() may return a Proposal.
-//   A later step exchanges proposed_digest(). If it is equal everywhere, adopted() puts the plan in force from the next
-//   step border on; else rejected(). restart() follows a step that was given up.
-// The stream does the exchanges and writes the log.
+// All ranks decide alike without messages, because every answer follows from the first plan, the options and the
+// exchanged profiles alone:
+//   1. In a step with wants_profile(), ranks exchange a profile; consider() may return a Proposal.
+//   2. A later step exchanges proposed_digest(). If it is equal everywhere, adopted() puts the plan in force from the
+//      next step border on; otherwise call rejected().
+//   3. restart() follows a step that was given up.
+// The stream does the exchanges and writes the log. It owns the Replanner and calls it on the loop thread. Pure: no
+// I/O, no thread, no clock.
 #pragma once
 
 #include <cstddef>

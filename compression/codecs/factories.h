@@ -1,7 +1,7 @@
 // Declarations of make_<name>() for every row of runtime/base/codecs.inc.
 //
-// Used by the catalog, which calls each once, and by the file of each codec, which defines it: make_none() returns a
-// Codec, make_int8() a PayloadCodec. A row without a definition is an error of the linker that names the function.
+// The file of each codec defines its function: make_none() returns a Codec, make_int8() a PayloadCodec. The catalog
+// calls each function once. For a row without a definition, the linker reports an error that names the function.
 #pragma once
 
 #include <memory>

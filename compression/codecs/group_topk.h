@@ -1,7 +1,7 @@
 // Codec group_topk: sends, of every group of consecutive elements, the few with the largest magnitude.
 //
-// Methods: kernels/group_topk/group_topk.h; momentum correction of momentum.h, which owners of stripes omit: they sum
-// steps.
+// Methods: kernels/group_topk/group_topk.h; momentum correction of momentum.h, which owners of stripes omit, because
+// they sum steps.
 #pragma once
 
 #include "compression/payload_codec.h"

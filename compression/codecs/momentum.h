@@ -1,7 +1,7 @@
 // The momentum that a coder keeps for its tensor if the decision asks for momentum correction.
 //
-// Used by coders that send few elements. Owned by: the coder. Threads: one at a time.
-// Method: kernels/momentum_correction/momentum_correction.h.
+// Used by coders that send few elements. Owned by the coder. Threads: one at a time. Method:
+// kernels/momentum_correction/momentum_correction.h.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,11 @@
 // Dispatcher: decides which partition of the Plan of a stream starts next.
 //
-// The engine owns one for each stream and calls it on the loop thread. Pure: no I/O, no thread, no clock. Partitions
-// start strictly in the order of the plan, without exception, so all ranks start them in the same order, whatever the
-// order in which their tensors become ready. Credit bounds the bytes in flight. One step:
-//   tensor_ready() for every tensor, next() until empty after each call, finished() for every partition, step_done().
-// The engine runs partitions, keeps deadlines, and handles tensors that never become ready.
+// Partitions start strictly in the order of the plan, without exception, so all ranks start them in the same order,
+// whatever the order in which their tensors become ready. Credit bounds the bytes in flight. In one step, call
+// tensor_ready() for every tensor and next() after each call until it is empty, finished() for every partition, and
+// step_done().
+// The engine owns a Dispatcher for each stream and calls it on the loop thread. Pure: no I/O, no thread, no clock. The
+// engine runs partitions, keeps deadlines, and handles tensors that never become ready.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,15 @@
 // LinkMeter: latency and bandwidth of the network link of a rank, from the start and end times of its partitions.
 //
-// Feeds StepProfile. Several partitions share the link, and a partition also waits for late ranks, so the duration of a
-// single one says little. While the link is busy, bytes per time since it was last idle are its bandwidth; a late rank
-// only lowers some of these readings, so the upper quartile counts (compare the delivery rate of BBR: Cardwell et al.,
-// 2016). If steps have too few partitions for that, the meter uses the time from the first start to the last
-// completion. It does so, too, if the number of partitions drops, for example with compression, because older readings
-// no longer describe the link. Partitions that ran alone give the latency; the smallest value counts.
+// Feeds StepProfile. The duration of a single partition says little, because several partitions share the link, and a
+// partition also waits for late ranks.
+//   - Bandwidth: while the link is busy, bytes per time since it was last idle. A late rank only lowers some of these
+//     readings, so the upper quartile counts (compare the delivery rate of BBR: Cardwell et al., 2016). If steps have
+//     too few partitions for that, the meter uses the time from the first start to the last completion. It also does so
+//     if the number of partitions drops, for example with compression, because older readings no longer describe the
+//     link.
+//   - Latency: the smallest duration of a partition that ran alone.
 // The stream owns the meter and calls it on the loop thread. Pure: no I/O, no thread, no clock. Ranks measure different
-// values; agreement on them is left to the exchange of profiles.
+// values; the exchange of profiles makes them agree.
 #pragma once
 
 #include <cstddef>

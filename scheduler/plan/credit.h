@@ -1,8 +1,8 @@
 // Credit: limits the payload bytes of one stream in flight. The limit bounds memory, and the time for which an urgent
 // partition waits behind bytes that the network has already accepted.
 //
-// Pure value, used by one thread. Every stream has a credit of its own: ranks that shared credit between streams could
-// each spend it on a different stream and wait for each other forever.
+// Every stream has a credit of its own: with a shared credit, each rank could spend it on a different stream, and ranks
+// would wait for each other forever. Pure value, used by one thread.
 #pragma once
 
 #include <cstdint>

@@ -1,17 +1,21 @@
 // Planner: makes a Plan from the profile of past steps, and predicts the duration of a step under any plan.
 //
-// Used by the replanner, the simulator, and the bounds of benchmarks. Model of a step: gradients become ready at given
-// times. One link carries first halves (reduce) and second halves (gather) of partitions in the order of their arrival,
-// 2(P-1)/P of their bytes altogether, with a fixed handling time each. A second half arrives one message latency after
-// the end of the first, so it queues behind partitions that started meanwhile; the credit bounds those. The forward
-// pass stalls at a tensor that is not done. A gather has one half. Compressed payloads are encoded before and decoded
-// after, one at a time, while others are being sent.
-// Step time = backward + forward + the largest delay of a tensor beyond its need. Preemptive earliest-need-first
-// minimises that delay on one machine (W. A. Horn, Some simple scheduling algorithms, 1974); preemption is possible at
-// the borders of partitions. If all tensors are needed at once (no overlap with the forward pass), the order of
-// readiness is the same.
+// Used by the replanner, the simulator, and the bounds of benchmarks. The model of a step:
+//   - Gradients become ready at given times.
+//   - One link carries first halves (reduce) and second halves (gather) of partitions in the order of their arrival,
+//     2(P-1)/P of their bytes altogether, with a fixed handling time each. A gather has one half.
+//   - A second half arrives one message latency after the end of the first half, so it queues behind partitions that
+//     started meanwhile; the credit bounds their bytes.
+//   - The forward pass stalls at a tensor that is not done.
+//   - Compressed payloads are encoded before they are sent and decoded afterwards, one at a time, while others are
+//     being sent.
+//   - Step time = backward + forward + the largest delay of a tensor beyond its need.
+//
+// Preemptive earliest-need-first minimises that delay on one machine (W. A. Horn, Some simple scheduling algorithms,
+// 1974); preemption is possible at the borders of partitions. If all tensors are needed at once (no overlap with the
+// forward pass), the order of readiness is the same.
 // Pure: no I/O, no thread, no clock. Integers only, and ties are broken by tensor index, so all ranks compute the same
-// plan. Agreement, and the time of the next plan, belong to replanner.h.
+// plan. replanner.h handles the agreement and the time of the next plan.
 #pragma once
 
 #include <cstdint>

@@ -2,9 +2,10 @@
 //
 // Used by the planner. Every rank measures its own profile and writes it as a vector. An all-reduce with MAX over the
 // vectors gives values that hold for all ranks: the latest ready time and the earliest need time of each tensor, the
-// smallest latency and bandwidth, the longest step, the gravest objection. An all-reduce takes as long as the slowest
-// link on every rank, and on an early rank it also includes the wait for the others: the smallest latency measured by
-// any rank is the nearest to the truth. Decisions use integer arithmetic only, so all ranks decide alike.
+// smallest latency and bandwidth, the longest step, the gravest objection. The smallest latency counts because an
+// all-reduce takes as long as the slowest link on every rank, and on an early rank also includes the wait for the
+// others: the smallest measured value is the nearest to the truth. Decisions use integer arithmetic only, so all ranks
+// decide alike.
 // Pure value: no I/O, no thread, no clock. LinkMeter (link_meter.h) measures the link; the stream does the exchange.
 #pragma once
 

@@ -1,12 +1,12 @@
 // The policy auto: compresses tensors only if the model predicts shorter steps.
 //
 // It has levels from dense to sparse, ordered by the training loss that they cost (loss_ladder.h), and no level beyond
-// the loss budget. It takes the mildest level whose step is nearly as short as the best one, and within it the fewest
-// tensors that suffice.
-// The first level follows from the link alone: the mildest one whose gradients take less than a short step on it. The
-// first profile of steps replaces that level without confirmation. A link that reads faster with small payloads is
-// believed for larger ones only after a trial of a milder level (lasting_link.h). Used through codec_controller.h.
-// Pure.
+// the loss budget. It takes the mildest level whose step is nearly as short as the shortest one, and compresses as few
+// tensors as suffice.
+// The first level follows from the link alone: the mildest level whose gradients take less than a short step on the
+// link. The first profile of steps replaces it without confirmation. A link may read faster with small payloads than
+// with large ones, so such a reading counts for larger payloads only after a trial of a milder level (lasting_link.h).
+// Used through codec_controller.h. Pure.
 #pragma once
 
 #include <memory>

@@ -1,9 +1,9 @@
 // CodecController: interface of the policies that change the compression of tensors while a stream runs, by its
 // profiles.
 //
-// The replanner owns it, asks it after every profile, and has all ranks adopt the answer by an exchange of digests.
-// Pure: no I/O, no thread, no clock. Answers follow from the profiles since the last restart() alone, in integers, so
-// all ranks decide alike. planner.h decides on partitions and their order.
+// The replanner owns the controller and asks it after every profile; all ranks adopt the answer by an exchange of
+// digests. Answers follow from the profiles since the last restart() alone, in integers, so all ranks decide alike.
+// Pure: no I/O, no thread, no clock. planner.h decides on partitions and their order.
 #pragma once
 
 #include <cstdint>

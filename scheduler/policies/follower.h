@@ -1,11 +1,11 @@
 // Follower: methods with a fixed codec, whose reduction and gates follow the measured link.
 //
-// Reductions follow the formulas of policy.h. For algc it also sets the gate and the density of each layer: the largest
-// density whose transfer ends with the backward pass, because tensors that are ready later need the link, too; never
-// less than `density`. Layers are visited in the order in which they became ready (compare the layer-wise adaptive
-// sparsification of Shi et al., LAGS, 2019). A new reduction or gate has to hold at four fifths and at five fourths of
-// the bandwidth, too; a density has to be wrong by a third; and two consecutive profiles have to want the change. Used
-// through codec_controller.h. Pure.
+// Reductions follow the formulas of policy.h. For algc, the follower also sets the gate and the density of each layer:
+// the largest density whose transfer ends with the backward pass, because tensors that are ready later need the link,
+// too; never less than `density`. It visits layers in the order in which they became ready (compare the layer-wise
+// adaptive sparsification of Shi et al., LAGS, 2019).
+// A change needs two consecutive profiles that want it. A new reduction or gate also has to hold at four fifths and at
+// five fourths of the bandwidth, and a density has to be wrong by a third. Used through codec_controller.h. Pure.
 #pragma once
 
 #include <memory>

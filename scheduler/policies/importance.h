@@ -1,16 +1,18 @@
-// The policy importance: group_topk at one rate for all tensors, by the delay of the link and the exposed time.
+// The policy importance: group_topk at one rate (fraction sent) for all tensors, which follows the delay of the link
+// and the exposed time. It follows the dynamic compression by network status of Meng (2025).
 //
-// The policy follows the dynamic compression by network status of Meng (2025). It has two rules for the rate:
-//   budget  the largest rate of a fixed ladder whose predicted exposed part of a step is small enough (compare Kimad),
-//           and up to twice that rate while it is worth the longer step. It goes down at once if steps wait, and up if
-//           two profiles want it, or if a trial of a higher rate (rate_probe.h) was worth its cost.
-//   aimd    times `down` while delays grow or too much is exposed, plus `up` while less than half of the limit is
-//           exposed (as in NetSenseML).
-// With split=loss ranks with larger losses send more. Their shares of the mean rate are the ratio of cross-entropy to
+// It has two rules for the rate:
+//   budget  The largest rate of a fixed ladder whose predicted exposed part of a step is small enough (compare Kimad),
+//           and up to twice that rate while it is worth the longer step. The rate falls at once if steps wait. It rises
+//           if two profiles want it, or if a trial of a higher rate (rate_probe.h) was worth its cost.
+//   aimd    The rate is multiplied by `down` while delays grow or too much is exposed, and `up` is added while less
+//           than half of the limit is exposed (as in NetSenseML).
+// With split=loss, ranks with larger losses send more. Their shares of the mean rate are the ratio of cross-entropy to
 // its mean, a quarter to four, to the power of 2/3 (which minimises the sum of squared loss per rate, as in DAGC-R).
-// Payloads then differ, so they travel by gather, whatever `wire` says. Shares change if one is wrong by a quarter in
-// two consecutive profiles. Above the rate at which a dense allreduce takes no longer, tensors travel dense. Used
-// through codec_controller.h. Pure.
+// Payloads then differ in size, so they are sent by gather, whatever `wire` says. Shares change if one is wrong by a
+// quarter in two consecutive profiles.
+// Above the rate at which a dense allreduce takes no longer, tensors are sent dense. Used through codec_controller.h.
+// Pure.
 #pragma once
 
 #include <memory>

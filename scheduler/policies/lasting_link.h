@@ -1,9 +1,9 @@
 // LastingLink: the bandwidth at which a link carries larger payloads than those it was measured with.
 //
-// Small payloads pass through the bursts of traffic shapers and the queues of network cards, so a link reads faster
-// with them than it is. A reading with less than kBeyondBurst bytes a step counts for payloads up to kMoreThanSeen
-// times as large; larger ones get the bandwidth of the measurement before the first step, or of larger payloads since.
-// Owned by AutoPolicy. Pure; bandwidths are in bytes per second, and 0 means unknown.
+// A link reads faster with small payloads than it is, because they pass through the bursts of traffic shapers and the
+// queues of network cards. A reading with less than kBeyondBurst bytes a step therefore counts only for payloads up to
+// kMoreThanSeen times as large. For larger ones, the bandwidth is that of the measurement before the first step, or of
+// larger payloads since then. Owned by AutoPolicy. Pure; bandwidths are in bytes per second, and 0 means unknown.
 #pragma once
 
 #include <algorithm>

@@ -1,10 +1,10 @@
 // Policies: decide for each tensor of a stream by a compression spec, with a reason.
 //
-// Used for the first plan of a stream, and by the controllers that change it (codec_controller.h). Sources of the
-// methods: hylo, kernels and two bits by layer (Hylo: Hybrid Layer-Based Optimization to Reduce Communication in
-// Distributed Deep Learning); algc, a gate and a density for each layer (Wang and Zhu, ALGC, 2025); group_topk (the
-// grouped selection of a patent; its momentum correction: Lin et al., Deep Gradient Compression, 2018).
-// Pure: no I/O, no thread, no clock; integers only, so all ranks decide alike. Knows codecs by their numbers only.
+// Used for the first plan of a stream, and by the controllers that change it (codec_controller.h). Pure: no I/O, no
+// thread, no clock; integers only, so all ranks decide alike. Knows codecs by their numbers only.
+// Sources of the methods: hylo, kernels and two bits by layer (Hylo: Hybrid Layer-Based Optimization to Reduce
+// Communication in Distributed Deep Learning); algc, a gate and a density for each layer (Wang and Zhu, ALGC, 2025);
+// group_topk (the grouped selection of a patent; its momentum correction: Lin et al., Deep Gradient Compression, 2018).
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,12 @@
 // RateProbe: decides when to try a higher rate for one profile, to measure the capacity of the link.
 //
-// A link that became faster does not show it while little is sent, because steps then last as long as ranks are late.
-// So from time to time a higher rate is tried. If it is worth its cost, it stays, and a higher one is tried next; if
-// not, the previous rate returns, and the next trial waits twice as long (compare the bandwidth probes of BBR: Cardwell
-// et al., 2016). A reading above the mean at this rate is a reason not to wait, because late ranks do not become
-// punctual all at once. Trials are frequent after a fall, too: the link may recover soon, and the first guess may be
-// too low. Pure value, internal to controllers.
+// While little is sent, a link that became faster does not show it, because steps then last as long as ranks are late.
+// The probe therefore tries a higher rate from time to time. If the rate is worth its cost, it stays, and a higher one
+// is tried next; if not, the previous rate returns, and the next trial waits twice as long (compare the bandwidth
+// probes of BBR: Cardwell et al., 2016).
+// Two events bring a trial forward. A reading above the mean at this rate: it comes from the link, because late ranks
+// do not become punctual all at once. A fall of the rate: the link may recover soon, and the first guess may be too
+// low. Pure value, internal to controllers.
 #pragma once
 
 #include <algorithm>
