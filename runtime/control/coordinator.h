@@ -1,7 +1,7 @@
 // Coordinator: the side of the job in every agreement: first use of names, streams, aborted steps, joins, stalls.
 //
-// CoordinatorServer owns it and calls it on its control thread (in the simulator: on the simulated loop). Pure state
-// machine: events in, a list of actions out. The owner sends the actions in order, so all members see the same order.
+// Pure state machine: events in, a list of actions out. CoordinatorServer owns it, calls it on its control thread (in
+// the simulator: on the simulated loop), and sends the actions in order, so all members see the same order.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,13 @@
 // Names: the side of a member in the agreement on operations by name.
 //
 // The first use of a name is announced to the coordinator, which answers after all ranks have announced the same. Later
-// uses that match an agreed one start at once, without a message. A use with other properties is announced again; the
-// coordinator then recalls the others, which announce theirs even if it runs already. No operation completes without
-// every rank, so the answer, "agreed" or "cancelled", reaches a started operation in time. The root of a broadcast is
-// an exception, so a name whose root varies is announced in every use. Each rank counts uses for itself; the numbers
-// are equal on all ranks because all ranks forget a failed name. Pure state machine on the loop thread of its engine,
-// which sends the returned messages.
+// uses that match an agreed one start at once, without a message.
+// A use with other properties is announced again. The coordinator then recalls the uses of the other ranks, which
+// announce theirs even if the operation runs already. No operation completes without every rank, so the answer,
+// "agreed" or "cancelled", reaches a started operation in time. The root of a broadcast is an exception, so a name
+// whose root varies is announced in every use.
+// Each rank counts uses for itself; the numbers are equal on all ranks because all ranks forget a failed name. Pure
+// state machine on the loop thread of its engine, which sends the returned messages.
 #pragma once
 
 #include <cstdint>

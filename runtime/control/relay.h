@@ -1,13 +1,14 @@
 // Relay: one node of the tree between ranks and coordinator. It merges equal messages of the ranks below, so that the
-// coordinator receives a few messages instead of one a rank, and it distributes the answers.
+// coordinator receives a few messages instead of one from each rank, and it distributes the answers.
 //
 // The coordinator learns exactly the same as from the ranks themselves: the sender of each message, and the order of
-// the messages of each rank about one subject. A first announcement waits for all ranks below while theirs keep
-// arriving: until none has arrived for `linger`, and at most for `longest` from the first, so that a late rank delays
-// other messages by no more than that. Reports of waiting wait up to `report_linger`; errors pass at once. Repeated
-// failures of a use or a step are dropped, because the coordinator acts on the first. Pure state machine: events in,
-// actions out. Its owner (the control thread of a rank, or the simulator) sends the actions in order and calls
-// on_tick() at next_tick().
+// the messages of each rank about one subject.
+//   - A first announcement waits for those of all ranks below, until none has arrived for `linger`, and at most for
+//     `longest` from the first. A late rank delays other messages by no more than that.
+//   - Reports of waiting wait up to `report_linger`.
+//   - Errors pass at once. Repeated failures of a use or a step are dropped, because the coordinator acts on the first.
+// Pure state machine: events in, actions out. Its owner (the control thread of a rank, or the simulator) sends the
+// actions in order and calls on_tick() at next_tick().
 #pragma once
 
 #include <cstdint>

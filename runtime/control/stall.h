@@ -1,9 +1,11 @@
 // StallInspector: distinguishes a job that is provably stuck from one with a late rank.
 //
-// Its input is the operations in flight on every rank (Waiting). Stuck: every remaining rank is blocked, no operation
-// is in flight on all of them, and nothing has changed for `stuck_after`. Late: an operation has been in flight for
-// `stall_warn`; this causes a warning with the ranks that have not submitted it, and an error after `stall_fail`. Pure:
-// no clock, no I/O. Coordinator owns it.
+// Its input is the operations in flight on every rank (Waiting).
+//   - Stuck: every remaining rank is blocked, no operation is in flight on all of them, and nothing has changed for
+//     `stuck_after`.
+//   - Late: an operation has been in flight for `stall_warn`. This causes a warning with the ranks that have not
+//     submitted it, and an error after `stall_fail`.
+// Pure: no clock, no I/O. Coordinator owns it.
 #pragma once
 
 #include <compare>

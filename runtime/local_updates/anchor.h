@@ -1,7 +1,7 @@
-// Anchor: the last agreed values of one fragment of the model, and the update that makes the next ones from a mean.
+// Anchor: the last agreed values of one fragment of the model, and the update that makes the next values from a mean.
 //
 // Bit-identical on all ranks at every version. Its arrays are contiguous (model.h). LocalUpdater owns it and uses it on
-// the thread of the training. Pure arithmetic: exchanges and the times of merges belong to updater.h.
+// the thread of the training. Pure arithmetic: updater.h handles exchanges and the times of merges.
 #pragma once
 
 #include <cstdint>

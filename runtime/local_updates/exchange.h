@@ -1,10 +1,11 @@
 // LocalExchange: interface to the other ranks: small reports, sums of fragments, a broadcast.
 //
-// LocalUpdater calls it on the thread of the training; no other thread calls it. Calls that begin an exchange return at
-// once; its answer is asked for with a timeout, 0 for a poll. Every rank makes the same calls for a channel and for a
-// fragment, in the same order; the order between channels and fragments is free. The caller asks for the answer of
-// every exchange until the exchange has ended. An error of a report or a broadcast ends the training. An error of a sum
-// does not, and may differ between ranks: ranks then vote on the outcome. It makes no decisions.
+// LocalUpdater calls it on the thread of the training; no other thread calls it. A call that begins an exchange returns
+// at once. The caller then asks for the answer with a timeout (0 for a poll), until the exchange has ended. For a
+// channel and for a fragment, every rank makes the same calls in the same order; the order between channels and
+// fragments is free.
+// An error of a report or a broadcast ends the training. An error of a sum does not, and may differ between ranks:
+// ranks then vote on the outcome. The exchange makes no decisions.
 #pragma once
 
 #include <cstdint>

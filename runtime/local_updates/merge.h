@@ -1,11 +1,12 @@
-// FragmentMerge: one merge of a fragment, from the snapshot of the model to the commit, or to giving up.
+// FragmentMerge: one merge of a fragment, from the snapshot of the model to the commit, or until it is given up.
 //
 //   kReports   ranks report their distance from the anchor, which gives the weight of each rank
 //   kSending   the models, or differences, are added up
 //   kVoting    ranks vote on the sum, which is used only if all of them received it
 //   kDone      committed() is the same on all ranks
 // Model and anchor do not change before finish(), and not at all if the merge was given up. LocalUpdater owns it and
-// drives it by advance() on the thread of the training; the updater also chooses the steps of begin and finish.
+// drives it by advance() on the thread of the training; the updater also chooses the steps in which merges begin and
+// finish.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
 // SessionExchange: LocalExchange over a Session: operations by name for reports, a stream for the sums of each
 // fragment.
 //
-// The sum of a fragment is a step of its stream, which provides partitions, priorities, codecs, aborts and liveness.
-// A fragment has a stream for each encoding; a drain sends it uncompressed. The owner of the
-// LocalUpdater owns it, and the session outlives it. Used on the thread of the training. The destructor waits for
-// exchanges in flight: if other ranks may never arrive, close the session first.
+// The sum of a fragment is a step of its stream, so partitions, priorities, codecs, aborts and liveness are those of
+// streams. A fragment has a stream for each encoding; a drain sends it uncompressed. The owner of the LocalUpdater owns
+// the exchange, and the session outlives it. Used on the thread of the training. The destructor waits for exchanges in
+// flight: if other ranks may never arrive, close the session first.
 #pragma once
 
 #include <cstddef>

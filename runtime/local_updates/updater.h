@@ -1,21 +1,23 @@
-// LocalUpdater: local SGD: ranks train on their own for some steps, and their models are merged behind later steps.
+// LocalUpdater: local SGD. Ranks train alone for some steps, and their models are merged while later steps run.
 //
 // Every rank has an anchor, the last agreed model, which is bit-identical on all ranks, and a model of its own: the
-// anchor plus the steps of this rank since. The model is cut into fragments. Each takes a snapshot every H steps, and
-// its mean over ranks becomes the next anchor D steps later, in the same step on all ranks (merge.h):
+// anchor plus the steps of this rank since then. The model is cut into fragments. Every H steps, a rank takes a
+// snapshot of a fragment; D steps later, in the same step on all ranks, the mean of the snapshots becomes the next
+// anchor (merge.h):
 //   D = 0   the model becomes the anchor
 //   D > 0   the model moves by the difference between mean and snapshot; steps since the snapshot stay
 //   codec   the model loses the part of its difference that arrived, and takes the mean of all; the residual
 //           stays in the model and enters the next merge
 // The interval controller (runtime/local_updates/controller/interval_controller.h) chooses H, D and the mode. Every
-// rank has one and gives it the same input:
+// rank has a controller and gives it the same input:
 //   kSync   the program averages gradients itself, in every step; the updater only counts and decides
-//   kLocal  see above
+//   kLocal  merges as described above
 //   kDrain  merges in flight end, then all is merged at once, so that model and anchor are equal everywhere
 // A round is reported D steps before its end, so that no rank waits for the decision.
-// Calls are collective: every rank makes the same ones after the same steps. An error is final: all later calls return
-// it. An adapter owns the updater; one thread at a time may use it, that of the training. It has no lock, thread or
-// clock of its own. It does not average gradients, and handles neither optimizer state nor elastic membership.
+//
+// Calls are collective: every rank makes the same calls after the same steps. An error is final: all later calls return
+// it. An adapter owns the updater, and only the thread of the training uses it. It has no lock, thread or clock of its
+// own. It does not average gradients, and handles neither optimizer state nor elastic membership.
 // Method: Local SGD (Stich, 2019) with the correction of CoCoD-SGD (Shen et al., 2019); fragments as in Streaming
 // DiLoCo (Douillard et al., 2025); compression as in CSER (Xie et al., 2020) and LOSCAR-SGD.
 #pragma once

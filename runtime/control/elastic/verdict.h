@@ -1,9 +1,10 @@
-// verdict(): decides which steps count after the end of an epoch, from the reports of its members. Pure.
+// verdict(): decides which steps count after the end of an epoch, from the reports of its members. Called by Roster.
+// Pure.
 //
-// A step counts on a rank once the commit gate of the step has answered: every rank enters the gate only when it holds
-// all results of the step, so one rank that has passed proves that all ranks hold them. After a loss each member
-// freezes and reports its position. If some member has passed a step, all survivors commit it; else it is void on all.
-// Called by Roster.
+// A step counts on a rank once the commit gate of the step has answered. Every rank enters the gate only when it holds
+// all results of the step, so one rank that has passed the gate proves that all ranks hold them. After a loss each
+// member freezes and reports its position. If some member has passed a step, all survivors commit the step; otherwise
+// it is void on all of them.
 #pragma once
 
 #include <cstddef>

@@ -10,9 +10,9 @@
 //   G5 digests of anchors, parameters  the minority takes those of the majority (compare PCCL, 2025); no majority: the
 //                                      job ends
 //   G6 merges that were late           one more step of delay; several in ten minutes: a pause
-// Variances are compared as log2(variance / (mean learning rate^2 * n^1.5)) and without the rate, and may grow with n^1
-// to n^2, so a new interval or learning rate is no anomaly. Residuals of lossy differences may add up. Owned by the
-// controller, or used alone. Pure. The updater executes the actions.
+// A pause is a time without local steps. Variances are compared as log2(variance / (mean learning rate^2 * n^1.5)) and
+// without the rate, and may grow with n^1 to n^2, so a new interval or learning rate is no anomaly. Residuals of lossy
+// differences may add up. Owned by the controller, or used alone. Pure: the updater executes the actions.
 #pragma once
 
 #include <cstddef>

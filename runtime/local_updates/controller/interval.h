@@ -1,6 +1,6 @@
 // Interval: number of local steps between merges, delay of a merge, mode, and the reason.
 //
-// The engine acts by it; logs, traces and statistics show it. Equal on all ranks. Pure values.
+// The engine acts by the interval; logs, traces and statistics show it. Equal on all ranks. Pure values.
 #pragma once
 
 #include <cstdint>

@@ -1,19 +1,21 @@
-// IntervalController: decides after every round on the number of local steps of the next one, the delay of its merges,
-// and the mode.
+// IntervalController: decides after every round on the number of local steps (H) of the next one, the delay (D) of its
+// merges, and the mode.
 //
 //   H = min(bound of the policy, for `auto` raised by the link, twice the last H, limit of guards, `most`, steps left)
 //   D = 1.25 M / T to the nearest, below H
-// H is 1 with averaged gradients while the training warms up, after alarms, on request of the program, and for `auto`
-// while synchronous steps wait for less than a part of their time (link_bound.h).
+// M and T are transfer and step time (link_bound.h). Gradients are averaged, with H = 1, while the training warms up,
+// after alarms, on request of the program, and for `auto` while synchronous steps wait for less than a part of their
+// time.
+//
 // Every rank has a controller and gives it the same input: the statistics of each round and drain to decide(), and all
-// other events to happened(). All ranks then compute the same intervals, weights and alarms, which digests of decisions
-// confirm.
-//   snapshot of a fragment     a copy of norms(fragment) accompanies the fragment
-//   its reports are gathered   weigh() of that copy gives the weight of each rank; then differences are sent
-//   it is merged               kept for the round, with the norm of the mean, unless it was given up
-//   end of a round, a drain    agree() on the measurements of ranks, with the merges added; decide()
+// other events to happened(). All ranks then compute the same intervals, weights and alarms; digests of decisions
+// confirm this.
+//   at the snapshot of a fragment    copy norms(fragment) and keep the copy with the fragment
+//   when its reports are gathered    weigh() of that copy gives the weight of each rank; then differences are sent
+//   when it is merged                keep the merge for the round, with the norm of the mean, unless it was given up
+//   at the end of a round, a drain   agree() on the measurements of ranks, with the merges added; decide()
 // The local updates of the engine own it and use it on one thread. Pure: no I/O, no thread, no clock; integers except
-// for sums of squares (round_stats.h). Merges, exchanges and the actions of guards belong to updater.h.
+// for sums of squares (round_stats.h). updater.h handles merges, exchanges and the actions of guards.
 #pragma once
 
 #include <cstddef>

@@ -1,15 +1,16 @@
 // LinkBound: number of steps that hide a merge, and the gain of local steps over averaged gradients.
 //
-// Used by the interval controller. T is a step, C the transfer of all fragments, M that of the longest one:
+// Used by the interval controller. T is the time of a step, C the transfer time of all fragments, M that of the longest
+// fragment:
 //   H >= margin * C / T   the link is busy for at most 80 % of the time
 //   D  ~ margin * M / T   most of the transfer of a fragment is hidden; more if steps wait for merges nevertheless
-//   cost: wait of a synchronous step over T. Local steps that gain less than gain_permille are not worth it. At the
-//         highest learning rate they have to gain kGainAtRate times as much, because a training needs more of them to
-//         the same loss.
-// The cost is measured in Mode::kSync and never predicted: in Mode::kLocal a round of synchronous steps is tried after
-// the link became clearly faster, and otherwise so rarely that trials take a hundredth of the time. Values are running
-// means, and bounds fall only when they are wrong by an eighth, so noise moves none of them. The controller owns it.
-// Pure; integers only.
+//   cost                  the wait of a synchronous step over T. Local steps that gain less than gain_permille are not
+//                         worth it. At the highest learning rate they have to gain kGainAtRate times as much, because a
+//                         training needs more of them to the same loss.
+// The cost is measured in Mode::kSync and never predicted. In Mode::kLocal a round of synchronous steps is therefore
+// tried after the link became clearly faster, and otherwise so rarely that trials take a hundredth of the time. Values
+// are running means, and bounds fall only when they are wrong by an eighth, so noise moves none of them. The controller
+// owns it. Pure; integers only.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,11 @@
 // Modes of a training with local updates, and the events that change them.
 //
-// The interval controller and the engine change modes by events that happen on all ranks. In kSync gradients are
-// averaged in every step; in kLocal ranks make several steps of their own between merges; kDrain finishes merges in
-// flight and ends with equal parameters; kReform waits for the members of the next epoch. Pure functions: the next mode
-// follows from the present one and the event alone. Membership belongs to runtime/rendezvous, merges to merge.h.
+//   kSync     gradients are averaged in every step
+//   kLocal    ranks make several steps alone between merges
+//   kDrain    merges in flight are finished, and parameters end equal
+//   kReform   waits for the members of the next epoch
+// The interval controller and the engine change modes by events that happen on all ranks. Pure functions: the next mode
+// follows from the present one and the event alone. runtime/rendezvous handles membership, merge.h merges.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,13 @@
 // FragmentNorms: norms of the differences of a fragment, and the weight of each rank in its next merge.
 //
-// A difference is excluded if its norm is far above the past ones of its rank, and as far above the present ones of the
-// other ranks (compare EDiT, Cheng et al., 2024). A shard that is always harder, a restarted learning rate, and other
-// events on all ranks are therefore no anomalies. Norms are compared as log2(norm / (mean learning rate * n^0.75)),
-// where n steps are covered: noise grows with the root of n, drift with n.
-// Every rank takes a copy at the snapshot of a fragment and computes weights with it after all reports have arrived,
-// before anything is sent. Decisions in between, and the times of reports, therefore have no effect. Since all ranks
-// agree on weights, each also knows their sum. The guards own it and update it; the engine has copies. Pure value.
+// A difference is excluded if its norm is far above the past norms of its rank, and as far above the present norms of
+// the other ranks (compare EDiT, Cheng et al., 2024). A shard that is always harder, a restarted learning rate, and
+// other events on all ranks are therefore no anomalies. Norms are compared as log2(norm / (mean learning rate *
+// n^0.75)) for a difference of n steps, because noise grows with the root of n, and drift with n.
+// Every rank takes a copy at the snapshot of a fragment. It computes weights with the copy after all reports have
+// arrived, and before anything is sent, so decisions in between and the times of reports have no effect. All ranks
+// compute the same weights, so each also knows their sum. The guards own the norms and update them; the engine has
+// copies. Pure value.
 #pragma once
 
 #include <cstddef>

@@ -1,14 +1,15 @@
 // RoundStats: measurements of a round and reports on its merges, equal on all ranks after an exchange.
 //
-//   a snapshot of a fragment   ranks exchange RankReports, weigh them alike (norms.h), then send
-//   its merge, D steps later   the Merge is complete when the norm of the mean difference is known
-//   the end of a round         ranks exchange RankRounds; agree() makes RoundStats of them, and the merges that were
-//                              completed since the previous round are added
 // A round is the time between two decisions of the controller: H steps in Mode::kLocal, any number of steps between two
-// exchanges in kSync, the blocking merges in kDrain. A fragment may be sent in one round and merged in the next; both
-// steps are fixed in advance, so a round has the same merges on all ranks. A merge that was given up belongs to no
-// round; the next one of its fragment covers its steps, too.
-// Sums of squares are doubles, added and divided in rank order. They have the same bits everywhere, since the build
+// exchanges in kSync, the blocking merges in kDrain. The exchanges of a round:
+//   at the snapshot of a fragment   ranks exchange RankReports, weigh them alike (norms.h), then send
+//   at its merge, D steps later     the Merge is complete when the norm of the mean difference is known
+//   at the end of the round         ranks exchange RankRounds; agree() makes RoundStats of them and adds the
+//                                   merges that were completed since the previous round
+// A fragment may be sent in one round and merged in the next. Both steps are fixed in advance, so a round has the same
+// merges on all ranks. A merge that was given up belongs to no round; the next merge of its fragment covers its steps,
+// too.
+// Sums of squares are doubles, added and divided in rank order. They have the same bits everywhere, because the build
 // disables contraction (-ffp-contract=off). Pure values; the updater measures and exchanges.
 #pragma once
 

@@ -1,8 +1,8 @@
 // Forecast: predicts the steps of a training with local updates on a given link, by the controller that it would have.
 //
-// Used without a session. Transfers of fragments are forecasts of their streams (runtime/engine/forecast/forecast.h),
-// from which a new IntervalController decides round by round until nothing changes; nothing of its rules is repeated
-// here. Averages of the state of the optimizer are not part of it: adapters make them. Pure functions.
+// Needs no session. Transfers of fragments are forecasts of their streams (runtime/engine/forecast/forecast.h). A new
+// IntervalController decides from these transfers, round by round, until nothing changes, so none of its rules is
+// repeated here. Averages of the state of the optimizer are not part of it, because adapters make them. Pure functions.
 #pragma once
 
 #include <cstdint>
