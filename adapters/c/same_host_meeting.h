@@ -1,9 +1,9 @@
-// Meeting file: leads the ranks of one host to rank 0 if their launcher gives them no port. Readable by their user
-// only.
+// Meeting file: leads the ranks of one host to rank 0 if their launcher gives them no port. Only their user can read
+// it.
 //
-// Rank 0 writes the file, named after the job, and removes it as its process ends; the other ranks read it. A file left
-// behind by a killed process is recognised by its process id and start time, and ignored. Any thread; calls block on
-// the file system.
+// Rank 0 writes the file, named after the job, and removes it when its process ends; the other ranks read it. The
+// process id and start time in the file show whether a killed process left it behind; such a file is ignored. Any
+// thread; calls block on the file system.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,7 @@
 // Tensor, Call: inputs and outputs of one call of a kernel, and its end.
 //
-// The thread that works on a Call owns it; a Call moves from TensorFlow's thread to the completing one, one thread at a
-// time. TensorFlow keeps the context until the call has ended.
+// The thread that works on a Call owns it: first the thread of TensorFlow, then the completing thread, one at a time.
+// TensorFlow keeps the context until the call has ended.
 #pragma once
 
 #include <cstdint>

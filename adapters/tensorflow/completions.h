@@ -1,7 +1,8 @@
 // Completions: the thread on which kernels end, so that neither the runtime's loop nor TensorFlow's threads wait.
 //
-// One object per process, created by the first use. It is never destroyed: the runtime may report an end while static
-// objects are being destroyed, and a forked child has the object but not its thread. The idle thread sleeps.
+// One object per process, created at its first use and never destroyed, because the runtime may report an end while
+// static objects are being destroyed, and because a forked child has the object but not its thread. The idle thread
+// sleeps.
 #pragma once
 
 #include <condition_variable>

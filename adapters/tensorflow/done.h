@@ -1,8 +1,8 @@
 // Done: the callback by which an asynchronous kernel reports its end to TensorFlow.
 //
-// TensorFlow passes the address of a std::function that lies on its own stack and dies when the function of the kernel
-// returns, so the std::function is moved out first. That relies on the layout of libstdc++; asynchronous() checks it at
-// load.
+// TensorFlow passes the address of a std::function on its own stack, which ceases to exist when the function of the
+// kernel returns. Done therefore moves the std::function out first. This relies on the layout of libstdc++, which
+// asynchronous() checks when the library is loaded.
 // Threads: any, one at a time.
 #pragma once
 

@@ -1,9 +1,9 @@
 // StepTable, NumberOp, ReadyOp, FinishOp: one step of a stream in TensorFlow's graph.
 //
-// One operation for each gradient gives it to the stream as soon as TensorFlow has computed it, and does not wait; one
-// operation after all of them ends the step and waits. Between the two, the table holds the tensors that the runtime
-// works on. A number that is new for every execution connects them: a step that the program abandons is given up on all
-// ranks when the next begins.
+// For each gradient, one operation gives the gradient to the stream as soon as TensorFlow has computed it, and does not
+// wait. After all of them, one operation ends the step and waits. Between the two, the table holds the tensors that the
+// runtime works on. A number that is new for every execution connects the operations of a step: if the program abandons
+// a step, the step is given up on all ranks when the next one begins.
 // Threads: any; operations of one stream take turns.
 #pragma once
 

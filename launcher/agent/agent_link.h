@@ -1,4 +1,4 @@
-// AgentLink: the launcher's end of one agent, on this host (a child process) or on another (behind ssh).
+// AgentLink: the launcher's end of one agent connection, on this host (a child process) or another (behind ssh).
 //
 // Owned by Job; one thread, the thread of its loop. Reports each change of state once: ready or failed, then frames,
 // then gone.

@@ -1,7 +1,7 @@
 // Measure: one rank of the measurement of links, which `sirtakirun --check` starts on each host.
 //
-// The ranks form a job of their own and send their payloads by broadcasts of the runtime, so the transport is that of a
-// training. Pairs of hosts take turns.
+// The ranks form a job of their own and send payloads by broadcasts of the runtime, so the measurement uses the same
+// transport as a training. Pairs of hosts take turns.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // Handlers: selects the processes of a rank that should receive a signal, from the signal masks in /proc.
 //
 // A rank is often a wrapper (`conda run`, a shell) around its program, and the program often has helpers (data
-// loaders). A signal that asks to save the model is for the program alone: a wrapper that does not handle the signal
+// loaders). A signal that asks to save the model must reach only the program: a wrapper that does not handle the signal
 // would die of it, and take the program with it.
 // Used by the agent. Reads /proc; no thread of its own. The rules are pure functions.
 #pragma once

@@ -1,8 +1,8 @@
 // Processes: lists the descendants of this process from /proc, and ends them all.
 //
-// Used by the agent, its supervisor and the launcher, each a "child subreaper": orphans among their descendants become
-// their own children, so that no process of a rank can escape the sweep.
-// Reads /proc; no thread of its own. Only descendants are ever signalled.
+// Used by the agent, its supervisor and the launcher. Each of them is a "child subreaper": orphans among its
+// descendants become its own children, so no process of a rank can escape. Only descendants are ever signalled. Reads
+// /proc; no thread of its own.
 #pragma once
 
 #include <sys/types.h>

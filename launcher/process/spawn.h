@@ -1,4 +1,4 @@
-// Spawn: starts one process with pipes in a session of its own, and explains a failure exactly.
+// Spawn: starts one process, with pipes and in a session of its own, and says exactly why a start fails.
 //
 // The only place of the launcher that forks. Any thread, one at a time; blocks until the program runs or has failed to
 // start. All other descriptors of this process are closed in the child (close-on-exec).

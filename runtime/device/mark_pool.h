@@ -1,7 +1,8 @@
-// MarkPool: events that mark the end of the work on a stream of the program at the moment it submits a tensor.
+// MarkPool: events that mark the end of the work on a stream of the program at the moment when the program submits a
+// tensor.
 //
-// The submitting thread records the mark, so later work of the program is not waited for. Events are created when none
-// is free, and reused.
+// The submitting thread records the mark, so the runtime does not wait for later work of the program. Events are
+// created when none is free, and reused.
 // Owner: the class that waits for the marks; the pool must outlive them. Thread-safe, but destroy it on a thread that
 // may use the device. Not for the work of the runtime itself (event_pool.h).
 #pragma once

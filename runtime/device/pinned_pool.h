@@ -1,11 +1,12 @@
 // PinnedPool: page-locked host memory in blocks that are kept for reuse.
 //
 // The pool allocates a block at first need, which may synchronize with the device. Use it only where no work on the
-// device waits for another rank; otherwise allocate at start-up. Sizes are rounded up by at most a quarter
-// above the smallest, so that tensors of similar sizes share blocks.
+// device waits for another rank; otherwise allocate at start-up. Sizes are rounded up by at most a quarter above the
+// smallest, so that tensors of similar sizes share blocks.
 // Owner: the class that uses the blocks; the pool must outlive them. Not thread-safe. Return a block only when the
-// device has finished with it; the pool does not track pending device work.
-// A pool of its own, because pinned memory is released through the device, and not at all after abandon().
+// device has finished with it, because the pool does not track pending device work.
+// It is separate from the pools of other memory, because pinned memory is released through the device, and not at all
+// after abandon().
 #pragma once
 
 #include <cstddef>

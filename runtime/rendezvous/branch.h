@@ -1,11 +1,12 @@
 // Branches: the connections of the relay tree, each from a process to the process that relays for it.
 //
 // The upper end accepts branches at a BranchPort; the lower end connects with dial() and Branch::adopt(). A branch
-// carries kTree frames in order, both ways, without reading them. It ends with a leave, which the other side answers
-// after it has received every earlier frame. Branches have no heartbeats: the server detects dead processes.
+// carries kTree frames in order, both ways, without reading them. A branch ends with a leave, which the other side
+// answers after it has received every earlier frame. Branches have no heartbeats, because the server detects dead
+// processes.
 //
-// Threads: everything but BranchPort::open() runs on the loop thread, destructors too (on any thread once the loop has
-// stopped).
+// Threads: everything except BranchPort::open() runs on the loop thread, destructors too (on any thread once the loop
+// has stopped).
 #pragma once
 
 #include <memory>

@@ -1,9 +1,9 @@
-// Client: the connection of a rank to the Server, on its own control thread, so that a busy data plane delays no
-// heartbeat.
+// Client: the connection of a rank to the Server. It has a control thread of its own, so that a busy data plane delays
+// no heartbeat.
 //
-// Owned by: Session. Wakes up at most 10 times a second when idle. A client takes part in one epoch; make a new one,
-// which is cheap, for the next. Only in elastic jobs it serves for all epochs of its process. If a client is destroyed
-// before leave(), the other ranks take this rank for lost.
+// Owned by: Session. Wakes up at most 10 times a second when idle. A client takes part in one epoch; make a new client,
+// which is cheap, for the next. Only in elastic jobs one client serves for all epochs of its process. If a client is
+// destroyed before leave(), the other ranks take this rank for lost.
 #pragma once
 
 #include <atomic>

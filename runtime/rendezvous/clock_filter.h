@@ -2,7 +2,7 @@
 // for each peer.
 //
 // The estimate assumes that the peer read its clock in the middle of the round trip, so its error is at most half the
-// round trip. Hence the shortest of the last few round trips counts.
+// round trip. The shortest of the last few round trips therefore counts.
 #pragma once
 
 #include <array>

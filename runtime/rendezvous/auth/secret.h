@@ -1,4 +1,4 @@
-// Secret: the key of a job, which every connection must prove. Never on a command line, never logged.
+// Secret: the key of a job, which every connection must prove. It is never on a command line and never logged.
 #pragma once
 
 #include <array>

@@ -1,8 +1,10 @@
-// AuthListener: the listening socket of a job. Accepts connections that prove its secret in time, drops all others.
+// AuthListener: the listening socket of a job. Accepts connections that prove the secret of the job in time, and drops
+// all others.
 //
-// Owned by: Server, BranchPort. Threads: everything but open() and strangers() runs on the loop thread, the destructor
-// too. Strangers cost a bounded amount: at most `max_visitors` unproved connections, each with a small fixed buffer and
-// one deadline; a further one replaces the oldest. A stranger gets no informative answer.
+// Strangers (connections without the secret) cost a bounded amount: at most `max_visitors` of them, each with a small
+// fixed buffer and one deadline; a further one replaces the oldest. A stranger gets no informative answer.
+// Owned by: Server, BranchPort. Threads: everything except open() and strangers() runs on the loop thread, the
+// destructor too.
 #pragma once
 
 #include <netdb.h>

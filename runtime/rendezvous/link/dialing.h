@@ -1,9 +1,10 @@
 // Dialing: connects to one process of the job and proves the secret. Tries the addresses of the process in turn until
 // the deadline. Includes Asio: for .cc files of rendezvous and net.
 //
-// Owned by: the user of the connection. Runs on the loop thread. Calls back once, never from inside run(), and not
-// after abandon(). Only permanent failures of every address end it early: a wrong secret, another protocol version, a
-// process of another job. If the other addresses do not answer, it ends two seconds after the first such failure.
+// It ends early only if every address fails for good: a wrong secret, another protocol version, a process of another
+// job. If the other addresses do not answer, it ends two seconds after the first such failure.
+// Owned by: the user of the connection. Runs on the loop thread. Calls back once, never inside run(), and not after
+// abandon().
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>

@@ -1,7 +1,7 @@
-// Early: connections for an epoch that this process does not know yet, kept until it does.
+// Early: keeps connections for an epoch that this process does not know yet, until it knows the epoch.
 //
-// Owned by: the acceptor of the connections; used on its loop thread. A Guest has a `hello` that identifies the peer
-// and its purpose.
+// A Guest is such a connection, with a `hello` that identifies the peer and its purpose. Owned by: the acceptor of the
+// connections; used on its loop thread.
 #pragma once
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // rendezvous and net.
 //
 // Owned by: the AuthListener or Dialing that began it, and its Asio operations, which use memory of the Greeting only.
-// Loop thread. Calls back once, never from inside run(), and not after abandon().
+// Loop thread. Calls back once, never inside run(), and not after abandon().
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
 // Link: an authenticated control connection as a stream of frames. Used by Server, Client and Branch on the loop
 // thread.
 //
-// Owned by: its user and, while I/O is in flight, the loop (shared_ptr). Heartbeats are up to the user, see
-// last_received(). The write queue is bounded: a peer that does not read ends the link.
+// The write queue is bounded: a peer that does not read ends the link. The user sends heartbeats, see last_received().
+// Owned by: its user and, while I/O is in flight, the loop (shared_ptr).
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
