@@ -61,6 +61,11 @@ struct OpSpec {
   std::shared_ptr<OpTransport> transport = {};  // null: tensors are in host memory
 };
 
+// Returns whether operations of this kind move blocks, whose sizes the ranks exchange, and never overwrite the input.
+constexpr bool moves_blocks(OpKind kind) {
+  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
+}
+
 // The result that an allgather, alltoall or reducescatter allocated.
 struct OpResult {
   std::vector<std::byte> data;

@@ -82,18 +82,19 @@ NamedOps::~NamedOps() {
 
 void NamedOps::submit(OpSpec spec, OpDone done) {
   ++progress_;
-  auto net = collectives_of(spec.ranks, agreed_name(spec));
+  std::string name = agreed_name(spec);
+  auto net = collectives_of(spec.ranks, name);
   if (!net) {
     loop_.post([moved = std::move(done), status = net.status()]() mutable { moved(status, {}); });
     return;
   }
-  if (names_.is_blocked(agreed_name(spec))) {
+  if (names_.is_blocked(name)) {
     held_.emplace_back(std::move(spec), std::move(done));
     return;
   }
   auto op = std::make_unique<Op>();
   op->net = *net;
-  op->name = agreed_name(spec);
+  op->name = std::move(name);
   const control::OpMeta meta = meta_of(spec);
   op->fingerprint = meta.fingerprint();
   op->spec = std::move(spec);

@@ -16,10 +16,6 @@ std::int64_t product(const std::vector<std::int64_t>& dims, std::size_t from) {
                          std::int64_t{1}, std::multiplies<>());
 }
 
-bool needs_sizes(OpKind kind) {
-  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
-}
-
 // Takes the last number of each rank out of `rows`. Returns true if none of them is 0.
 bool take_flags(std::vector<std::int64_t>& rows, std::size_t ranks) {
   const std::size_t each = rows.size() / ranks;
@@ -53,7 +49,7 @@ void NamedOps::start(Op& op, std::uint32_t id) {
   op.id = id;
   op.running = true;
   op.traced = trace_.now();
-  if (needs_sizes(op.spec.kind)) {
+  if (moves_blocks(op.spec.kind)) {
     exchange_sizes(op);
   } else {
     op.failed = shape_output(op);  // reported later, because all ranks choose the transport together

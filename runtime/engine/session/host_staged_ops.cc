@@ -6,15 +6,6 @@
 
 namespace sirtaki::engine {
 
-namespace {
-
-// Returns true for operations that move blocks to places of their own, which never overwrite the input.
-bool moves(OpKind kind) {
-  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
-}
-
-}  // namespace
-
 Result<device::Mark> HostStagedOps::mark(const OpSpec& spec) const {
   return spec.input.device.type == DeviceType::kCpu ? device::Mark() : stage_->mark({spec.cuda_stream});
 }
@@ -46,7 +37,7 @@ bool HostStagedOps::may_go_direct(const OpSpec& spec) const {
   if (plane_->host_only() || !spec.ranks.empty()) {
     return false;
   }
-  if (moves(spec.kind)) {
+  if (moves_blocks(spec.kind)) {
     return spec.output.data != nullptr;
   }
   const bool narrow = spec.input.dtype == DType::kU16 || spec.input.dtype == DType::kI16;
@@ -84,7 +75,7 @@ Status HostStagedOps::place(Op& op, OpSpec& spec) {
   if (op.target.data == nullptr) {
     return {};
   }
-  if (op.target.numel == spec.input.numel && !moves(spec.kind)) {
+  if (op.target.numel == spec.input.numel && !moves_blocks(spec.kind)) {
     spec.output.data = spec.input.data;
     return {};
   }

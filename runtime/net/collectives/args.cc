@@ -71,6 +71,18 @@ Status check_overlap(const CollectiveArgs& args) {
   return {};
 }
 
+// Requires recv_counts that total_bytes() accepts. The own block may be where `whole`, the memory of all blocks, has
+// it.
+Status check_block(const CollectiveArgs& args, ConstBytes block, ConstBytes whole, Rank rank) {
+  if (block.data() == whole.data() + bytes_before(args, rank)) {
+    return {};
+  }
+  if (!block.empty() && block.data() == whole.data()) {
+    return bad(args, "input and output overlap, but not where the own block is");
+  }
+  return check_overlap(args);
+}
+
 Status check_allreduce(const CollectiveArgs& args) {
   SRT_TRY(check_reduction(args));
   SRT_TRY(same_size(args, "the output", args.out.size(), args.in.size()));
@@ -81,13 +93,7 @@ Status check_allgather(const CollectiveArgs& args, Rank rank, int size) {
   SRT_ASSIGN(const std::size_t total, total_bytes(args, args.recv_counts, size, "recv_counts"));
   SRT_TRY(same_size(args, "the input", args.in.size(), block_bytes(args, args.recv_counts, rank)));
   SRT_TRY(same_size(args, "the output", args.out.size(), total));
-  if (args.in.data() == args.out.data() + bytes_before(args, rank)) {
-    return {};
-  }
-  if (!args.in.empty() && args.in.data() == args.out.data()) {
-    return bad(args, "the input lies in the output, but not where the own block is");
-  }
-  return check_overlap(args);
+  return check_block(args, args.in, args.out, rank);
 }
 
 Status check_alltoall(const CollectiveArgs& args, Rank rank, int size) {
@@ -108,13 +114,7 @@ Status check_reducescatter(const CollectiveArgs& args, Rank rank, int size) {
   SRT_ASSIGN(const std::size_t total, total_bytes(args, args.recv_counts, size, "recv_counts"));
   SRT_TRY(same_size(args, "the input", args.in.size(), total));
   SRT_TRY(same_size(args, "the output", args.out.size(), block_bytes(args, args.recv_counts, rank)));
-  if (args.out.data() == args.in.data() + bytes_before(args, rank)) {
-    return {};
-  }
-  if (!args.out.empty() && args.in.data() == args.out.data()) {
-    return bad(args, "the output lies in the input, but not where the own block is");
-  }
-  return check_overlap(args);
+  return check_block(args, args.out, args.in, rank);
 }
 
 Status check_broadcast(const CollectiveArgs& args, int size) {
