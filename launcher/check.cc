@@ -35,21 +35,32 @@ std::string host_section(const CheckedHost& host) {
   return out;
 }
 
-std::string options_section(const Config& config) {
+// Options of the process at hand, not of the job.
+bool of_one_rank(std::string_view name) {
+  return name.starts_with("job.") && name != "job.port_range" && name != "job.host_id";
+}
+
+// Lists the options that somebody has set; with `all`, those with their defaults, too.
+std::string options_section(const Config& config, bool all) {
+  std::vector<const OptionInfo*> listed;
   std::size_t name_width = 0;
   std::size_t value_width = 0;
   for (const OptionInfo& option : option_table()) {
-    name_width = std::max(name_width, option.name.size());
-    value_width = std::max(value_width, std::min<std::size_t>(24, get_option(option, config).size()));
-  }
-  std::string out;
-  for (const OptionInfo& option : option_table()) {
-    if (option.name.starts_with("job.") && option.name != "job.port_range" && option.name != "job.host_id") {
-      continue;
+    if (!of_one_rank(option.name) && (all || config.source(option.name) != "default")) {
+      listed.push_back(&option);
+      name_width = std::max(name_width, option.name.size());
+      value_width = std::max(value_width, std::min<std::size_t>(24, get_option(option, config).size()));
     }
-    const std::string value = get_option(option, config);
-    out += "  " + padded(option.name, name_width) + "  " + padded(value.empty() ? "-" : value, value_width) + "  (" +
-           std::string(config.source(option.name)) + ")\n";
+  }
+  std::string out = listed.empty() ? "Options\n" : "Options (where each comes from)\n";
+  for (const OptionInfo* option : listed) {
+    const std::string value = get_option(*option, config);
+    out += "  " + padded(option->name, name_width) + "  " + padded(value.empty() ? "-" : value, value_width) + "  (" +
+           std::string(config.source(option->name)) + ")\n";
+  }
+  if (!all) {
+    out += listed.empty() ? "  all have" : "  all others have";
+    out += " their defaults; --verbose lists them\n";
   }
   return out;
 }
@@ -85,7 +96,7 @@ std::string backends() {
 
 }  // namespace
 
-std::string check_page(const std::vector<CheckedHost>& hosts, const Config& config) {
+std::string check_page(const std::vector<CheckedHost>& hosts, const Config& config, bool all_options) {
   std::string out = "Hosts\n";
   for (const CheckedHost& host : hosts) {
     out += host_section(host);
@@ -95,8 +106,7 @@ std::string check_page(const std::vector<CheckedHost>& hosts, const Config& conf
     out += "Links between hosts\n  none: all ranks are on one host, so nothing is measured\n";
   }
   out += "Backends\n  " + backends() + "\n";
-  out += "Options (where each comes from)\n" + options_section(config);
-  return out;
+  return out + options_section(config, all_options);
 }
 
 std::string check_verdict(std::size_t failed_hosts, std::size_t hosts) {

@@ -17,7 +17,8 @@ struct CheckedHost {
   std::string error;     // empty: the host passed all checks
 };
 
-std::string check_page(const std::vector<CheckedHost>& hosts, const Config& config);
+// With `all_options`, options that have their defaults are listed, too.
+std::string check_page(const std::vector<CheckedHost>& hosts, const Config& config, bool all_options);
 // Returns the last line of the page.
 std::string check_verdict(std::size_t failed_hosts, std::size_t hosts);
 

@@ -351,7 +351,7 @@ void Job::finish_check() {
     hosts.push_back({plan_.wanted[i], links_[i]->hello(), endpoints_[i], start_errors_[i]});
     failed += start_errors_[i].empty() ? 0 : 1;
   }
-  output_.writer->write(OutputStream::kStdout, check_page(hosts, *plan_.config));
+  output_.writer->write(OutputStream::kStdout, check_page(hosts, *plan_.config, plan_.options.verbose));
   if (failed == 0 && hosts.size() > 1) {
     spawn_ranks();
     return;

@@ -282,7 +282,13 @@ def test_check_prints_hosts_options_and_their_origin() -> None:
     assert "2 ranks on 1 host: shared memory\n" in done.out
     assert re.search(r"compression.codec +bf16 +\(command line\)", done.out)
     assert re.search(r"log.level +debug +\(SIRTAKI_LOG_LEVEL\)", done.out)
-    assert "All is well." in done.out
+    assert "schedule.replan" not in done.out
+    assert "  all others have their defaults; --verbose lists them\nAll is well." in done.out
+
+
+def test_check_lists_all_options_if_asked() -> None:
+    assert "  all have their defaults; --verbose lists them\n" in launch("-np", "2", "--check").out
+    assert re.search(r"schedule.replan +true +\(default\)", launch("-np", "2", "-v", "--check").out)
 
 
 def test_version_and_help() -> None:
