@@ -19,12 +19,13 @@
 
 namespace sirtaki::hub {
 
-// The loss of a rank that the others survive.
+// The loss of a rank that the others survive, or its departure.
 struct Survived {
   Rank slot = -1;  // rank with which the lost process was started
-  Status cause;    // names the rank in its last epoch, host, process and reason
+  Status cause;    // names the rank in its last epoch, host, process and reason; kShutdown: it had to leave, and has
+                   // done so in order
   // Number of the epoch that the survivors will form, or have formed at the start; 0: none, because the program has
-  // come to its end on some rank.
+  // come to its end on some rank, or all have left.
   Epoch next;
   int remaining = 0;  // number of survivors
 };

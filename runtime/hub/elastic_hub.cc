@@ -58,6 +58,10 @@ void ElasticHub::on_waiting(rendezvous::Server& server, PeerId peer, Rank slot, 
 
 void ElasticHub::on_report(rendezvous::Server& server, PeerId peer, ConstBytes report) {
   const auto decoded = control::decode_roster_report(report);
+  if (decoded && std::holds_alternative<control::MustLeave>(*decoded)) {
+    roster_.on_leaving(connection_of(peer), loop_.now());
+    return act(server);
+  }
   const auto* admission = decoded ? std::get_if<control::Admission>(&*decoded) : nullptr;
   if (admission == nullptr) {
     const Status cause = corrupt("rank " + std::to_string(slots_.at(peer)) + " has sent an unknown report");
@@ -111,7 +115,7 @@ void ElasticHub::give_up(rendezvous::Server& server, Rank slot) {
   act(server);
 }
 
-// Returns whether the slot had a member, or a process of the start was expected there.
+// Notes a loss. Returns whether the slot had a member, or a process of the start was expected there.
 bool ElasticHub::lose(Rank slot, const Status& cause) {
   const bool counted = remaining_.erase(slot) != 0;
   if (counted) {
@@ -212,6 +216,10 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Form& form) {
     notices.push_back(control::encode(control::RosterNotice(notice)));
   }
   const rendezvous::Membership membership = server.form(form.epoch, peers, notices);
+  names_.clear();
+  for (const rendezvous::Member& member : membership.members) {
+    names_.push_back(rendezvous::rank_text(member.rank, member.hostname, member.pid));
+  }
   events_.formed(membership);
   tell_joined(form.notice, membership);
 }
@@ -227,6 +235,19 @@ void ElasticHub::tell_joined(const control::EpochFormed& formed, const rendezvou
   }
 }
 
+void ElasticHub::perform(rendezvous::Server& server, const Roster::Part& part) {
+  const PeerId peer = peer_of(part.connection);
+  // The blame tells the process that it has left, where the end of the job blames nobody.
+  const Status why(Code::kShutdown, names_.at(static_cast<std::size_t>(part.rank)) + " has left in order",
+                   {part.rank, ""});
+  const Rank slot = slots_.at(peer);
+  remaining_.erase(slot);
+  departures_.emplace_back(slot, why);
+  slots_.erase(peer);
+  waiting_.erase(peer);
+  server.dismiss(peer, why);
+}
+
 void ElasticHub::perform(rendezvous::Server& /*server*/, const Roster::End& end) {
   over_ = end.why;
 }
@@ -238,7 +259,7 @@ void ElasticHub::end_epoch(rendezvous::Server& server) {
   events_.ended();
   if (!cause_ && !over_) {
     const std::string next = std::to_string(roster_.epoch().value + 1);
-    return server.end_epoch(-1, {Code::kRanksChanged, "another rank joins; epoch " + next + " begins"});
+    return server.end_epoch(-1, {Code::kRanksChanged, "other ranks join or leave; epoch " + next + " begins"});
   }
   const control::LostRank lost = cause_.value_or(control::LostRank());
   const Rank blamed = lost.cause.blame().rank < 0 ? lost.rank : lost.cause.blame().rank;
@@ -257,14 +278,13 @@ void ElasticHub::tell_owner() {
   if (!arrived_) {
     return;  // programs that never come are not lost: their exit codes decide about the job
   }
-  for (const auto& [slot, cause] : std::exchange(losses_, {})) {
-    const bool at_end = over_ && over_->code() == Code::kShutdown;
-    if (over_ && !at_end) {
-      events_.lost(slot, cause);
-    } else {
-      const Epoch next = at_end ? Epoch() : Epoch(roster_.epoch().value + (in_epoch_ ? 0 : 1));
-      events_.survived({slot, cause, next, static_cast<int>(remaining_.size())});
-    }
+  const Epoch next = over_ ? Epoch() : Epoch(roster_.epoch().value + (in_epoch_ ? 0 : 1));
+  const auto survive = [&](const std::pair<Rank, Status>& gone) {
+    events_.survived({gone.first, gone.second, next, static_cast<int>(remaining_.size())});
+  };
+  std::ranges::for_each(std::exchange(departures_, {}), survive);
+  for (const auto& loss : std::exchange(losses_, {})) {
+    over_ && over_->code() != Code::kShutdown ? events_.lost(loss.first, loss.second) : survive(loss);
   }
   if (over_ && !std::exchange(told_over_, true) && events_.over) {
     events_.over(*over_);

@@ -59,6 +59,7 @@ class ElasticHub {
   void perform(rendezvous::Server& server, const control::Roster::Close& close);
   void perform(rendezvous::Server& server, const control::Roster::Form& form);
   void perform(rendezvous::Server& server, const control::Roster::End& end);
+  void perform(rendezvous::Server& server, const control::Roster::Part& part);
   void end_epoch(rendezvous::Server& server);
   void tell_owner();
   std::string outlook() const;
@@ -74,11 +75,13 @@ class ElasticHub {
   std::set<Rank> remaining_;                  // slots of the start or of members, neither lost nor left
   std::map<Rank, std::uint32_t> starts_;      // number of processes that have come for a slot
   bool admits_ = false;
-  std::vector<Rank> seats_;  // slots of the present or last epoch, indexed by rank
-  bool arrived_ = false;     // some process has come, so programs do use the runtime
+  std::vector<Rank> seats_;         // slots of the present or last epoch, indexed by rank
+  std::vector<std::string> names_;  // texts that name its members, indexed by rank
+  bool arrived_ = false;            // some process has come, so programs do use the runtime
   bool in_epoch_ = false;
-  std::optional<control::LostRank> cause_;       // loss for which the present epoch ends
-  std::vector<std::pair<Rank, Status>> losses_;  // that the owner has not been told of
+  std::optional<control::LostRank> cause_;           // loss for which the present epoch ends
+  std::vector<std::pair<Rank, Status>> losses_;      // that the owner has not been told of
+  std::vector<std::pair<Rank, Status>> departures_;  // the same for ranks that had to leave
   std::optional<Status> over_;
   bool told_over_ = false;
 };

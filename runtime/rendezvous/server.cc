@@ -161,7 +161,8 @@ void ServerImpl::on_frame(Peer& peer, const Frame& frame) {
       if (options_.elastic && peer.state == Peer::State::kMember) {
         return handler_.on_report(peer.id, frame.payload);
       }
-      if (peer.state == Peer::State::kIdle) {
+      // One that waits may have sent it from another thread.
+      if (peer.state == Peer::State::kIdle || (options_.elastic && peer.state == Peer::State::kWaiting)) {
         return;
       }
       break;

@@ -13,10 +13,9 @@ std::vector<Input> seeds() {
   const StreamReports streams = {{StreamId(1), 2, 70, StepState::kComplete}, {StreamId(4), 0, 3, StepState::kPassed}};
   const LostRank lost{1, {Code::kPeerLost, "killed", {1, ""}}};
   const std::vector<RosterReport> reports = {
-      Hello{{3, 2}},
-      Regroup{Epoch(1), 4, true, true, {Code::kPeerLost, "cut", {1, ""}}, streams},
-      Departure{true},
-      Admission{true},
+      Hello{{3, 2}},   Regroup{Epoch(1), 4, true, true, {Code::kPeerLost, "cut", {1, ""}}, streams},
+      Departure{true}, Admission{true},
+      MustLeave{},
   };
   const std::vector<RosterNotice> notices = {
       EpochEnds{Epoch(1), lost},
@@ -56,6 +55,8 @@ void feed_roster(const control::RosterReport& report) {
     roster.on_regroup(from, *regroup, now);
   } else if (const auto* admission = std::get_if<Admission>(&report)) {
     roster.on_admission(from, *admission, now);
+  } else if (std::holds_alternative<MustLeave>(report)) {
+    roster.on_leaving(from, now);
   } else {
     roster.on_departure(from, std::get<Departure>(report), now);
   }

@@ -60,6 +60,8 @@ void put(WireWriter& w, const Admission& m) {
   w.put(static_cast<std::uint8_t>(m.admits));
 }
 
+void put(WireWriter& /*w*/, const MustLeave& /*m*/) {}
+
 void put(WireWriter& w, const EpochEnds& m) {
   w.put(m.epoch.value);
   put(w, m.lost);
@@ -161,6 +163,10 @@ Departure get(WireReader& r, Tag<Departure>) {
 
 Admission get(WireReader& r, Tag<Admission>) {
   return {get_flag(r)};
+}
+
+MustLeave get(WireReader& /*r*/, Tag<MustLeave> /*type*/) {
+  return {};
 }
 
 EpochEnds get(WireReader& r, Tag<EpochEnds>) {

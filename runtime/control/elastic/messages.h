@@ -54,7 +54,11 @@ struct Admission {
   bool admits = false;
 };
 
-using RosterReport = std::variant<Hello, Regroup, Departure, Admission>;
+// Reports, in the middle of an epoch, that this process has to leave the job soon. The others end the epoch for that
+// behind a step that counts, and go on without it.
+struct MustLeave {};
+
+using RosterReport = std::variant<Hello, Regroup, Departure, Admission, MustLeave>;
 
 // ---- hub -> member ----
 
@@ -69,8 +73,8 @@ struct EpochEnds {
   LostRank lost;
 };
 
-// The epoch shall end behind a step that all members choose together, because others want to join. Members agree on the
-// highest number they know.
+// The epoch shall end behind a step that all members choose together, because others want to join or some have to
+// leave. Members agree on the highest number they know.
 struct ChangeWanted {
   std::uint32_t number = 0;
 };

@@ -102,6 +102,13 @@ void Roster::on_admission(Connection from, const Admission& admission, TimePoint
   settle(now);
 }
 
+void Roster::on_leaving(Connection from, TimePoint now) {
+  if (const auto found = people_.find(from); found != people_.end() && found->second.rank >= 0) {
+    found->second.leaves = true;
+    settle(now);
+  }
+}
+
 void Roster::on_departure(Connection from, const Departure& departure, TimePoint now) {
   const auto found = people_.find(from);
   if (found == people_.end()) {
@@ -246,8 +253,7 @@ void Roster::exclude_broken() {
 }
 
 void Roster::want_change() {
-  if (phase_ == Phase::kRunning && !done_ && !change_wanted_ && admits() && !armed().empty() &&
-      survivors().size() < max_members()) {
+  if (phase_ == Phase::kRunning && !done_ && !change_wanted_ && (joins() || !leavers().empty())) {
     change_wanted_ = true;
     ++change_;
     for (const Connection member : survivors()) {
@@ -286,6 +292,7 @@ std::string Roster::describe() const {
     flag(person.has_state, " has state");
     flag(person.admits, " admits");
     flag(person.waits, " waits");
+    flag(person.leaves, " leaves");
   }
   for (const auto& report : reports_) {
     flag(!report, "; no report");

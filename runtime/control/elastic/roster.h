@@ -5,13 +5,17 @@
 // kDone.
 // A candidate is a process outside of the epoch; it is armed once it waits for the next one. Armed candidates make the
 // running epoch end behind a step that all members agree on (ChangeWanted). They come into an epoch only if all
-// survivors with state admit them: nobody knows the needs of a new rank in a program that does not say so.
+// survivors with state admit them: nobody knows the needs of a new rank in a program that does not say so. A member
+// that has to leave makes the epoch end in the same way, and parts from the others when all ask for the next one, if
+// enough are left of which one that stays has the state. Else it stays for another epoch. If all have to leave, they
+// do, and the job ends.
 //
 // Guarantees: one membership an epoch, with growing numbers. One verdict an epoch, the same for all survivors: it comes
 // with the next epoch, when all of them have reported. A report counts although its rank is lost later. A member
 // whose connection has ended never comes back into its epoch, and what it still sends is ignored. No epoch forms
 // without a member that has the state of the job, once there is one. The job ends, with the reason, if too few are
-// left. A new member that does not get the state holds the others up for `state_timeout` at most.
+// left, which no member that leaves brings about. A new member that does not get the state holds the others up for
+// `state_timeout` at most.
 //
 // Pure: no clock, no I/O. Owned by the hub, beside the Coordinator of each epoch. Events in, actions out, in order.
 #pragma once
@@ -69,7 +73,13 @@ class Roster {
   struct End {
     Status why;
   };
-  using Action = std::variant<Send, Close, Form, End>;
+  // A member that had to leave has done so in order. Tells the process, and closes the connection. Form follows, or End
+  // if all have left.
+  struct Part {
+    Connection connection;
+    Rank rank = -1;  // in the epoch that has ended
+  };
+  using Action = std::variant<Send, Close, Form, End, Part>;
 
   explicit Roster(RosterOptions options);
 
@@ -78,6 +88,8 @@ class Roster {
   void on_hello(Connection from, MemberId id, TimePoint now);
   void on_regroup(Connection from, const Regroup& regroup, TimePoint now);
   void on_admission(Connection from, const Admission& admission, TimePoint now);
+  // The process has to leave the job. It goes on until the end of an epoch at which it can.
+  void on_leaving(Connection from, TimePoint now);
   // The process leaves in order; its connection ends.
   void on_departure(Connection from, const Departure& departure, TimePoint now);
   // The connection or the process has ended, or it is silent.
@@ -110,6 +122,7 @@ class Roster {
     bool has_state = false;
     bool admits = false;  // new processes
     bool waits = false;   // for the next epoch
+    bool leaves = false;  // at the first change at which it can
     TimePoint state_by;   // end of the time in which a new member gets the state, since its last epoch began
 
     // A member that others wait for; one that asks for the next epoch is alive, and begins anew there.
@@ -141,9 +154,12 @@ class Roster {
   std::size_t coming() const;
   std::string too_few_text(std::size_t present) const;
   std::vector<Connection> survivors() const;  // sorted by rank
-  bool all_wait() const;                      // all survivors wait for the next epoch
+  std::vector<Connection> leavers() const;    // those that have to leave and can
+  void part(const std::vector<Connection>& leavers);
+  bool all_wait() const;  // all survivors wait for the next epoch
   std::vector<Connection> candidates() const;
   std::vector<Connection> armed() const;  // candidates that wait for the next epoch
+  bool joins() const;                     // some of them may come into it, beside all members
   std::size_t max_members() const { return static_cast<std::size_t>(options_.max > 0 ? options_.max : options_.start); }
   std::size_t min_members() const { return static_cast<std::size_t>(options_.min); }
   std::string losses_text() const;

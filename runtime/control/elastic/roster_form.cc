@@ -51,6 +51,38 @@ std::vector<Connection> Roster::armed() const {
   return result;
 }
 
+bool Roster::joins() const {
+  return admits() && !armed().empty() && survivors().size() < max_members();
+}
+
+// Goes by rank: each one that leaves is one less of those that may follow.
+std::vector<Connection> Roster::leavers() const {
+  const std::vector<Connection> members = survivors();
+  const auto stays = [this](Connection c) { return !people_.at(c).leaves; };
+  if (std::ranges::none_of(members, stays) && !joins() && members.size() >= min_members()) {
+    return members;  // all of them, and the job ends
+  }
+  std::vector<Connection> result;
+  const bool state_stays = std::ranges::any_of(members, [&](Connection c) { return stays(c) && has_state(c); });
+  std::size_t present = members.size() + (admits() ? armed().size() : 0);
+  for (const Connection member : members) {
+    if (state_stays && !stays(member) && present > min_members()) {
+      result.push_back(member);
+      --present;
+    }
+  }
+  return result;
+}
+
+void Roster::part(const std::vector<Connection>& leavers) {
+  for (const Connection leaver : leavers) {
+    const Person& person = people_.at(leaver);
+    given_up_.insert(person.id.slot);
+    actions_.emplace_back(Part{leaver, person.rank});
+    people_.erase(leaver);
+  }
+}
+
 bool Roster::admits() const {
   return options_.max > 0 && std::ranges::all_of(people_, [](const auto& entry) {
            const Person& person = entry.second;
@@ -103,10 +135,16 @@ void Roster::settle_next(TimePoint now) {
   }
   std::vector<Connection> members = survivors();
   const std::vector<Connection> ready = admits() ? armed() : std::vector<Connection>();
+  const std::vector<Connection> leaving = complete ? leavers() : std::vector<Connection>();
   if (complete && std::ranges::none_of(members, [this](Connection c) { return people_.at(c).has_state; })) {
     return finish({Code::kPeerLost,
                    "all ranks that had the model are lost" + losses_text() + "; fix: start again from a checkpoint"});
   }
+  if (leaving == members) {
+    part(leaving);
+    return finish({Code::kShutdown, "the job has come to its end: all members had to leave it"});
+  }
+  std::erase_if(members, [&](Connection c) { return std::ranges::count(leaving, c) != 0; });
   std::stable_partition(members.begin(), members.end(), [this](Connection c) { return people_.at(c).has_state; });
   const std::size_t room = max_members() - std::min(max_members(), members.size());
   members.insert(members.end(), ready.begin(),
@@ -122,6 +160,7 @@ void Roster::settle_next(TimePoint now) {
   if (form_at_ && now < *form_at_) {
     return;
   }
+  part(leaving);  // not before the others are sure to go on
   if (count_repeats(now)) {
     return finish(
         {Code::kPeerLost,

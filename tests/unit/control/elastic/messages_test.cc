@@ -9,7 +9,7 @@ const StreamReports kReports = {{StreamId(1), 2, 70, StepState::kComplete}, {Str
 
 TEST(RosterMessages, ReportsSurviveTheWire) {
   const std::vector<RosterReport> all = {Hello{{3, 2}}, Regroup{Epoch(1), 4, true, true, {}, kReports}, Departure{true},
-                                         Admission{true}};
+                                         Admission{true}, MustLeave{}};
   ASSERT_EQ(all.size(), std::variant_size_v<RosterReport>) << "a kind of message is not tested";
   for (const RosterReport& message : all) {
     const auto bytes = encode(message);

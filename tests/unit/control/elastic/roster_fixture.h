@@ -58,6 +58,10 @@ class RosterTest : public testing::Test {
     roster_.on_admission(connection(slot), {admits}, now_);
     take();
   }
+  void leave(int slot) {
+    roster_.on_leaving(connection(slot), now_);
+    take();
+  }
   void lose(int slot) {
     roster_.on_lost(connection(slot), {Code::kPeerLost, "rank " + std::to_string(slot) + " was killed"}, now_);
     take();
@@ -87,6 +91,15 @@ class RosterTest : public testing::Test {
       }
     }
     return found;
+  }
+  std::vector<int> parted() const {
+    std::vector<int> result;
+    for (const Roster::Action& action : actions_) {
+      if (const auto* part = std::get_if<Roster::Part>(&action)) {
+        result.push_back(static_cast<int>(part->connection.value) - 1);
+      }
+    }
+    return result;
   }
   std::string end() const {
     const auto* end = actions_.empty() ? nullptr : std::get_if<Roster::End>(&actions_.back());
