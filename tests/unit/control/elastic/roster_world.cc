@@ -100,7 +100,8 @@ std::vector<World::Move> World::faults() const {
       // Where the hub reads at once, kKill is the same as kStop; kCut is kDelay with a process that reads at once.
       const bool repeats = order_ == Order::kReduced && (fault == Fault::kCut || (fault == Fault::kKill && p.open));
       const bool possible = fault == Fault::kHang ? may_hang(i) : p.open || fault == Fault::kKill;
-      if (!repeats && possible) {
+      const bool warned = fault == Fault::kNotice && p.mode != Mode::kRunning;
+      if (!repeats && possible && !warned) {
         result.push_back({Kind::kFault, i, fault});
       }
     }
@@ -177,6 +178,9 @@ void World::hit(int slot, Fault fault) {
       p.hung = true;
       p.down.clear();
       break;
+    case Fault::kNotice:
+      p.up.emplace_back(RosterReport(MustLeave{}));
+      break;
   }
 }
 
@@ -188,7 +192,7 @@ void World::connect(Process& p, int slot) {
   p.mode = Mode::kOutside;
   p.up.clear();
   p.down.clear();
-  p.complete = false;
+  p.complete = p.told = false;
   const std::uint32_t incarnation = 1;
   p.up.emplace_back(RosterReport(Hello{{slot, incarnation}}));
   p.up.emplace_back(RosterReport(Regroup{Epoch(p.epoch), 0, p.has_state, p.has_state, {}, {}}));
@@ -347,6 +351,9 @@ void World::deliver_up(int slot) {
     roster_.on_regroup(p.connection, *regroup, now_);
   } else if (const auto* admission = std::get_if<Admission>(&report)) {
     roster_.on_admission(p.connection, *admission, now_);
+  } else if (std::holds_alternative<MustLeave>(report)) {
+    p.told = p.open;
+    roster_.on_leaving(p.connection, now_);
   } else if (const auto* departure = std::get_if<Departure>(&report)) {
     roster_.on_departure(p.connection, *departure, now_);
     if (!std::exchange(p.open, false)) {
@@ -366,7 +373,12 @@ int World::slot_of(Connection connection) const {
 }
 
 void World::act() {
+  bool parting = false;  // of members that the present actions have not said the consequence of
   for (const Roster::Action& action : roster_.take_actions()) {
+    expect(!parting || !std::holds_alternative<Roster::Close>(action),
+           "V8: a loss comes between a parting and its end");
+    const bool ends = std::holds_alternative<Roster::Send>(action) || std::holds_alternative<Roster::End>(action);
+    parting = std::holds_alternative<Roster::Part>(action) || (parting && ends);
     if (const auto* send = std::get_if<Roster::Send>(&action)) {
       const int slot = slot_of(send->to);
       Process* p = slot < 0 ? nullptr : &processes_[static_cast<std::size_t>(slot)];
@@ -382,19 +394,51 @@ void World::act() {
           p.down.emplace_back(Closed{close->why.code()});
         }
       }
+    } else if (const auto* part = std::get_if<Roster::Part>(&action)) {
+      on_part(*part);
     } else if (const auto* form = std::get_if<Roster::Form>(&action)) {
       on_form(*form);
     } else {
       expect(!end_, "the job ends twice");
+      all_left_ = parting;
       end_ = std::get<Roster::End>(action).why;
     }
   }
+  expect(!parting || all_left_, "V8: a member parts, and neither an epoch nor the end follows");
+}
+
+void World::on_part(const Roster::Part& part) {
+  const int slot = slot_of(part.connection);
+  if (slot < 0) {
+    return expect(false, "V8: a process parts that the hub has lost");
+  }
+  Process& p = processes_[static_cast<std::size_t>(slot)];
+  expect(p.told, "V8: a process parts that does not have to leave");
+  p.open = false;
+  if (runs(p)) {
+    p.down.emplace_back(Closed{Code::kShutdown});
+  }
+}
+
+// Members that have to leave and can do so do not come into another epoch.
+void World::check_leavers(const Roster::Form& form) {
+  bool told = false;
+  bool state_stays = false;
+  for (std::size_t rank = 0; rank < form.members.size(); ++rank) {
+    const Process& p = processes_[static_cast<std::size_t>(std::max(slot_of(form.members[rank]), 0))];
+    const Seat& seat = form.notice.seats[rank];
+    told = told || (p.told && seat.old_rank >= 0);
+    state_stays = state_stays || (!p.told && seat.has_state);
+  }
+  expect(!told || !state_stays || static_cast<int>(form.members.size()) <= options_.min,
+         "V8: a member stays that has to leave and could");
 }
 
 void World::on_form(const Roster::Form& form) {
   expect(form.epoch.value == epochs_.size() + 1, "V2: the number of an epoch does not grow by one");
   expect(!end_, "an epoch forms after the end of the job");
   expect(static_cast<int>(form.members.size()) >= options_.min, "an epoch has too few members");
+  check_leavers(form);
   EpochRecord epoch;
   for (const Connection member : form.members) {
     const int slot = slot_of(member);

@@ -20,13 +20,15 @@ inline constexpr int kProcesses = 4;  // those beyond RosterOptions::start are c
 inline constexpr StreamId kWorldStream(1);
 
 enum class Fault : std::uint8_t {
-  kKill,   // the process ends; its messages arrive
-  kStop,   // the process never runs again, and the hub gives it up: its messages are not read
-  kDelay,  // the hub gives the process up; it goes on until it reads that, and comes back
-  kCut,    // the connection breaks; the process comes back
-  kHang,   // the program of a new process goes on no more before it has the state; its connection stays
+  kKill,    // the process ends; its messages arrive
+  kStop,    // the process never runs again, and the hub gives it up: its messages are not read
+  kDelay,   // the hub gives the process up; it goes on until it reads that, and comes back
+  kCut,     // the connection breaks; the process comes back
+  kHang,    // the program of a new process goes on no more before it has the state; its connection stays
+  kNotice,  // the process has to leave
 };
-inline constexpr Fault kFaults[] = {Fault::kKill, Fault::kStop, Fault::kDelay, Fault::kCut, Fault::kHang};
+inline constexpr Fault kFaults[] = {Fault::kKill, Fault::kStop, Fault::kDelay,
+                                    Fault::kCut,  Fault::kHang, Fault::kNotice};
 
 enum class Order : std::uint8_t {
   kAny,      // every move at any time
@@ -73,6 +75,7 @@ class World {
     bool dead = false;
     bool hung = false;
     bool hit = false;   // a fault has hit it
+    bool told = false;  // it has to leave, and the hub knows
     bool open = false;  // the hub listens to its connection
     Connection connection;
     std::uint32_t epoch = 0;
@@ -120,7 +123,9 @@ class World {
   void read(int slot, const JobEnds& notice);
   void deliver_up(int slot);
   void act();
+  void on_part(const Roster::Part& part);
   void on_form(const Roster::Form& form);
+  void check_leavers(const Roster::Form& form);
   int slot_of(Connection connection) const;
   void expect(bool holds, const std::string& what) { broken_ = !holds && broken_.empty() ? what : broken_; }
 
@@ -134,6 +139,7 @@ class World {
   std::uint64_t connections_ = 0;
   Log job_log_;  // log with which the last epoch began
   std::optional<Status> end_;
+  bool all_left_ = false;  // the job has ended because all members had to leave
   std::string broken_;
 };
 

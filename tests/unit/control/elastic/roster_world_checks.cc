@@ -20,6 +20,10 @@ std::string World::check_end() const {
                ? ""
                : "V6: the job ends although enough processes live: " + end_->to_string();
   }
+  const bool trained = std::ranges::any_of(processes_, [this](const Process& p) { return p.log.size() == steps_; });
+  if (!trained && !all_left_) {
+    return "V8: the job ends in order before the end of the program, and not all have left";
+  }
   for (std::size_t slot = 0; slot < processes_.size(); ++slot) {
     const Process& p = processes_[slot];
     const std::string name = "process " + std::to_string(slot);
@@ -27,8 +31,9 @@ std::string World::check_end() const {
       return "V6: " + name + " hangs";
     }
     // Members that no fault has hit have all steps. The last one may be missing if a rank was lost in it when another
-    // had come to the end of the program: no epoch follows.
-    const bool member = !epochs_.empty() && epochs_.back().places[slot].member;
+    // had come to the end of the program: no epoch follows. None follows either if those that have left were all whom
+    // the hub still had.
+    const bool member = !all_left_ && !epochs_.empty() && epochs_.back().places[slot].member;
     if (member && !p.hit && (p.log.size() + 1 < steps_ || !begins_with(p.log, job_log_))) {
       return "V1: " + name + " has not committed all steps";
     }
@@ -59,7 +64,7 @@ std::string World::key() const {
     text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   };
   for (const Process& p : processes_) {
-    const bool flags[] = {p.dead, p.hung, p.hit, p.open, p.complete, p.has_state};
+    const bool flags[] = {p.dead, p.hung, p.hit, p.told, p.open, p.complete, p.has_state};
     text += "p";
     std::ranges::for_each(flags, number);
     if (p.dead && p.up.empty()) {
