@@ -180,6 +180,13 @@ sirtaki_status sirtaki_regroup_at(uint32_t change) {
   return guarded([&] { return DefaultSession::instance().regroup(change); });
 }
 
+sirtaki_status sirtaki_leave_soon(void) {
+  return guarded([]() -> Status {
+    SRT_ASSIGN(const auto active, DefaultSession::instance().need());
+    return active->session->leave_soon();
+  });
+}
+
 sirtaki_status sirtaki_admit(int admits) {
   return guarded([&] { return DefaultSession::instance().admit(admits != 0); });
 }

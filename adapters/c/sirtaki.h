@@ -168,6 +168,9 @@ SIRTAKI_API sirtaki_status sirtaki_admit(int admits);
 SIRTAKI_API sirtaki_status sirtaki_change_wanted(int* grows, int* fresh, uint32_t* change);
 /* Does the same as sirtaki_regroup() for a change that all ranks have agreed on, where no rank has to be lost. */
 SIRTAKI_API sirtaki_status sirtaki_regroup_at(uint32_t change);
+/* Says that this rank of an elastic job has to leave. A regroup at which it can returns SIRTAKI_NOT_INITIALIZED, with
+ * its rank as that of the error. Does not block. No effect during a regroup: call it again behind that. */
+SIRTAKI_API sirtaki_status sirtaki_leave_soon(void);
 /* Returns 1 or 0. A forked child gets 0: it never uses the session of its parent. */
 SIRTAKI_API int sirtaki_is_initialized(void);
 

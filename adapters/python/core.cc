@@ -327,6 +327,7 @@ void define_life(nb::module_& m) {
       nb::arg("change"));
   m.def(
       "admit", [](bool admits) { blocking([&] { return sirtaki_admit(admits ? 1 : 0); }); }, nb::arg("admits"));
+  m.def("leave_soon", [] { check(sirtaki_leave_soon()); });
   m.def("growth", [] {
     int grows = 0;
     int fresh = 0;

@@ -81,6 +81,10 @@ void ControlLine::admit(bool admits) {
   }
 }
 
+void ControlLine::leave_soon() {
+  client_->report(control::encode(control::RosterReport(control::MustLeave{})));
+}
+
 std::uint32_t ControlLine::wanted() const {
   const std::uint32_t highest = wanted_;
   return highest > settled_ ? highest : 0;

@@ -54,6 +54,9 @@ class ControlLine final : private rendezvous::ClientHandler {
   }
   // Says whether the program of this process has the state of the job and gives it to ranks that join.
   void admit(bool admits);
+  // Asks the coordinator to end the epoch for this rank, which has to leave the job. No effect between two epochs. Any
+  // thread, also while join() runs.
+  void leave_soon();
   // Returns whether ranks may join the job after its start.
   bool grows() const { return grows_; }
   // Returns whether the program has the state of the job: from the start, or since admit(true).

@@ -95,6 +95,9 @@ class Session {
   // with its first error, the other ranks and the coordinator are not notified. Nothing may be called afterwards but
   // close().
   void drop();
+  // Asks the coordinator of an elastic job to end the epoch soon, at a change, because this rank has to leave the job.
+  // kUnsupported: the job is not elastic.
+  Status leave_soon();
   // Waits until the session has failed, for `timeout` at most, and returns its first error; ok if it has not failed.
   Status await_failure(Duration timeout);
 

@@ -13,6 +13,14 @@ void admit(ControlLine& line, bool admits) {
   line.admit(admits);
 }
 
+Status Session::leave_soon() {
+  if (!job_.line) {
+    return {Code::kUnsupported, "this job is not elastic, so no rank can leave it before its end; set elastic.min"};
+  }
+  job_.line->leave_soon();
+  return {};
+}
+
 Growth growth(const ControlLine& line) {
   return {line.grows(), line.grows() && !line.has_state(), line.wanted()};
 }

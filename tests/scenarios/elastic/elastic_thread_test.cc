@@ -208,6 +208,51 @@ TEST(ElasticTest, ARankLostBetweenItsSeatAndTheDataConnectionsIsLeftOut) {
   EXPECT_EQ(hub.events(2).size(), 2U);
 }
 
+TEST(ElasticTest, ARankThatHasToLeavePartsAtAChangeAndTheOthersGoOn) {
+  Hub hub(3, 1);
+  std::latch summed(3);
+  run(hub, [&](Process& process) {
+    ASSERT_EQ(process.init().to_string(), "ok");
+    expect_members(process, {0, 1, 2});
+    hub.all.arrive_and_wait();
+    if (process.slot() == 1) {
+      ASSERT_EQ(process.session().leave_soon().to_string(), "ok");
+    }
+    const std::uint32_t change = process.await_change();
+    expect_members(process, {0, 1, 2});  // the epoch goes on until they agree
+    summed.arrive_and_wait();            // the first one that ends it must not end the sum of another
+    const Status next = process.regroup_at(change);
+    if (process.slot() == 1) {
+      EXPECT_EQ(next.code(), Code::kShutdown);
+      EXPECT_TRUE(contains(next, "rank 1 (host ") && contains(next, " has left in order")) << next.to_string();
+      EXPECT_EQ(next.blame().rank, 1);
+      return;
+    }
+    ASSERT_EQ(next.to_string(), "ok");
+    expect_members(process, {0, 2});
+    process.shutdown();
+  });
+  EXPECT_EQ(hub.events(2)[1], "slot 1 survived by 2 as epoch 2");
+}
+
+TEST(ElasticTest, TheJobEndsInOrderIfAllRanksHaveToLeave) {
+  Hub hub(2, 1);
+  run(hub, [&](Process& process) {
+    ASSERT_EQ(process.init().to_string(), "ok");
+    ASSERT_EQ(process.session().leave_soon().to_string(), "ok");
+    const std::uint32_t change = process.await_change();
+    hub.all.arrive_and_wait();
+    const Status next = process.regroup_at(change);
+    EXPECT_EQ(next.code(), Code::kShutdown);
+    EXPECT_EQ(next.blame().rank, process.slot());
+  });
+  const std::vector<std::string> events = hub.events(3);
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(events[0], "over: shut down: the job has come to its end: all members had to leave it");
+  EXPECT_EQ(events[1], "slot 0 survived by 0 as epoch 0");
+  EXPECT_EQ(events[2], "slot 1 survived by 0 as epoch 0");
+}
+
 TEST(ElasticTest, TooFewRanksEndTheJobWithTheLosses) {
   Hub hub(2, 2);
   run(hub, [&](Process& process) {
