@@ -22,6 +22,7 @@
 #include "adapters/c/sirtaki.h"
 #include "adapters/python/calls.h"
 #include "adapters/python/local_sgd.h"
+#include "adapters/python/sigterm.h"
 
 namespace nb = nanobind;
 
@@ -411,4 +412,5 @@ NB_MODULE(_core, m) {
   define_life(m);
   define_operations(m);
   sirtaki_python::define_local(m);
+  sirtaki_python::define_sigterm(m);
 }

@@ -24,6 +24,11 @@ namespace {
 // Processes that a rank leaves behind may still write its last lines (`tee`); after this time they are ended.
 constexpr auto kLingerStep = std::chrono::milliseconds(1000);
 
+// Sends the SIGTERM that ends a job. A rank of an elastic job takes another one, sent by kill(), for a notice.
+void end_in_order(pid_t pid) {
+  sigqueue(pid, SIGTERM, sigval{});
+}
+
 }  // namespace
 
 RankProcesses::RankProcesses(asio::io_context& io, Environment environment, rlim_t open_files, Send send)
@@ -236,16 +241,15 @@ void RankProcesses::terminate() {
                               return one.masks.handles(SIGTERM);
                             }));
     if (handler) {
-      for (const pid_t pid : sigterm_targets(session, process->pid, *handler)) {
-        kill(pid, SIGTERM);
-      }
+      std::ranges::for_each(sigterm_targets(session, process->pid, *handler), end_in_order);
     } else {
-      if (!process->exited) {
+      const bool by_group = !process->exited && !process->handles_term;
+      if (by_group) {
         kill(-process->pid, SIGTERM);
       }
       for (const ProcessInfo& info : all) {
-        if (info.session == process->pid && (process->exited || info.group != process->pid)) {
-          kill(info.pid, SIGTERM);
+        if (info.session == process->pid && (!by_group || info.group != process->pid)) {
+          end_in_order(info.pid);
         }
       }
     }

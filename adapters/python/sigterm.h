@@ -1,0 +1,14 @@
+// Handler of SIGTERM for a rank that takes the first one for a notice: the next one acts at once, also while Python is
+// stuck in other code and runs no handlers, and so does the one by which an agent ends a job.
+//
+// Agents send that one by sigqueue(), everybody else by kill(). For: sirtaki/_notice.py, which decides about the first.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace sirtaki_python {
+
+// Adds the functions to the module; called once, by core.cc.
+void define_sigterm(nanobind::module_& m);
+
+}  // namespace sirtaki_python
