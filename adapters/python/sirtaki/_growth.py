@@ -1,10 +1,10 @@
-"""Ranks that join an elastic job: when the others let them in, and what a new rank must not do before."""
+"""Ranks that join or leave an elastic job at a commit, and what a new rank must not do before."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sirtaki import _core, basics, errors
+from sirtaki import _core, _notice, basics, errors
 
 
 class _State:
@@ -56,14 +56,14 @@ def admit(admits: bool) -> None:
 
 
 def change_wanted() -> int | None:
-    """Returns the number of a change that waits, or 0; None where ranks cannot join, the same on all ranks.
+    """Returns the number of a change that waits, or 0; None where ranks can neither join nor leave, alike on all ranks.
 
     They cannot outside of elastic.run().
     """
     if not basics.in_loop() or not _core.is_initialized():
         return None
     grows, _, change = _core.growth()
-    return int(change) if grows else None
+    return int(change) if grows or _notice.may_leave() else None
 
 
 def end_session_for(change: int) -> None:
@@ -83,10 +83,14 @@ def prepare_change() -> None:
 
 
 def regroup() -> None:
-    """Does the same as basics.regroup(), for the change that all ranks have agreed on if there is one."""
+    """Does the same as basics.regroup(), for the change that all ranks have agreed on if there is one.
+
+    Ends the program with code 0 if this rank has left the job because of SIGTERM.
+    """
     change, _state.change = _state.change, 0
-    if change:
-        basics.abandon()
-        basics.open_next_session(change)
-    else:
-        basics.regroup()
+    with _notice.leaving():
+        if change:
+            basics.abandon()
+            basics.open_next_session(change)
+        else:
+            basics.regroup()

@@ -297,12 +297,17 @@ def _close_log_pipe() -> None:
         pipe.close()
 
 
+def prepare_end() -> None:
+    """Calls the functions of before_end()."""
+    for callback in list(_state.before_end):
+        callback()
+
+
 def _at_exit() -> None:
     if not _core.is_initialized():
         return
     try:
-        for callback in list(_state.before_end):
-            callback()
+        prepare_end()
     finally:
         # Without a good-bye the others of an elastic job take this rank for lost, and go on.
         if not (_ends_by_error() and is_elastic()):

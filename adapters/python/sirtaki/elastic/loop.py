@@ -6,19 +6,20 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from sirtaki import _growth, basics, errors
+from sirtaki import _growth, _notice, basics, errors
 from sirtaki.elastic.state import HostsUpdatedInterrupt, State
 
 Result = TypeVar("Result")
 
 
 def run(func: Callable[..., Result]) -> Callable[..., Result]:
-    """Returns a function that trains on when ranks are lost or join. Its first argument is the State of the training.
+    """Returns a function that trains on when ranks are lost, join or leave. Its first argument is the training's State.
 
     It calls state.sync(), then `func` with its own arguments. When a rank is lost, `func` ends with an error, the state
     goes back to its last commit, the survivors get a new rank and size, reset callbacks run, and it begins again with
     sync(). So `func` takes its place in the training (epoch, batch) from the state. When ranks join, commit() or
-    check_host_updates() raises HostsUpdatedInterrupt, and the same happens, but the state stays as it is.
+    check_host_updates() raises HostsUpdatedInterrupt, and the same happens, but the state stays as it is. So it does
+    when a rank leaves that has got SIGTERM, whose program ends there with code 0.
 
     Other errors that ranks share (HorovodInternalError) are treated in the same way once: if one comes again before the
     next commit, it is raised, and so is any error in a job that is not elastic.
@@ -43,7 +44,8 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Result:
         try:
-            return loop(state, *args, **kwargs)
+            with _notice.leaves_at_commits():
+                return loop(state, *args, **kwargs)
         finally:
             _growth.admit(False)
 

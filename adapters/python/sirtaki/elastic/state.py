@@ -20,7 +20,7 @@ Broadcast = Callable[..., Any]
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  (Horovod's name)
     """Makes elastic.run() regroup without going back to the last commit; named as in Horovod.
 
-    commit() and check_host_updates() raise it on all ranks when others join. A program may raise it, too.
+    commit() and check_host_updates() raise it on all ranks when others join or leave. A program may raise it, too.
 
     Args:
         skip_sync: accepted as in Horovod; not used: sync() follows always, since a new rank needs it.
@@ -66,18 +66,20 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Lets ranks that wait join the job. Collective in jobs that grow, and in elastic.run(); else it does nothing.
+        """Lets ranks join that wait, and leave that have to. Collective in elastic.run(), where any may; else a no-op.
 
         Call it on all ranks behind the same step. A lost rank is an error of the next operation.
 
         Raises:
-            HostsUpdatedInterrupt: ranks join.
+            HostsUpdatedInterrupt: ranks join or leave.
         """
         wanted = _growth.change_wanted()
         if wanted is None:
             return
-        # All take the number that rank 0 knows.
-        if change := self._bcast_object(wanted):
+        # All take the number that rank 0 knows. A rank that waits in vain for the others names the call.
+        broadcast = self._bcast_object
+        named = broadcast is _broadcast_object
+        if change := _broadcast_object(wanted, "state.commit()") if named else broadcast(wanted):
             _growth.end_session_for(change)
             ops = Ops(cast("Any", None))  # a barrier has no tensors
             # No rank ends the session before all know why. An error means that others have ended it, which is as good.
@@ -153,10 +155,10 @@ def _copied(name: str, value: Any) -> Any:
         ) from error
 
 
-def _broadcast_object(value: Any) -> Any:
+def _broadcast_object(value: Any, name: str | None = None) -> Any:
     if basics.size() == 1:
         return value
     # Not every framework comes with numpy.
     from sirtaki.objects import broadcast_object
 
-    return broadcast_object(value)
+    return broadcast_object(value, name=name)
