@@ -65,7 +65,7 @@ class Job {
     bool left = false;         // in order, as the coordinator reports it; elastic jobs only
     bool lost = false;         // the other ranks go on without it
     bool fresh = false;        // its process was started again and has not joined yet
-    bool planned = false;      // another process will be started
+    bool planned = false;      // another process will be started, or the place stays empty
     bool due = false;          // ... as soon as the other ranks admit it
     int starts = 1;
     int wait_status = 0;

@@ -20,6 +20,10 @@ void Job::on_survived(const hub::Survived& loss) {
   const std::string tag = renumbered ? " (output [" + std::to_string(loss.slot) + "])" : "";
   const bool at_end = loss.next == Epoch();
   log(cause + tag + "; " + (at_end ? "the job has come to its end" : hub::go_on_text(loss.remaining, loss.next)));
+  if (loss.cause.code() == Code::kShutdown) {
+    state.planned = true;  // nobody comes: whoever told it to leave wants its place
+    return check_finished();
+  }
   if (state.exited) {
     verdict_.survived.push_back(failure_of(loss.slot));
   } else {
@@ -37,7 +41,14 @@ void Job::on_survived(const hub::Survived& loss) {
 
 void Job::on_over(const Status& why) {
   growth_.over = true;
-  if (phase_ != Phase::kRunning || why.code() == Code::kShutdown) {
+  if (phase_ != Phase::kRunning) {
+    return;
+  }
+  if (why.code() == Code::kShutdown) {
+    if (std::ranges::all_of(ranks_, &RankState::lost)) {
+      log("all ranks had to leave, so none has come to the end of the program");
+      exit_code_ = 128 + SIGTERM;
+    }
     return;
   }
   judge_elastic_run();
@@ -58,10 +69,10 @@ void Job::on_over(const Status& why) {
   }
 }
 
-// A rank that was given up while it was stopped never ends by itself.
+// A rank that was given up while it was stopped never ends by itself. One that has left does.
 void Job::end_lost_ranks() {
-  const bool others_ended =
-      std::ranges::all_of(ranks_, [](const RankState& rank) { return rank.closed || rank.lost || rank.link->ended(); });
+  const bool others_ended = std::ranges::all_of(
+      ranks_, [](const RankState& rank) { return rank.closed || (rank.lost && !rank.planned) || rank.link->ended(); });
   if (others_ended && !kill_sent_) {
     phase_ = Phase::kStopping;
     kill_everything(SIGKILL);
