@@ -57,7 +57,7 @@ bool Roster::joins() const {
 
 // Goes by rank: each one that leaves is one less of those that may follow.
 std::vector<Connection> Roster::leavers() const {
-  const std::vector<Connection> members = survivors();
+  std::vector<Connection> members = survivors();
   const auto stays = [this](Connection c) { return !people_.at(c).leaves; };
   if (std::ranges::none_of(members, stays) && !joins() && members.size() >= min_members()) {
     return members;  // all of them, and the job ends
