@@ -48,9 +48,12 @@ class Presence {
 class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous::ServerHandler {
  public:
   CoordinatorServerImpl(CoordinatorServerOptions options, CoordinatorServerEvents events)
-      : options_(std::move(options)), events_(std::move(events)) {
+      : options_(std::move(options)), events_(std::move(events)), start_size_(options_.server.size) {
     options_.server.elastic = options_.elastic_min > 0;
     options_.server.grows = options_.server.elastic && options_.elastic_max > 0;
+    if (options_.server.grows) {
+      options_.server.size = std::max(start_size_, options_.elastic_max);
+    }
   }
 
   ~CoordinatorServerImpl() override {
@@ -100,16 +103,16 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
   // ---- elastic jobs ----
 
   Status start_elastic() {
-    if (options_.elastic_min > options_.server.size) {
+    const std::string ranks = std::to_string(start_size_) + " ranks";
+    if (options_.elastic_min > start_size_) {
       return invalid_argument("elastic.min is " + std::to_string(options_.elastic_min) + ", but the job has only " +
-                              std::to_string(options_.server.size) + " ranks");
+                              ranks);
     }
-    if (options_.elastic_max > 0 && options_.elastic_max < options_.server.size) {
-      return invalid_argument("elastic.max is " + std::to_string(options_.elastic_max) + ", but the job has " +
-                              std::to_string(options_.server.size) + " ranks");
+    if (options_.elastic_max > 0 && options_.elastic_max < start_size_) {
+      return invalid_argument("elastic.max is " + std::to_string(options_.elastic_max) + ", but the job has " + ranks);
     }
     control::RosterOptions roster;
-    roster.start = options_.server.size;
+    roster.start = start_size_;
     roster.min = options_.elastic_min;
     roster.max = options_.elastic_max;
     roster.start_timeout = options_.server.join_timeout;
@@ -373,6 +376,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
 
   CoordinatorServerOptions options_;
   CoordinatorServerEvents events_;
+  const int start_size_;  // number of processes at the start
   Presence presence_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<ElasticHub> elastic_;    // null: the job is not elastic

@@ -2,7 +2,8 @@
 // (control/coordinator.h) on one control thread.
 //
 // Elastic jobs (option elastic.min): the loss of a rank ends the epoch, the survivors get kRanksChanged and form the
-// next one with new ranks. Ranks in this interface are then slots: the ranks with which the processes were started.
+// next one with new ranks. Ranks in this interface are then slots: the ranks with which the processes were started. A
+// job that grows has slots for elastic_max ranks, the first ones for the processes of the start.
 //
 // Owned by: the launcher, or the process of rank 0 if another launcher started the ranks. Steady-state training does
 // not depend on its state, but ranks that lose their coordinator end with an error that says so.
@@ -38,7 +39,7 @@ struct NewRank {
     kHasState,  // ... and has the state of the job
     kLost,      // before it has joined; a later loss is Survived
   };
-  Rank slot = -1;  // its place at the start of the job, in which another process was lost
+  Rank slot = -1;  // its place, from which another process was lost, or which has had none
   Stage stage = Stage::kWaits;
   std::string text;  // kJoined: its rank in the epoch, host and process; kLost: the cause
   Epoch epoch;       // kJoined
@@ -67,7 +68,7 @@ struct CoordinatorServerEvents {
 };
 
 struct CoordinatorServerOptions {
-  rendezvous::ServerOptions server;
+  rendezvous::ServerOptions server;                // `size`: number of processes at the start
   Duration stall_warn = std::chrono::seconds(60);  // warn of an operation that waits so long for live ranks
   Duration stall_fail = std::chrono::minutes(30);  // then give the operation up
   Duration stuck_after = std::chrono::seconds(1);  // a deadlock that lasts so long is an error on all ranks

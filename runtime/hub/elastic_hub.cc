@@ -22,7 +22,11 @@ PeerId peer_of(Connection connection) {
 }  // namespace
 
 ElasticHub::ElasticHub(Loop& loop, control::RosterOptions options, Events events)
-    : loop_(loop), roster_(options), events_(std::move(events)), grows_(options.max > 0), start_(options.start) {
+    : loop_(loop),
+      roster_(options),
+      events_(std::move(events)),
+      grows_(options.max > 0),
+      places_(std::max(options.start, options.max)) {
   for (Rank slot = 0; slot < options.start; ++slot) {
     remaining_.insert(slot);
   }
@@ -133,7 +137,7 @@ void ElasticHub::lose_process(Rank slot, const Status& cause) {
 
 // Processes may come for all slots that are free after the start, also for those that were late or have failed at it.
 void ElasticHub::expect_others() {
-  for (Rank slot = 0; slot < start_; ++slot) {
+  for (Rank slot = 0; slot < places_; ++slot) {
     const bool connected = std::ranges::any_of(slots_, [&](const auto& entry) { return entry.second == slot; });
     if (!connected) {
       roster_.on_expected(slot, grows_, loop_.now());

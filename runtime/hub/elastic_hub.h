@@ -69,7 +69,7 @@ class ElasticHub {
   Events events_;
   TimerId tick_;
   const bool grows_;
-  const int start_;
+  const int places_;                          // slots of the job
   std::map<rendezvous::PeerId, Rank> slots_;  // slots of connected processes
   std::set<rendezvous::PeerId> waiting_;      // for the next epoch
   std::set<Rank> remaining_;                  // slots of the start or of members, neither lost nor left

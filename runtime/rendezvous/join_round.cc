@@ -79,7 +79,7 @@ std::string rank_text(Rank rank, const std::string& hostname, std::int64_t pid) 
 }
 
 Status JoinRound::check(const JoinRequest& request) const {
-  if (request.size != size_) {
+  if (grows_ ? request.size > size_ : request.size != size_) {
     return {Code::kMismatch,
             who(request) + " was started for " + std::to_string(request.size) + " ranks, but the job has " +
                 std::to_string(size_) + "; fix: give every process the same number of ranks",

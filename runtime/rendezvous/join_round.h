@@ -18,7 +18,8 @@ std::string rank_text(Rank rank, const std::string& hostname, std::int64_t pid);
 
 class JoinRound {
  public:
-  explicit JoinRound(int size) : size_(size) {}
+  // `grows`: processes may have been started for fewer ranks.
+  explicit JoinRound(int size, bool grows = false) : size_(size), grows_(grows) {}
 
   // Checks one request. kMismatch: its size is wrong, or its rank is out of range or already waiting.
   Status check(const JoinRequest& request) const;
@@ -41,6 +42,7 @@ class JoinRound {
 
  private:
   int size_;
+  bool grows_;
   std::map<Rank, JoinRequest> requests_;
 };
 

@@ -51,7 +51,7 @@ ServerImpl::ServerImpl(AsioLoop& loop, ServerOptions options, ServerHandler& han
       options_(std::move(options)),
       handler_(handler),
       members_(static_cast<std::size_t>(options_.size)),
-      round_(options_.size),
+      round_(options_.size, options_.elastic && options_.grows),
       waiting_(static_cast<std::size_t>(options_.size)) {}
 
 Status ServerImpl::open() {

@@ -73,9 +73,9 @@ struct ServerOptions {
   std::uint16_t port_first = 0;            // 0: any free port; else the first free one in [port_first, port_last]
   std::uint16_t port_last = 0;
   Secret secret;
-  int size = 0;          // number of ranks of the job; in an elastic one, at its start
+  int size = 0;          // number of ranks of the job; in an elastic one that grows, of its slots
   bool elastic = false;  // the handler forms the epochs; join_timeout has no effect
-  bool grows = false;    // processes may come to an elastic job later, in the place of others
+  bool grows = false;    // processes may come to an elastic job later, for slots without one
   Duration handshake_timeout = std::chrono::seconds(5);
   Duration join_timeout = std::chrono::seconds(60);  // from the first join to the last; the error names absent ranks
   Duration heartbeat_interval = default_config().control.heartbeat_interval;

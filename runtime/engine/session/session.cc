@@ -72,7 +72,8 @@ Status Session::start() {
     SRT_ASSIGN(control_, ControlPlane::connect(loop_, *config_, job_.rendezvous, job_.secret, interrupted_));
   }
   if (!data_) {
-    SRT_ASSIGN(data_, DataPlane::listen(loop_, job_.secret, *config_, job_.size,
+    const auto most = job_.line ? std::max(job_.size, static_cast<int>(config_->elastic.max)) : job_.size;
+    SRT_ASSIGN(data_, DataPlane::listen(loop_, job_.secret, *config_, most,
                                         job_.one_host ? "127.0.0.1" : control_->local_address()));
   }
   SRT_TRY(meet());

@@ -204,7 +204,7 @@ TEST(GrowingJobTest, AProcessThatFitsMayComeWhileAnEpochRuns) {
   for (Rank slot = 0; slot < 2; ++slot) {
     const auto at = static_cast<std::size_t>(slot);
     ASSERT_TRUE(clients[at].connect(server.address(), server.secret).ok());
-    joined.push_back(join(at, join_request(slot, 3)));
+    joined.push_back(join(at, join_request(slot, 2)));  // the ranks of the start, of three places
     server.log.await("waiting " + std::to_string(slot));
   }
   server.form(1, {0, 1});
@@ -215,6 +215,8 @@ TEST(GrowingJobTest, AProcessThatFitsMayComeWhileAnEpochRuns) {
   old.version = "0.0.1";
   for (const auto& [request, text] : {std::pair{odd, "option sync.mode differs"},
                                       {old, "Sirtaki version differs"},
+                                      {join_request(2, 4), "started for 4 ranks, but the job has 3"},
+                                      {join_request(3, 3), "is out of range"},
                                       {join_request(1, 3), "two processes say they are rank 1"}}) {
     ASSERT_TRUE(clients[2].connect(server.address(), server.secret).ok());
     const auto refused = clients[2]->join(request);
