@@ -79,7 +79,7 @@ void add_job_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
   app.add_flag("--horovod", run.horovod, "Make 'import horovod' in Python programs import Sirtaki (docs/horovod.md)")
       ->group(ranks);
   app.add_option("--elastic,--min-np,--min-num-proc", raw.elastic,
-                 "Go on without lost ranks while at least MIN are left; with MAX, which is -np, start lost ones again")
+                 "Go on without lost ranks while at least MIN are left; with MAX, let up to so many ranks join later")
       ->type_name("MIN:[MAX]")
       ->group(ranks);
   app.add_option("--max-np,--max-num-proc", raw.most, "The MAX of --elastic MIN:MAX")->type_name("MAX")->group(ranks);
@@ -238,7 +238,6 @@ Status convert_elastic(const std::string& text, const std::string& max_np, RunOp
     return invalid_argument("--elastic " + text + (max_np.empty() ? "" : " --max-np " + max_np) +
                             ": write the fewest ranks that go on, as --elastic 2:, and the most, as --elastic 2:4");
   }
-  run.elastic_max = most.empty() ? 0 : std::stoi(most);
   run.option_lines += option_line("elastic.min", least);
   run.option_lines += most.empty() ? "" : option_line("elastic.max", most);
   return Status();

@@ -29,7 +29,6 @@ struct RunOptions {
   bool verbose = false;
   bool horovod = false;  // Python programs find Sirtaki under Horovod's name
   bool check = false;
-  int elastic_max = 0;  // the MAX of --elastic MIN:MAX; 0: none
   std::string config_file;
   std::string option_lines;  // the runtime's options that were given as flags, as lines of TOML
   Duration start_timeout = std::chrono::seconds(30);

@@ -74,9 +74,9 @@ int Job::run() {
 Status Job::check_descriptors() const {
   constexpr std::size_t kOwn = 24;
   constexpr std::size_t kEachAgent = 5;
-  const auto ranks = static_cast<std::size_t>(plan_.size);
+  const auto ranks = static_cast<std::size_t>(plan_.places);
   return check_open_files(kOwn + ranks * (output_.files ? 3 : 1) + kEachAgent * plan_.placements.size(),
-                          "a job of " + std::to_string(plan_.size) + " ranks");
+                          "a job of " + std::to_string(ranks) + " ranks");
 }
 
 std::size_t Job::index_of(const AgentLink& link) const {
@@ -86,7 +86,7 @@ std::size_t Job::index_of(const AgentLink& link) const {
 }
 
 Job::RankState* Job::rank_state(const AgentLink& link, Rank rank) {
-  if (rank < 0 || rank >= plan_.size || ranks_[static_cast<std::size_t>(rank)].link != &link) {
+  if (rank < 0 || rank >= plan_.places || ranks_[static_cast<std::size_t>(rank)].link != &link) {
     return nullptr;
   }
   return &ranks_[static_cast<std::size_t>(rank)];
@@ -219,7 +219,7 @@ void Job::on_spawn_failed(AgentLink& link, ConstBytes payload) {
     return;
   }
   log("host " + link.placement().host + ": " + message->error);
-  if (RankState& state = ranks_.at(static_cast<std::size_t>(message->rank)); state.starts > 1) {
+  if (RankState& state = ranks_.at(static_cast<std::size_t>(message->rank)); state.fresh) {
     state.exited = state.closed = true;
     plan_restart(message->rank);
     return check_finished();
@@ -268,7 +268,8 @@ void Job::on_link_gone(AgentLink& link, const Status& status) {
   const Placement& placement = link.placement();
   const std::string why = status.ok() ? "its agent ended early" : std::string(status.text());
   std::optional<Rank> first;
-  for (Rank rank = placement.first_rank; rank < placement.first_rank + placement.ranks; ++rank) {
+  growth_.fleet.set_ready(placement.host, false);
+  for (const Rank rank : ranks_of(link)) {
     RankState& state = ranks_.at(static_cast<std::size_t>(rank));
     if (!state.exited) {
       first = first.value_or(rank);

@@ -21,6 +21,7 @@
 #include "launcher/agent/output_writer.h"
 #include "launcher/cli.h"
 #include "launcher/hosts/environment.h"
+#include "launcher/hosts/fleet.h"
 #include "launcher/hosts/hosts.h"
 #include "launcher/output.h"
 #include "launcher/report.h"
@@ -40,7 +41,8 @@ struct JobPlan {
   std::vector<std::string> own_env;  // "NAME=VALUE", environment of agents and ssh
   std::string own_path;              // path of this program
   std::string cwd;
-  int size = 0;
+  int size = 0;    // ranks at the start
+  int places = 0;  // most ranks later; `size` if the job does not grow
 };
 
 // First argument of a rank of `sirtakirun --check`; the names of all hosts follow (links/measure.h).
@@ -57,17 +59,20 @@ class Job {
  private:
   enum class Phase { kStarting, kProbing, kRunning, kStopping, kFinished };
   struct RankState {
-    AgentLink* link = nullptr;
+    AgentLink* link = nullptr;  // null: no process has been started here yet
+    RankPlace place;
     bool spawned = false;
     bool exited = false;
     bool closed = false;
     bool ended_by_us = false;  // the launcher had asked for its end before it ended
     bool left = false;         // in order, as the coordinator reports it; elastic jobs only
     bool lost = false;         // the other ranks go on without it
-    bool fresh = false;        // its process was started again and has not joined yet
-    bool planned = false;      // another process will be started, or the place stays empty
+    bool parted = false;       // it had to leave, and has done so
+    bool fresh = false;        // its process was started later and has not joined yet
+    bool planned = false;      // another process will be started, or the place is vacant
     bool due = false;          // ... as soon as the other ranks admit it
-    int starts = 1;
+    bool vacant = false;       // has no host
+    int starts = 0;
     int wait_status = 0;
     std::optional<TimePoint> member_since;  // with the state of the job
     // Runs from the plan of a start to the start, from there until the process has come to the coordinator, and from
@@ -83,8 +88,9 @@ class Job {
     boost::asio::steady_timer flush_timer;
     bool flush_pending = false;
   };
-  // Elastic jobs that grow: lost ranks are started again.
+  // Elastic jobs that grow: lost ranks are started again, and others in vacant places.
   struct Growth {
+    Fleet fleet;
     Restarts restarts{0};
     bool admits = false;  // the other ranks take new ones
     bool told = false;    // the user knows that lost ranks have to wait for that
@@ -110,11 +116,11 @@ class Job {
   void on_link_failed(AgentLink& link, const Status& status);
   void check_started();
   void start_probing();
-  std::vector<RankPlace> places() const;
   std::vector<std::string> candidates(const AgentLink& link) const;
   void on_probed(AgentLink& link, ConstBytes payload);
   void check_probed();
   void spawn_ranks();
+  void send_spawn(AgentLink& link, const std::vector<Rank>& ranks);
   void on_start_timeout();
   void give_up_start();
   std::vector<std::string> command() const;
@@ -174,6 +180,16 @@ class Job {
   void leave_empty(Rank rank, const std::string& why);
   void start_due_ranks();
   void start_again(Rank rank);
+
+  // job_hosts.cc
+  void seat(Rank rank, AgentLink& link);
+  void seat_ranks();
+  void fill_places();
+  void take_place(Rank rank, AgentLink& link);
+  void vacate(Rank rank);
+  void close_slot(Rank rank);
+  std::vector<Rank> ranks_of(const AgentLink& link) const;
+  std::string machine_of(const AgentLink& link) const;
 
   void log(const std::string& text);
   void log_verbose(const std::string& text);

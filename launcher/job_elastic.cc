@@ -21,7 +21,8 @@ void Job::on_survived(const hub::Survived& loss) {
   const bool at_end = loss.next == Epoch();
   log(cause + tag + "; " + (at_end ? "the job has come to its end" : hub::go_on_text(loss.remaining, loss.next)));
   if (loss.cause.code() == Code::kShutdown) {
-    state.planned = true;  // nobody comes: whoever told it to leave wants its place
+    state.parted = true;
+    plan_restart(loss.slot);
     return check_finished();
   }
   if (state.exited) {
@@ -33,7 +34,8 @@ void Job::on_survived(const hub::Survived& loss) {
   Failure& failure = verdict_.survived.back();
   failure.exit_code = std::max(failure.exit_code, 1);
   if (grows() && !state.exited && !state.link->ended()) {
-    state.link->send(FrameType::kEndRank, encode_rank(loss.slot));  // before another process takes its place
+    state.link->send(FrameType::kEndRank,
+                     encode(EndRank{loss.slot, SIGKILL}));  // before another process takes its place
   }
   plan_restart(loss.slot);
   check_finished();

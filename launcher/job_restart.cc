@@ -1,4 +1,7 @@
-// Elastic jobs that grow: lost ranks are started again on their hosts, and join when the other ranks admit them.
+// Elastic jobs that grow: lost ranks are started again on their hosts, and others in vacant places. They join when the
+// other ranks admit them.
+#include <signal.h>
+
 #include <utility>
 
 #include "launcher/job.h"
@@ -54,7 +57,7 @@ void Job::end_fresh(Rank rank, const std::string& why) {
   }
   state.fresh = false;
   log(why + ", and is ended");
-  state.link->send(FrameType::kEndRank, encode_rank(rank));
+  state.link->send(FrameType::kEndRank, encode(EndRank{rank, SIGKILL}));
 }
 
 void Job::on_joined(const hub::NewRank& joined) {
@@ -89,6 +92,9 @@ void Job::plan_restart(Rank rank) {
   state.planned = true;
   state.fresh = false;
   state.restart.reset();
+  if (state.parted) {
+    return close_slot(rank);  // whoever told it to leave wants its place
+  }
   if (state.link->ended()) {
     return leave_empty(rank, "its host is gone");
   }
@@ -122,20 +128,19 @@ void Job::restart_after(Rank rank, Duration pause, std::function<void()> then) {
 
 // The host of a rank is gone, to which another process would have come.
 void Job::cancel_restart(Rank rank) {
-  RankState& state = ranks_.at(static_cast<std::size_t>(rank));
-  if (phase_ == Phase::kRunning && !growth_.over && state.planned && std::exchange(state.restart, nullptr)) {
-    state.due = false;
+  const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+  if (phase_ == Phase::kRunning && !growth_.over && state.planned && (state.due || state.restart)) {
     leave_empty(rank, "its host is gone");
   }
 }
 
 void Job::leave_empty(Rank rank, const std::string& why) {
   log("rank " + std::to_string(rank) + " is not started again: " + why);
-  coordinator_->give_up(rank);
+  close_slot(rank);
 }
 
 void Job::start_due_ranks() {
-  for (Rank rank = 0; rank < plan_.size; ++rank) {
+  for (Rank rank = 0; rank < plan_.places; ++rank) {
     const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
     const bool starts = growth_.admits && !growth_.over && phase_ == Phase::kRunning;
     if (state.due && starts && !state.link->ended()) {
@@ -150,10 +155,10 @@ void Job::start_again(Rank rank) {
   state.fresh = true;
   state.ended_by_us = false;
   state.wait_status = 0;
-  ++state.starts;
   const std::string name = "rank " + std::to_string(rank);
-  log(name + " is started again on " + state.link->placement().host + " (start " + std::to_string(state.starts) + ")");
-  state.link->send(FrameType::kRespawn, encode_rank(rank));
+  const std::string again = ++state.starts > 1 ? " (start " + std::to_string(state.starts) + ")" : "";
+  log(name + " is started " + (again.empty() ? "on " : "again on ") + state.link->placement().host + again);
+  send_spawn(*state.link, {rank});
   const Duration patience = plan_.config->elastic.join_timeout;
   restart_after(rank, patience, [this, rank, name, patience] {
     end_fresh(rank, name + " has not come to init() within " + format_duration(patience) +

@@ -54,10 +54,10 @@ Status Job::open_output() {
       std::make_unique<OutputWriter>(OutputWriter::Events{[this] { asio::post(io_, [this] { return_credit(); }); },
                                                           [this] { asio::post(io_, [this] { interrupt(SIGPIPE); }); }});
   output_.mux = std::make_unique<OutputMux>(
-      plan_.size, options,
+      plan_.places, options,
       [this](OutputStream stream, std::string bytes) { output_.writer->write(stream, std::move(bytes)); }, time_of_day);
   if (!plan_.options.output_dir.empty() && !plan_.options.check) {
-    SRT_ASSIGN(output_.files, RankFiles::create(plan_.options.output_dir, plan_.size));
+    SRT_ASSIGN(output_.files, RankFiles::create(plan_.options.output_dir, plan_.size, plan_.places));
   }
   return Status();
 }
@@ -129,15 +129,17 @@ AgentLink::Events Job::link_events() {
 }
 
 void Job::start_links() {
-  ranks_.resize(static_cast<std::size_t>(plan_.size));
+  ranks_.resize(static_cast<std::size_t>(plan_.places));
+  for (Rank rank = 0; rank < plan_.places; ++rank) {
+    vacate(rank);
+  }
   start_errors_.resize(plan_.placements.size());
   endpoints_.resize(plan_.placements.size());
   uncredited_.resize(plan_.placements.size());
   for (const Placement& placement : plan_.placements) {
     links_.push_back(std::make_unique<AgentLink>(io_, placement, link_events()));
-    for (int i = 0; i < placement.ranks; ++i) {
-      const Rank rank = placement.first_rank + i;
-      ranks_.at(static_cast<std::size_t>(rank)).link = links_.back().get();
+    for (Rank rank = placement.first_rank; rank < placement.first_rank + placement.ranks; ++rank) {
+      seat(rank, *links_.back());
     }
   }
   for (const auto& link : links_) {
@@ -260,17 +262,6 @@ void Job::check_probed() {
   }
 }
 
-std::vector<RankPlace> Job::places() const {
-  std::vector<std::string> hosts;
-  for (const auto& link : links_) {
-    // One machine may appear under two names.
-    const std::string& host_id = plan_.config->job.host_id;
-    hosts.insert(hosts.end(), static_cast<std::size_t>(link->placement().ranks),
-                 host_id.empty() ? link->hello().host_id : host_id);
-  }
-  return rank_places(hosts);
-}
-
 std::vector<std::string> Job::command() const {
   if (!plan_.options.check) {
     return plan_.options.command;
@@ -286,34 +277,39 @@ std::vector<std::string> Job::command() const {
 void Job::spawn_ranks() {
   phase_timer_.cancel();
   phase_ = Phase::kRunning;
-  for (RankState& state : ranks_) {
-    state.member_since = std::chrono::steady_clock::now();
-  }
-  const std::vector<RankPlace> all_places = places();
-  for (std::size_t i = 0; i < links_.size(); ++i) {
-    const Placement& placement = links_[i]->placement();
-    Spawn request;
-    request.first_rank = placement.first_rank;
-    request.ranks = placement.ranks;
-    request.size = plan_.size;
-    request.rendezvous = endpoints_[i];
-    request.secret_hex = secret_.to_hex();
-    request.cwd = plan_.cwd;
-    request.argv = command();
-    request.env = plan_.variables;
-    if (isatty(STDERR_FILENO) == 1) {
-      request.env.emplace_back(kTerminalVariable, "1");
+  seat_ranks();
+  for (const auto& link : links_) {
+    if (const std::vector<Rank> ranks = ranks_of(*link); !ranks.empty()) {
+      send_spawn(*link, ranks);
     }
-    for (Rank rank = placement.first_rank; rank < placement.first_rank + placement.ranks; ++rank) {
-      request.rank_env.push_back(variables_of_rank(rank, plan_.size, all_places.at(static_cast<std::size_t>(rank)),
-                                                   placement.host, plan_.options.horovod));
-    }
-    const auto grace = std::chrono::duration_cast<std::chrono::milliseconds>(plan_.options.term_grace);
-    request.term_grace_ms = static_cast<std::int32_t>(grace.count());
-    log_verbose(placement.host + ": starting " + std::to_string(placement.ranks) + " from rank " +
-                std::to_string(placement.first_rank) + ", coordinator at " + endpoints_[i]);
-    links_[i]->send(FrameType::kSpawn, encode(request));
   }
+  fill_places();
+}
+
+void Job::send_spawn(AgentLink& link, const std::vector<Rank>& ranks) {
+  const Placement& placement = link.placement();
+  Spawn request;
+  request.ranks = ranks;
+  request.places = grows() ? std::min(placement.slots, plan_.places) : placement.ranks;
+  request.rendezvous = endpoints_.at(index_of(link));
+  request.secret_hex = secret_.to_hex();
+  request.cwd = plan_.cwd;
+  request.argv = command();
+  request.env = plan_.variables;
+  if (isatty(STDERR_FILENO) == 1) {
+    request.env.emplace_back(kTerminalVariable, "1");
+  }
+  for (const Rank rank : ranks) {
+    // A program finds its rank below its size, also if it comes later.
+    const int size = rank < plan_.size ? plan_.size : plan_.places;
+    const RankPlace& place = ranks_.at(static_cast<std::size_t>(rank)).place;
+    request.rank_env.push_back(variables_of_rank(rank, size, place, placement.host, plan_.options.horovod));
+  }
+  const auto grace = std::chrono::duration_cast<std::chrono::milliseconds>(plan_.options.term_grace);
+  request.term_grace_ms = static_cast<std::int32_t>(grace.count());
+  log_verbose(placement.host + ": starting " + std::to_string(ranks.size()) + " from rank " +
+              std::to_string(ranks.front()) + ", coordinator at " + request.rendezvous);
+  link.send(FrameType::kSpawn, encode(request));
 }
 
 void Job::on_start_timeout() {

@@ -319,7 +319,7 @@ void Job::conclude() {
   if (io_.stopped()) {
     return;
   }
-  for (Rank rank = 0; rank < plan_.size; ++rank) {
+  for (Rank rank = 0; rank < plan_.places; ++rank) {
     output_.mux->finish(rank);
   }
   assign_blame();

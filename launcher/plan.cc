@@ -103,8 +103,8 @@ Result<std::string> horovod_folder(const std::string& program) {
                      "/python3*/site-packages; call the sirtakirun that was installed with it");
 }
 
-// Checks the fewest and the most ranks of an elastic job of `size` ranks; 0: not given.
-Status check_elastic(int min, int max, int size) {
+// Checks the fewest and the most ranks of an elastic job of `size` ranks on hosts with so many slots; 0: not given.
+Status check_elastic(int min, int max, int size, int slots) {
   if (min > size) {
     return invalid_argument("elastic.min is " + std::to_string(min) + ", but the job has only " + std::to_string(size) +
                             " ranks; no rank could be lost");
@@ -116,9 +116,13 @@ Status check_elastic(int min, int max, int size) {
                             "that go on, for example --elastic 1:" +
                             most);
   }
-  if (max > 0 && max != size) {
+  if (max > 0 && max < size) {
     return invalid_argument("elastic.max is " + std::to_string(max) + ", but the job has " + std::to_string(size) +
-                            " ranks: lost ones are started again in their places, and there are no others");
+                            " ranks at its start; start fewer with -np");
+  }
+  if (max > slots) {
+    return invalid_argument("elastic.max is " + std::to_string(max) + ", but the hosts offer " + std::to_string(slots) +
+                            " slots; name more hosts or a smaller MAX");
   }
   return {};
 }
@@ -127,15 +131,18 @@ Status check_elastic(int min, int max, int size) {
 
 Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
   JobPlan plan;
+  SRT_ASSIGN(plan.variables, variables_for_ranks(environment, options.env));
+  SRT_TRY(add_configuration(options, environment, plan));
+  const int most = options.check ? 0 : static_cast<int>(plan.config->elastic.max);
   SRT_ASSIGN(const std::vector<Host> hosts, read_hosts(options));
   std::optional<int> np = options.np;
   if (!np && hosts.empty() && options.check) {
     np = 1;
   }
-  if (!np && hosts.empty() && options.elastic_max > 0) {
-    np = options.elastic_max;
+  if (!np && hosts.empty() && most > 0) {
+    np = most;
   }
-  SRT_ASSIGN(plan.placements, place_ranks(hosts, np, is_this_host));
+  SRT_ASSIGN(plan.placements, place_ranks(hosts, np, is_this_host, most));
   plan.wanted = plan.placements;
   if (options.check) {
     options.tag_output = false;
@@ -145,13 +152,14 @@ Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
       placement.ranks = 1;
     }
   }
+  int slots = 0;
   for (const Placement& placement : plan.placements) {
     plan.size += placement.ranks;
+    slots += placement.slots;
   }
-  SRT_ASSIGN(plan.variables, variables_for_ranks(environment, options.env));
-  SRT_TRY(add_configuration(options, environment, plan));
+  plan.places = std::max(plan.size, most);
   if (!options.check) {
-    SRT_TRY(check_elastic(plan.config->elastic.min, plan.config->elastic.max, plan.size));
+    SRT_TRY(check_elastic(static_cast<int>(plan.config->elastic.min), most, plan.size, slots));
   }
   SRT_ASSIGN(plan.own_path, own_path());
   if (options.horovod) {

@@ -19,6 +19,8 @@ class Restarts {
   // Returns the time until the next start of a rank whose process was in the job for `lasted`, or has never joined: one
   // second, doubled after each process that has not lasted. nullopt: the place stays empty.
   std::optional<Duration> next(Rank rank, Duration lasted);
+  // The rank's place goes to another host.
+  void forget(Rank rank) { rows_.erase(rank); }
   // Returns the number of processes of a rank in a row that have not lasted, up to the last next().
   int failures(Rank rank) const;
 

@@ -42,7 +42,7 @@ class Agent {
   void reap();
   void probe(ConstBytes payload);
   void spawn(ConstBytes payload);
-  void renew(const Frame& frame);
+  void end_rank(ConstBytes payload);
   void pass_on(ConstBytes payload);
   void kill_ranks(ConstBytes payload);
   void terminate();
@@ -130,9 +130,8 @@ void Agent::on_frame(const Frame& frame) {
     case FrameType::kSignal:
       pass_on(frame.payload);
       return;
-    case FrameType::kRespawn:
     case FrameType::kEndRank:
-      renew(frame);
+      end_rank(frame.payload);
       return;
     case FrameType::kKill:
       kill_ranks(frame.payload);
@@ -164,18 +163,14 @@ void Agent::spawn(ConstBytes payload) {
     return;
   }
   term_grace_ = std::chrono::milliseconds(request->term_grace_ms);
-  ranks_.spawn_all(*request);
+  if (!terminating_) {
+    ranks_.spawn_all(*request);
+  }
 }
 
-void Agent::renew(const Frame& frame) {
-  const auto rank = decode_rank(frame.payload);
-  if (!rank) {
-    protocol_error(rank.status());
-  } else if (frame.type == FrameType::kEndRank) {
-    ranks_.end(*rank);
-  } else if (!terminating_) {
-    ranks_.respawn(*rank);
-  }
+void Agent::end_rank(ConstBytes payload) {
+  const auto request = decode_end_rank(payload);
+  request ? ranks_.end(*request) : protocol_error(request.status());
 }
 
 void Agent::pass_on(ConstBytes payload) {

@@ -46,6 +46,21 @@ Variables get_variables(WireReader& in) {
   return variables;
 }
 
+void put_ranks(WireWriter& out, const std::vector<Rank>& ranks) {
+  out.put(static_cast<std::uint32_t>(ranks.size()));
+  for (const Rank rank : ranks) {
+    out.put(static_cast<std::int32_t>(rank));
+  }
+}
+
+std::vector<Rank> get_ranks(WireReader& in) {
+  std::vector<Rank> ranks(in.get_count(sizeof(std::int32_t)));
+  for (Rank& rank : ranks) {
+    rank = in.get<std::int32_t>();
+  }
+  return ranks;
+}
+
 template <class T>
 Result<T> finished(const WireReader& in, std::string_view what, T message) {
   SRT_TRY(in.finish(what));
@@ -177,9 +192,8 @@ Result<Probed> decode_probed(ConstBytes bytes) {
 
 std::vector<std::byte> encode(const Spawn& message) {
   WireWriter out;
-  out.put(message.first_rank);
-  out.put(message.ranks);
-  out.put(message.size);
+  put_ranks(out, message.ranks);
+  out.put(message.places);
   out.put_string(message.rendezvous);
   out.put_string(message.secret_hex);
   out.put_string(message.cwd);
@@ -196,9 +210,8 @@ std::vector<std::byte> encode(const Spawn& message) {
 Result<Spawn> decode_spawn(ConstBytes bytes) {
   WireReader in(bytes);
   Spawn message;
-  message.first_rank = in.get<std::int32_t>();
-  message.ranks = in.get<std::int32_t>();
-  message.size = in.get<std::int32_t>();
+  message.ranks = get_ranks(in);
+  message.places = in.get<std::int32_t>();
   message.rendezvous = in.get_string();
   message.secret_hex = in.get_string();
   message.cwd = in.get_string();
@@ -209,9 +222,9 @@ Result<Spawn> decode_spawn(ConstBytes bytes) {
     variables = get_variables(in);
   }
   message.term_grace_ms = in.get<std::int32_t>();
-  const bool sane = message.first_rank >= 0 && message.ranks >= 1 && message.size >= 1 &&
-                    message.ranks <= message.size - message.first_rank && !message.argv.empty() &&
-                    message.rank_env.size() == static_cast<std::size_t>(message.ranks) && message.term_grace_ms >= 0;
+  const bool sane = !message.ranks.empty() && std::ranges::all_of(message.ranks, [](Rank rank) { return rank >= 0; }) &&
+                    message.places >= 1 && !message.argv.empty() && message.rank_env.size() == message.ranks.size() &&
+                    message.term_grace_ms >= 0;
   if (!sane) {
     in.fail();
   }
@@ -303,6 +316,24 @@ Result<Kill> decode_kill(ConstBytes bytes) {
   return finished(in, "agent kill", message);
 }
 
+std::vector<std::byte> encode(const EndRank& message) {
+  WireWriter out;
+  out.put(message.rank);
+  out.put(message.signal);
+  return std::move(out).take();
+}
+
+Result<EndRank> decode_end_rank(ConstBytes bytes) {
+  WireReader in(bytes);
+  EndRank message;
+  message.rank = in.get<std::int32_t>();
+  message.signal = in.get<std::int32_t>();
+  if (message.signal != SIGTERM && message.signal != SIGKILL) {
+    in.fail();
+  }
+  return finished(in, "agent end of a rank", message);
+}
+
 std::vector<std::byte> encode(const Signal& message) {
   WireWriter out;
   out.put(message.signal);
@@ -322,10 +353,7 @@ Result<Signal> decode_signal(ConstBytes bytes) {
 std::vector<std::byte> encode(const Signalled& message) {
   WireWriter out;
   out.put(message.signal);
-  out.put(static_cast<std::uint32_t>(message.unhandled.size()));
-  for (const Rank rank : message.unhandled) {
-    out.put(static_cast<std::int32_t>(rank));
-  }
+  put_ranks(out, message.unhandled);
   return std::move(out).take();
 }
 
@@ -336,10 +364,7 @@ Result<Signalled> decode_signalled(ConstBytes bytes) {
   if (message.signal < 1 || message.signal > 64) {
     in.fail();
   }
-  message.unhandled.resize(in.get_count(sizeof(std::int32_t)));
-  for (Rank& rank : message.unhandled) {
-    rank = in.get<std::int32_t>();
-  }
+  message.unhandled = get_ranks(in);
   return finished(in, "agent answer to a signal", std::move(message));
 }
 

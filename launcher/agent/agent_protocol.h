@@ -22,7 +22,7 @@ inline constexpr std::string_view kPreamble = "\x01sirtaki agent\x02";
 inline constexpr std::size_t kMaxFrame = std::size_t{16} << 20;  // bytes; a large environment is far below
 inline constexpr std::size_t kMaxJunk = std::size_t{64} << 10;   // bytes a login shell may print before the preamble
 inline constexpr std::size_t kInitialCredit = std::size_t{1} << 20;  // output bytes an agent may send unasked
-inline constexpr std::uint32_t kProtocol = 2;
+inline constexpr std::uint32_t kProtocol = 3;
 
 enum class FrameType : std::uint8_t {
   // agent to launcher
@@ -37,13 +37,12 @@ enum class FrameType : std::uint8_t {
   kSignalled = 9,  // the answer to kSignal
   // launcher to agent
   kProbe = 32,
-  kSpawn = 33,
+  kSpawn = 33,  // may come again, for other ranks and for those whose kClosed has been sent
   kKill = 34,
   kCredit = 35,
   kPing = 36,
   kSignal = 37,
-  kRespawn = 38,  // rank: starts it again, as kSpawn did; only after its kClosed
-  kEndRank = 39,  // rank: kills all its processes
+  kEndRank = 39,
 };
 
 struct Frame {
@@ -104,15 +103,15 @@ struct Probed {
 };
 
 struct Spawn {
-  std::int32_t first_rank = 0;
-  std::int32_t ranks = 0;  // first_rank .. first_rank + ranks - 1 run here
-  std::int32_t size = 0;
+  std::vector<Rank> ranks;
+  std::int32_t places = 0;  // most ranks that run here at one time; they share the cores
   std::string rendezvous;
   std::string secret_hex;
   std::string cwd;
   std::vector<std::string> argv;
-  std::vector<std::pair<std::string, std::string>> env;                    // set on top of the environment of the agent
-  std::vector<std::vector<std::pair<std::string, std::string>>> rank_env;  // one entry per rank, set on top of `env`
+  std::vector<std::pair<std::string, std::string>> env;  // set on top of the environment of the agent
+  std::vector<std::vector<std::pair<std::string, std::string>>>
+      rank_env;  // one entry for each of `ranks`, on top of it
   // from SIGTERM to SIGKILL for ranks that handle SIGTERM, whatever the cause of their end
   std::int32_t term_grace_ms = 0;
 };
@@ -146,6 +145,12 @@ struct Kill {
   std::int32_t signal = 15;
 };
 
+// Asks for the end of one rank: SIGTERM to its program, as kKill sends it, or SIGKILL to all its processes.
+struct EndRank {
+  std::int32_t rank = -1;
+  std::int32_t signal = 9;
+};
+
 // Asks to pass a signal on: SIGUSR1 or SIGUSR2 to ranks that handle it, SIGSTOP or SIGCONT to all processes.
 struct Signal {
   std::int32_t signal = 0;
@@ -165,9 +170,10 @@ std::vector<std::byte> encode(const SpawnFailed& message);
 std::vector<std::byte> encode(const Output& message);
 std::vector<std::byte> encode(const Exited& message);
 std::vector<std::byte> encode(const Kill& message);
+std::vector<std::byte> encode(const EndRank& message);
 std::vector<std::byte> encode(const Signal& message);
 std::vector<std::byte> encode(const Signalled& message);
-std::vector<std::byte> encode_rank(Rank rank);              // kClosed, kRespawn, kEndRank
+std::vector<std::byte> encode_rank(Rank rank);              // kClosed
 std::vector<std::byte> encode_credit(std::uint64_t bytes);  // kCredit
 
 // Return kCorrupt when the bytes are not exactly one such message. decode_hello() leaves all fields after `version`
@@ -181,6 +187,7 @@ Result<SpawnFailed> decode_spawn_failed(ConstBytes bytes);
 Result<Output> decode_output(ConstBytes bytes);
 Result<Exited> decode_exited(ConstBytes bytes);
 Result<Kill> decode_kill(ConstBytes bytes);
+Result<EndRank> decode_end_rank(ConstBytes bytes);
 Result<Signal> decode_signal(ConstBytes bytes);
 Result<Signalled> decode_signalled(ConstBytes bytes);
 Result<Rank> decode_rank(ConstBytes bytes);

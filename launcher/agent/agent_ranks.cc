@@ -29,6 +29,10 @@ void end_in_order(pid_t pid) {
   sigqueue(pid, SIGTERM, sigval{});
 }
 
+void give_notice(pid_t pid) {
+  kill(pid, SIGTERM);
+}
+
 }  // namespace
 
 RankProcesses::RankProcesses(asio::io_context& io, Environment environment, rlim_t open_files, Send send)
@@ -36,7 +40,7 @@ RankProcesses::RankProcesses(asio::io_context& io, Environment environment, rlim
 
 RankProcesses::~RankProcesses() = default;
 
-std::vector<std::string> RankProcesses::rank_environment(const Spawn& request, Rank rank, int secret_fd) const {
+std::vector<std::string> RankProcesses::rank_environment(const Spawn& request, std::size_t index, int secret_fd) const {
   Environment env = environment_;
   // A job that is started from inside another must not inherit its place in that job.
   std::erase_if(env, [](const auto& entry) { return is_place_in_job(entry.first); });
@@ -44,12 +48,12 @@ std::vector<std::string> RankProcesses::rank_environment(const Spawn& request, R
     env[name] = value;
   }
   env.try_emplace("PYTHONUNBUFFERED", "1");
-  env.try_emplace("OMP_NUM_THREADS", std::to_string(omp_threads(usable_cores(), request.ranks)));
+  env.try_emplace("OMP_NUM_THREADS", std::to_string(omp_threads(usable_cores(), request.places)));
   env["SIRTAKI_JOB_RENDEZVOUS"] = request.rendezvous;
   env["SIRTAKI_JOB_SECRET_FD"] = std::to_string(secret_fd);
   // This path is no file of a folder: it vanishes with this agent, and only this user can open it.
   env["SIRTAKI_JOB_SECRET_FILE"] = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(secret_.get());
-  for (const auto& [name, value] : request.rank_env.at(static_cast<std::size_t>(rank - request.first_rank))) {
+  for (const auto& [name, value] : request.rank_env.at(index)) {
     env[name] = value;
   }
   std::vector<std::string> out;
@@ -62,43 +66,45 @@ std::vector<std::string> RankProcesses::rank_environment(const Spawn& request, R
 
 void RankProcesses::spawn_all(const Spawn& request) {
   constexpr std::size_t kOwn = 24;
-  const std::size_t needed = kOwn + 2 * static_cast<std::size_t>(request.ranks);
-  const Status enough = check_open_files(needed, "starting " + std::to_string(request.ranks) + " ranks");
+  const std::size_t needed = kOwn + 2 * (ranks_.size() + request.ranks.size());
+  const Status enough = check_open_files(needed, "starting " + std::to_string(request.ranks.size()) + " ranks");
   Result<FileDescriptor> secret = enough.ok() ? memory_file(request.secret_hex) : Result<FileDescriptor>(enough);
   if (!secret) {
-    send_(FrameType::kSpawnFailed, encode(SpawnFailed{request.first_rank, 1, std::string(secret.status().text())}));
+    send_(FrameType::kSpawnFailed, encode(SpawnFailed{request.ranks.front(), 1, std::string(secret.status().text())}));
     return;
   }
-  secret_ = std::move(*secret);
-  request_ = request;
-  for (Rank rank = request.first_rank; rank < request.first_rank + request.ranks; ++rank) {
-    if (!spawn_one(request, rank)) {
+  if (secret_.get() < 0) {
+    secret_ = std::move(*secret);
+  }
+  for (std::size_t index = 0; index < request.ranks.size(); ++index) {
+    const auto same = [rank = request.ranks[index]](const auto& process) { return process->rank == rank; };
+    if (std::ranges::any_of(ranks_, [&](const auto& process) { return same(process) && !process->closed; })) {
+      continue;
+    }
+    std::erase_if(ranks_, same);
+    if (!spawn_one(request, index)) {
       return;
     }
   }
 }
 
-void RankProcesses::respawn(Rank rank) {
-  const bool known = request_ && rank >= request_->first_rank && rank < request_->first_rank + request_->ranks;
-  const auto same = [rank](const auto& process) { return process->rank == rank; };
-  if (!known || std::ranges::any_of(ranks_, [&](const auto& process) { return same(process) && !process->closed; })) {
-    return;
-  }
-  std::erase_if(ranks_, same);
-  spawn_one(*request_, rank);
-}
-
-void RankProcesses::end(Rank rank) {
+void RankProcesses::end(const EndRank& request) {
   for (const auto& process : ranks_) {
-    if (process->rank == rank && !process->closed) {
-      for (const ProcessInfo& info : session_members(process->pid)) {
-        kill(info.pid, SIGKILL);
-      }
+    if (process->rank != request.rank || process->closed) {
+      continue;
+    }
+    if (request.signal == SIGTERM) {
+      terminate(*process, descendants(), give_notice);
+      continue;
+    }
+    for (const ProcessInfo& info : session_members(process->pid)) {
+      kill(info.pid, SIGKILL);
     }
   }
 }
 
-bool RankProcesses::spawn_one(const Spawn& request, Rank rank) {
+bool RankProcesses::spawn_one(const Spawn& request, std::size_t index) {
+  const Rank rank = request.ranks.at(index);
   const auto refuse = [&](const SpawnError& error) {
     send_(FrameType::kSpawnFailed, encode(SpawnFailed{rank, error.exit_code, error.text}));
     return false;
@@ -109,7 +115,7 @@ bool RankProcesses::spawn_one(const Spawn& request, Rank rank) {
   }
   SpawnSpec spec;
   spec.argv = request.argv;
-  spec.env = rank_environment(request, rank, secret->get());
+  spec.env = rank_environment(request, index, secret->get());
   spec.cwd = request.cwd;
   spec.inherit_fd = secret->get();
   spec.open_files = open_files_;
@@ -233,30 +239,33 @@ void RankProcesses::end_leftovers(RankProcess& process, int signal_number) {
 void RankProcesses::terminate() {
   const std::vector<ProcessInfo> all = descendants();
   for (const auto& process : ranks_) {
-    const std::vector<SessionProcess> session = session_processes(all, process->pid);
-    const auto handler = process->exited ? std::nullopt : find_handler(session, process->pid, SIGTERM);
-    // Behind a pipe or a subshell the program cannot be distinguished from its helpers: all get the signal and the
-    // grace.
-    process->handles_term = handler || (!process->exited && std::ranges::any_of(session, [](const SessionProcess& one) {
-                              return one.masks.handles(SIGTERM);
-                            }));
-    if (handler) {
-      std::ranges::for_each(sigterm_targets(session, process->pid, *handler), end_in_order);
-    } else {
-      const bool by_group = !process->exited && !process->handles_term;
-      if (by_group) {
-        kill(-process->pid, SIGTERM);
-      }
-      for (const ProcessInfo& info : all) {
-        if (info.session == process->pid && (!by_group || info.group != process->pid)) {
-          end_in_order(info.pid);
-        }
+    terminate(*process, all, end_in_order);
+  }
+}
+
+void RankProcesses::terminate(RankProcess& process, const std::vector<ProcessInfo>& all, SendTerm* send) {
+  const std::vector<SessionProcess> session = session_processes(all, process.pid);
+  const auto handler = process.exited ? std::nullopt : find_handler(session, process.pid, SIGTERM);
+  // Behind a pipe or a subshell the program cannot be distinguished from its helpers: all get the signal and the grace.
+  process.handles_term = handler || (!process.exited && std::ranges::any_of(session, [](const SessionProcess& one) {
+                           return one.masks.handles(SIGTERM);
+                         }));
+  if (handler) {
+    std::ranges::for_each(sigterm_targets(session, process.pid, *handler), send);
+  } else {
+    const bool by_group = !process.exited && !process.handles_term;
+    if (by_group) {
+      kill(-process.pid, SIGTERM);
+    }
+    for (const ProcessInfo& info : all) {
+      if (info.session == process.pid && (!by_group || info.group != process.pid)) {
+        send(info.pid);
       }
     }
-    // A stopped process cannot handle a signal.
-    for (const SessionProcess& one : session) {
-      kill(one.pid, SIGCONT);
-    }
+  }
+  // A stopped process cannot handle a signal.
+  for (const SessionProcess& one : session) {
+    kill(one.pid, SIGCONT);
   }
 }
 

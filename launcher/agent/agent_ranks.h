@@ -11,11 +11,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "launcher/agent/agent_protocol.h"
+#include "launcher/process/processes.h"
 #include "launcher/process/spawn.h"
 #include "runtime/base/config/config_load.h"
 
@@ -29,12 +29,11 @@ class RankProcesses {
   RankProcesses(boost::asio::io_context& io, Environment environment, rlim_t open_files, Send send);
   ~RankProcesses();
 
-  // Starts the ranks in order. The first failure is reported with kSpawnFailed, and no further rank is started.
+  // Starts the ranks in order, except those that run. The first failure is reported with kSpawnFailed, and no further
+  // rank is started.
   void spawn_all(const Spawn& request);
-  // Starts a rank of spawn_all() again whose output has ended. Reports a failure with kSpawnFailed.
-  void respawn(Rank rank);
-  // Kills all processes of a rank.
-  void end(Rank rank);
+  // Sends SIGKILL to all processes of a rank, or SIGTERM as a notice to those to which terminate() sends it.
+  void end(const EndRank& request);
   // Reports the end of a child of this process. Ignores children that are not ranks.
   void on_child_exit(pid_t pid, int wait_status);
   void add_credit(std::uint64_t bytes);
@@ -66,8 +65,10 @@ class RankProcesses {
     boost::asio::steady_timer linger;  // runs while a process that the rank left behind holds its output
   };
 
-  bool spawn_one(const Spawn& request, Rank rank);
-  std::vector<std::string> rank_environment(const Spawn& request, Rank rank, int secret_fd) const;
+  bool spawn_one(const Spawn& request, std::size_t index);
+  std::vector<std::string> rank_environment(const Spawn& request, std::size_t index, int secret_fd) const;
+  using SendTerm = void(pid_t);
+  void terminate(RankProcess& process, const std::vector<ProcessInfo>& all, SendTerm* send);
   void read_output(RankProcess& process, OutputPipe& pipe);
   void end_pipe(RankProcess& process, OutputPipe& pipe);
   void check_closed(RankProcess& process);
@@ -77,8 +78,7 @@ class RankProcesses {
   const Environment environment_;
   const rlim_t open_files_;
   const Send send_;
-  FileDescriptor secret_;         // the job's secret; a fallback for ranks whose inherited descriptor a wrapper closed
-  std::optional<Spawn> request_;  // the request of spawn_all()
+  FileDescriptor secret_;  // the job's secret; a fallback for ranks whose inherited descriptor a wrapper closed
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::uint64_t credit_ = kInitialCredit;
 };

@@ -99,20 +99,24 @@ void OutputWriter::run() {
   }
 }
 
-Result<RankFiles> RankFiles::create(const std::string& directory, int ranks) {
+Status RankFiles::File::open() {
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  fd.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  failed = fd.get() < 0;
+  return failed ? unavailable("--output-dir: cannot write " + path + ": " + strerror(errno)) : Status();
+}
+
+Result<RankFiles> RankFiles::create(const std::string& directory, int ranks, int places) {
   RankFiles files;
-  const std::size_t width = std::to_string(ranks - 1).size();
-  for (int rank = 0; rank < ranks; ++rank) {
+  const std::size_t width = std::to_string(places - 1).size();
+  for (int rank = 0; rank < places; ++rank) {
     std::string number = std::to_string(rank);
     number.insert(0, width - number.size(), '0');
-    const std::string folder = directory + "/rank." + number;
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    for (const char* name : {"stdout", "stderr"}) {
-      File file{FileDescriptor(), folder + "/" + name};
-      file.fd.reset(open(file.path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-      if (file.fd.get() < 0) {
-        return unavailable("--output-dir: cannot write " + file.path + ": " + strerror(errno));
+    for (const char* name : {"/stdout", "/stderr"}) {
+      File file{FileDescriptor(), directory + "/rank." + number + name};
+      if (rank < ranks) {
+        SRT_TRY(file.open());
       }
       files.files_.push_back(std::move(file));
     }
@@ -123,11 +127,15 @@ Result<RankFiles> RankFiles::create(const std::string& directory, int ranks) {
 Status RankFiles::write(Rank rank, OutputStream stream, std::string_view bytes) {
   const int index = 2 * rank + static_cast<int>(stream);
   File& file = files_.at(static_cast<std::size_t>(index));
-  if (file.fd.get() < 0) {
+  if (file.failed) {
     return Status();
+  }
+  if (file.fd.get() < 0) {
+    SRT_TRY(file.open());
   }
   if (const int error = write_fully(file.fd.get(), bytes); error != 0) {
     file.fd.reset();
+    file.failed = true;
     return unavailable("cannot write " + file.path + ": " + strerror(error));
   }
   return Status();

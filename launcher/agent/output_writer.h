@@ -52,9 +52,9 @@ class OutputWriter {
 
 class RankFiles {
  public:
-  // Creates empty files DIR/rank.N/stdout and stderr for every rank; N has leading zeros if there are ten ranks or
-  // more.
-  static Result<RankFiles> create(const std::string& directory, int ranks);
+  // Creates empty files DIR/rank.N/stdout and stderr for ranks 0..ranks-1. Those of further ones, below `places`, are
+  // created when these write. N has leading zeros if there are more than ten places.
+  static Result<RankFiles> create(const std::string& directory, int ranks, int places);
   // Appends bytes. An error is returned once (disk full); later writes to that file are dropped.
   Status write(Rank rank, OutputStream stream, std::string_view bytes);
 
@@ -62,6 +62,9 @@ class RankFiles {
   struct File {
     FileDescriptor fd;
     std::string path;
+    bool failed = false;
+
+    Status open();
   };
   std::vector<File> files_;  // index: 2 * rank + stream
 };

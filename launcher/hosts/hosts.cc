@@ -173,7 +173,7 @@ Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view
 }
 
 Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::optional<int> np,
-                                           const std::function<bool(const std::string&)>& is_local) {
+                                           const std::function<bool(const std::string&)>& is_local, int most) {
   if (np && *np < 1) {
     return invalid_argument("-np " + std::to_string(*np) + ": at least one rank is needed");
   }
@@ -182,13 +182,13 @@ Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::
       return invalid_argument(
           "the number of ranks is not given; write -np N, or name the hosts with -H host:slots,... or --hostfile FILE");
     }
-    return std::vector<Placement>{{"localhost", true, 0, *np}};
+    return std::vector<Placement>{{"localhost", true, 0, *np, std::max(*np, most)}};
   }
   long total = 0;
   for (const Host& host : hosts) {
     total += host.slots;
   }
-  const long wanted = np ? *np : total;
+  const long wanted = np ? *np : most > 0 ? std::min<long>(most, total) : total;
   if (wanted > total) {
     return invalid_argument("-np " + std::to_string(wanted) + " needs " + std::to_string(wanted) +
                             " slots, but the hosts offer " + std::to_string(total) + " (" + describe(hosts) +
@@ -205,11 +205,13 @@ Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::
   }
   std::vector<Placement> placements;
   int rank = 0;
+  long later = most - wanted;
   for (const Host& host : merged) {
     const int ranks = static_cast<int>(std::min<long>(host.slots, wanted - rank));
-    if (ranks > 0) {
-      placements.push_back({host.name, host.name == local_name, rank, ranks});
+    if (ranks > 0 || later > 0) {
+      placements.push_back({host.name, host.name == local_name, rank, ranks, host.slots});
       rank += ranks;
+      later -= host.slots - ranks;
     }
   }
   return placements;
@@ -230,6 +232,23 @@ std::vector<RankPlace> rank_places(const std::vector<std::string>& hosts) {
     places[i].cross_size = with_local_rank[places[i].local_rank];
   }
   return places;
+}
+
+RankPlace place_beside(const std::vector<std::pair<std::string, RankPlace>>& others, const std::string& host) {
+  RankPlace place;
+  const auto taken = [&](const auto& other) {
+    return other.first == host && other.second.local_rank == place.local_rank;
+  };
+  while (std::any_of(others.begin(), others.end(), taken)) {
+    ++place.local_rank;
+  }
+  for (const auto& [name, other] : others) {
+    place.local_size += name == host ? 1 : 0;
+    place.cross_rank += name != host && other.local_rank == place.local_rank ? 1 : 0;
+  }
+  place.local_size = std::max(place.local_size, place.local_rank + 1);
+  place.cross_size = place.cross_rank + 1;
+  return place;
 }
 
 int omp_threads(int cores, int ranks) {

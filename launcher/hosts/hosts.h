@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/status.h"
@@ -25,6 +26,7 @@ struct Placement {
   bool local = false;
   int first_rank = 0;
   int ranks = 0;
+  int slots = 0;  // at least `ranks`
 };
 
 // Parses "a:2,b,[fd00::2]:4": a host without a number has one slot; slots of a repeated host add up.
@@ -33,9 +35,10 @@ Result<std::vector<Host>> parse_host_list(std::string_view text);
 // messages.
 Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view path);
 // Fills hosts in order. Without `np` every slot gets a rank; without hosts, `np` ranks run here. All names for which
-// `is_local` returns true become one host.
+// `is_local` returns true become one host. `most`: ranks that the job may have later, if more than those of its start;
+// hosts for these get no rank yet.
 Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::optional<int> np,
-                                           const std::function<bool(const std::string&)>& is_local);
+                                           const std::function<bool(const std::string&)>& is_local, int most = 0);
 
 // Place of a rank: among the ranks of its host, and of its host among those that have as many ranks.
 struct RankPlace {
@@ -47,6 +50,10 @@ struct RankPlace {
 };
 // Returns the place of each rank; `hosts` holds the host of each rank.
 std::vector<RankPlace> rank_places(const std::vector<std::string>& hosts);
+
+// Returns the place of a rank that comes to `host` later, beside ranks with their hosts and places: the smallest local
+// rank that is free there, with the sizes that the job has then.
+RankPlace place_beside(const std::vector<std::pair<std::string, RankPlace>>& others, const std::string& host);
 
 // Returns the threads for OpenMP in each of `ranks` processes that share `cores`; at least 1.
 int omp_threads(int cores, int ranks);

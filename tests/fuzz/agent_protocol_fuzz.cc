@@ -53,6 +53,7 @@ void check_messages(ConstBytes bytes) {
   check_message(decode_signal(bytes), bytes);
   check_message(decode_signalled(bytes), bytes);
   static_cast<void>(decode_rank(bytes));
+  static_cast<void>(decode_end_rank(bytes));
   static_cast<void>(decode_credit(bytes));
 }
 
@@ -64,8 +65,8 @@ std::vector<Input> seeds() {
   hello.hostname = "node";
   hello.addresses = {{"eth0", "10.0.0.1"}};
   Spawn spawn;
-  spawn.ranks = 2;
-  spawn.size = 2;
+  spawn.ranks = {0, 3};
+  spawn.places = 2;
   spawn.argv = {"python", "train.py"};
   spawn.env = {{"NAME", "value"}};
   spawn.rank_env = {{{"RANK", "0"}}, {}};
@@ -86,6 +87,7 @@ std::vector<Input> seeds() {
           input_from(encode(Probed{0, {"no"}})),
           input_from(encode(SpawnFailed{0, 127, "no"})),
           input_from(encode(Kill{15})),
+          input_from(encode(EndRank{0, 9})),
           input_from(encode(Signal{10})),
           input_from(encode(Signalled{10, {0, 3}}))};
 }

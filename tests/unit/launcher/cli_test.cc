@@ -70,7 +70,6 @@ TEST(CommandLine, TakesTheFewestRanksOfAnElasticJob) {
        {Words{"--elastic", "2:4"}, {"--min-np", "2", "--max-np=4"}, {"--elastic=2", "--max-np=4"}}) {
     Words all = {"-np", "4", "cmd"};
     all.insert(all.begin() + 2, words.begin(), words.end());
-    EXPECT_EQ(parsed(all).elastic_max, 4);
     EXPECT_NE(parsed(all).option_lines.find("elastic.max = \"4\""), std::string::npos) << parsed(all).option_lines;
   }
   EXPECT_NE(refused({"-np", "4", "--max-np=4", "cmd"}).find("needs --min-np"), std::string::npos);

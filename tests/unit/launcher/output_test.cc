@@ -190,8 +190,10 @@ TEST(RankFiles, OnePerRankAndStreamWithLeadingZeros) {
   std::string pattern = ::testing::TempDir() + "sirtaki_rank_files_XXXXXX";
   ASSERT_NE(mkdtemp(pattern.data()), nullptr);
   {
-    auto files = RankFiles::create(pattern + "/out", 11);
+    auto files = RankFiles::create(pattern + "/out", 11, 12);
     ASSERT_TRUE(files);
+    EXPECT_FALSE(std::filesystem::exists(pattern + "/out/rank.11"));
+    EXPECT_TRUE(files->write(11, OutputStream::kStdout, "late").ok());
     EXPECT_TRUE(files->write(3, OutputStream::kStderr, "text").ok());
   }
   std::ifstream file(pattern + "/out/rank.03/stderr");
@@ -199,11 +201,12 @@ TEST(RankFiles, OnePerRankAndStreamWithLeadingZeros) {
   content << file.rdbuf();
   EXPECT_EQ(content.str(), "text");
   EXPECT_TRUE(std::filesystem::exists(pattern + "/out/rank.10/stdout"));
+  EXPECT_EQ(std::filesystem::file_size(pattern + "/out/rank.11/stdout"), 4U);
   std::filesystem::remove_all(pattern);
 }
 
 TEST(RankFiles, SaysWhichFileCannotBeWritten) {
-  const auto files = RankFiles::create("/proc/none", 1);
+  const auto files = RankFiles::create("/proc/none", 1, 1);
   ASSERT_FALSE(files);
   EXPECT_NE(files.status().text().find("/proc/none/rank.0/stdout"), std::string_view::npos);
 }

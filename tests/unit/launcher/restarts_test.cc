@@ -26,6 +26,13 @@ TEST(Restarts, AProcessThatLastsIsForgiven) {
   EXPECT_EQ(restarts.failures(3), 2) << "those before have lasted";
 }
 
+TEST(Restarts, APlaceOnAnotherHostBeginsAnew) {
+  Restarts restarts(1);
+  EXPECT_EQ(restarts.next(0, Duration::zero()), seconds(1));
+  restarts.forget(0);
+  EXPECT_EQ(restarts.next(0, Duration::zero()), seconds(1));
+}
+
 TEST(Restarts, NoneAtAllIsAChoice) {
   Restarts restarts(0);
   EXPECT_EQ(restarts.next(0, std::chrono::hours(1)), std::nullopt);

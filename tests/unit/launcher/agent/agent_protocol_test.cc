@@ -13,9 +13,8 @@ ConstBytes as_bytes(std::string_view text) {
 
 Spawn sample_spawn() {
   Spawn spawn;
-  spawn.first_rank = 2;
-  spawn.ranks = 3;
-  spawn.size = 8;
+  spawn.ranks = {2, 3, 7};
+  spawn.places = 4;
   spawn.rendezvous = "10.0.0.1:4242";
   spawn.secret_hex = std::string(64, 'a');
   spawn.cwd = "/tmp";
@@ -93,6 +92,8 @@ TEST(AgentMessages, SurviveTheirEncoding) {
   EXPECT_EQ(hello->addresses.at(1).address, "fd00::1");
   const auto spawn = decode_spawn(encode(sample_spawn()));
   ASSERT_TRUE(spawn);
+  EXPECT_EQ(spawn->ranks, sample_spawn().ranks);
+  EXPECT_EQ(spawn->places, sample_spawn().places);
   EXPECT_EQ(spawn->argv, sample_spawn().argv);
   EXPECT_EQ(spawn->env, sample_spawn().env);
   EXPECT_EQ(spawn->rank_env, sample_spawn().rank_env);
@@ -128,6 +129,7 @@ TEST(AgentMessages, AreRefusedWhenCutOrTooLong) {
   expect_all_cuts_refused(encode(Output{0, OutputStream::kStdout, {std::byte{1}}}), decode_output, "output");
   expect_all_cuts_refused(encode(Exited{0, 0}), decode_exited, "exited");
   expect_all_cuts_refused(encode(Kill{15}), decode_kill, "kill");
+  expect_all_cuts_refused(encode(EndRank{2, 15}), decode_end_rank, "end of a rank");
   expect_all_cuts_refused(encode(Signal{10}), decode_signal, "signal");
   expect_all_cuts_refused(encode(Signalled{10, {0, 3}}), decode_signalled, "signalled");
   expect_all_cuts_refused(encode_rank(3), decode_rank, "rank");
@@ -150,10 +152,13 @@ TEST(AgentMessages, SpawnWithoutSenseIsRefused) {
   spawn.argv.clear();
   EXPECT_FALSE(decode_spawn(encode(spawn)));
   spawn = sample_spawn();
-  spawn.ranks = 7;
+  spawn.ranks.push_back(9);
   EXPECT_FALSE(decode_spawn(encode(spawn)));
   spawn = sample_spawn();
-  spawn.first_rank = -1;
+  spawn.ranks[1] = -1;
+  EXPECT_FALSE(decode_spawn(encode(spawn)));
+  spawn = sample_spawn();
+  spawn.places = 0;
   EXPECT_FALSE(decode_spawn(encode(spawn)));
   spawn = sample_spawn();
   spawn.rank_env.pop_back();
@@ -163,6 +168,7 @@ TEST(AgentMessages, SpawnWithoutSenseIsRefused) {
   EXPECT_FALSE(decode_spawn(encode(spawn)));
   EXPECT_FALSE(decode_kill(encode(Kill{0})));
   EXPECT_FALSE(decode_kill(encode(Kill{10})));
+  EXPECT_FALSE(decode_end_rank(encode(EndRank{0, 10})));
   EXPECT_FALSE(decode_signal(encode(Signal{0})));
   EXPECT_FALSE(decode_signal(encode(Signal{65})));
 }

@@ -78,6 +78,23 @@ TEST(Placement, LeavesHostsWithoutRanksOut) {
   EXPECT_EQ(placed->size(), 1U);
 }
 
+TEST(Placement, TakesHostsForRanksThatComeLater) {
+  const std::vector<Host> hosts = {{"a", 2}, {"b", 2}, {"c", 2}};
+  auto placed = place_ranks(hosts, 1, only_localhost, 3);
+  ASSERT_TRUE(placed);
+  ASSERT_EQ(placed->size(), 2U) << "the third host could never get a rank";
+  EXPECT_EQ((*placed)[0].ranks, 1);
+  EXPECT_EQ((*placed)[0].slots, 2);
+  EXPECT_EQ((*placed)[1].ranks, 0);
+  placed = place_ranks(hosts, std::nullopt, only_localhost, 3);
+  ASSERT_TRUE(placed);
+  EXPECT_EQ((*placed)[1].ranks, 1) << "the slots are more than the most ranks";
+  placed = place_ranks({}, 2, only_localhost, 4);
+  ASSERT_TRUE(placed);
+  EXPECT_EQ(placed->front().ranks, 2);
+  EXPECT_EQ(placed->front().slots, 4);
+}
+
 TEST(Placement, SaysWhichSlotsAreThereWhenTheyAreTooFew) {
   const auto placed = place_ranks({{"a", 2}, {"b", 1}}, 4, only_localhost);
   ASSERT_FALSE(placed);
@@ -98,6 +115,15 @@ TEST(Placement, NeedsToKnowHowMany) {
   EXPECT_FALSE(place_ranks({}, 0, only_localhost));
   EXPECT_FALSE(place_ranks({{"a", 2}}, -3, only_localhost));
   EXPECT_TRUE(place_ranks({}, 7, only_localhost));
+}
+
+TEST(RankPlaces, ALaterRankTakesTheSmallestFreePlaceOfItsHost) {
+  const RankPlace first{0, 2, 0, 2};
+  const RankPlace second{1, 2, 0, 1};
+  EXPECT_EQ(place_beside({{"a", first}, {"a", second}}, "b"), (RankPlace{0, 1, 1, 2}));
+  EXPECT_EQ(place_beside({{"a", first}, {"a", second}}, "a"), (RankPlace{2, 3, 0, 1}));
+  EXPECT_EQ(place_beside({{"a", second}, {"b", first}}, "a"), (RankPlace{0, 2, 1, 2}));
+  EXPECT_EQ(place_beside({}, "a"), RankPlace());
 }
 
 TEST(OmpThreads, ShareTheCoresAndAreAtLeastOne) {

@@ -1,0 +1,107 @@
+// The hosts of a job and the places of its ranks; in jobs that grow, vacant places are filled where there is room.
+#include <algorithm>
+
+#include "launcher/job.h"
+
+namespace sirtaki::launcher {
+
+// Returns the ranks that have their places on the host of this agent.
+std::vector<Rank> Job::ranks_of(const AgentLink& link) const {
+  std::vector<Rank> ranks;
+  for (Rank rank = 0; rank < plan_.places; ++rank) {
+    const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+    if (state.link == &link && !state.vacant) {
+      ranks.push_back(rank);
+    }
+  }
+  return ranks;
+}
+
+// One machine may appear under two names.
+std::string Job::machine_of(const AgentLink& link) const {
+  const std::string& host_id = plan_.config->job.host_id;
+  return host_id.empty() ? link.hello().host_id : host_id;
+}
+
+// Gives a rank of the start its host.
+void Job::seat(Rank rank, AgentLink& link) {
+  RankState state;
+  state.link = &link;
+  ranks_.at(static_cast<std::size_t>(rank)) = std::move(state);
+}
+
+// Prepares the ranks of the start, when all agents have answered.
+void Job::seat_ranks() {
+  std::vector<std::string> machines;
+  for (Rank rank = 0; rank < plan_.size; ++rank) {
+    machines.push_back(machine_of(*ranks_.at(static_cast<std::size_t>(rank)).link));
+  }
+  const std::vector<RankPlace> places = rank_places(machines);
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    ranks_[rank].place = places[rank];
+    ranks_[rank].starts = 1;
+    ranks_[rank].member_since = std::chrono::steady_clock::now();
+  }
+  std::vector<Host> hosts;
+  for (const auto& link : links_) {
+    hosts.push_back({link->placement().host, link->placement().slots});
+  }
+  growth_.fleet.offer(hosts);
+  for (const Host& host : hosts) {
+    growth_.fleet.set_ready(host.name, true);
+  }
+}
+
+void Job::fill_places() {
+  if (!grows() || phase_ != Phase::kRunning || growth_.over) {
+    return;
+  }
+  std::vector<std::string> seats;
+  for (const RankState& state : ranks_) {
+    seats.push_back(state.vacant ? "" : state.link->placement().host);
+  }
+  for (const auto& [rank, host] : growth_.fleet.moves(seats).starts) {
+    const auto link = std::ranges::find_if(links_, [&host = host](const auto& entry) {
+      return entry->placement().host == host && entry->state() == AgentLink::State::kReady;
+    });
+    if (link != links_.end()) {
+      take_place(rank, **link);
+    }
+  }
+  start_due_ranks();
+}
+
+void Job::take_place(Rank rank, AgentLink& link) {
+  std::vector<std::pair<std::string, RankPlace>> others;
+  for (const RankState& other : ranks_) {
+    if (!other.vacant) {
+      others.emplace_back(machine_of(*other.link), other.place);
+    }
+  }
+  RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+  state.place = place_beside(others, machine_of(link));
+  state.link = &link;
+  state.vacant = false;
+  state.due = true;
+  growth_.restarts.forget(rank);
+}
+
+// Makes the place of a rank whose process has ended one that may be filled on any host.
+void Job::vacate(Rank rank) {
+  RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+  state.vacant = state.exited = state.closed = state.lost = state.planned = true;
+  state.due = state.fresh = state.parted = false;
+  state.restart.reset();
+}
+
+// Closes the slot of a rank whose process has ended. Another host may have room for it.
+void Job::close_slot(Rank rank) {
+  growth_.fleet.close_slot(ranks_.at(static_cast<std::size_t>(rank)).link->placement().host);
+  vacate(rank);
+  fill_places();
+  if (ranks_.at(static_cast<std::size_t>(rank)).vacant) {
+    coordinator_->give_up(rank);
+  }
+}
+
+}  // namespace sirtaki::launcher

@@ -1,0 +1,102 @@
+"""A training for tests of jobs whose ranks come and go with hosts, and a second host on one machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from launch_support import PYTHON, Outcome, Run
+
+# Each rank trains on data of its own. In each step all compare the parameters of the step before. The training ends
+# when the file "stop" is there. A rank whose "fail.SLOT" is there ends with code 3, one of "hang.SLOT" takes no notice.
+TRAIN = """
+import os, sys, threading
+from pathlib import Path
+import torch
+import sirtaki
+import sirtaki.torch as hvd
+from sirtaki.objects import allgather_object
+
+slot, folder = int(os.environ["SIRTAKI_JOB_RANK"]), Path(sys.argv[1])
+host, place = os.environ.get("HOROVOD_HOSTNAME", "-"), os.environ["SIRTAKI_JOB_LOCAL_RANK"]
+torch.set_num_threads(1)
+hvd.init()
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 1)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.01), model.named_parameters())
+pace = threading.Event()
+
+def digest():
+    return repr([p.tolist() for p in model.parameters()])
+
+@sirtaki.elastic.run
+def train(state):
+    print("IN", slot, os.getpid(), hvd.rank(), hvd.size(), host, place, flush=True)
+    while True:
+        pace.wait(0.01)
+        if (folder / f"fail.{slot}").exists():
+            (folder / f"fail.{slot}").unlink()
+            sys.exit(3)
+        seen = allgather_object((state.step, digest(), (folder / "stop").exists()))
+        assert len({entry[:2] for entry in seen}) == 1, seen
+        if any(entry[2] for entry in seen):
+            return
+        optimizer.zero_grad()
+        model(torch.full((2, 3), float(hvd.rank() + 1))).sum().backward()
+        optimizer.step()
+        state.step += 1
+        state.ranks += hvd.size()
+        if (folder / f"hang.{slot}").exists():
+            pace.wait()
+        state.commit()
+
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0, ranks=0)
+train(state)
+print("DONE", slot, os.getpid(), hvd.rank(), hvd.size(), state.step, state.ranks, digest(), flush=True)
+hvd.shutdown()
+"""
+
+# The launcher calls this in the place of ssh, so one machine is two hosts.
+SSH = """#!/bin/sh
+for command; do :; done
+exec sh -c "$command"
+"""
+
+
+def command(folder: Path) -> tuple[str, ...]:
+    """Returns the command of a rank."""
+    return (PYTHON, "-c", TRAIN, str(folder))
+
+
+def with_false_ssh(folder: Path) -> dict[str, str]:
+    """Returns an environment in which every remote host is this machine."""
+    ssh = folder / "ssh"
+    ssh.write_text(SSH)
+    ssh.chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def await_size(run: Run, size: int) -> dict[int, tuple[int, str, int]]:
+    """Waits until so many ranks train together. Returns process, host and local rank of each slot."""
+    seats: dict[int, tuple[int, str, int]] = {}
+    while len(seats) < size:
+        match, _ = run.read_until(r"IN (\d+) (\d+) \d+ (\d+) (\S+) (\d+)")
+        if int(match[3]) == size:
+            seats[int(match[1])] = (int(match[2]), match[4], int(match[5]))
+        else:
+            seats.clear()
+    return seats
+
+
+def stop(run: Run, folder: Path) -> Outcome:
+    """Ends the training and checks that all ranks have the same result."""
+    (folder / "stop").touch()
+    done = run.finish(60)
+    text = f"{done.out}\n{done.err}"
+    assert done.code == 0, text
+    ends = re.findall(r"DONE \d+ \d+ \d+ (\d+) (.*)", done.out)
+    assert ends, text
+    assert all(int(size) == len(ends) for size, _ in ends), text
+    assert len({result for _, result in ends}) == 1, text
+    return done
