@@ -97,6 +97,14 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
     });
   }
 
+  void begin(int ranks) override {
+    loop_.post([this, ranks] {
+      if (elastic_) {
+        elastic_->begin(*server_, ranks);
+      }
+    });
+  }
+
   bool drain(Duration grace) override { return presence_.wait_empty(grace); }
 
  private:
@@ -115,6 +123,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
     roster.start = start_size_;
     roster.min = options_.elastic_min;
     roster.max = options_.elastic_max;
+    roster.refills = options_.refills;
     roster.start_timeout = options_.server.join_timeout;
     roster.regroup_timeout = options_.regroup_timeout;
     roster.wait_timeout = options_.regroup_timeout;

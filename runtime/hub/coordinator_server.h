@@ -73,8 +73,9 @@ struct CoordinatorServerOptions {
   Duration stall_fail = std::chrono::minutes(30);  // then give the operation up
   Duration stuck_after = std::chrono::seconds(1);  // a deadlock that lasts so long is an error on all ranks
   control::CoordinatorOptions coordinator;
-  int elastic_min = 0;                                   // fewest members of an epoch; 0: the job is not elastic
-  int elastic_max = 0;                                   // most members of an elastic job that grows; 0: it does not
+  int elastic_min = 0;   // fewest members of an epoch; 0: the job is not elastic
+  int elastic_max = 0;   // most members of an elastic job that grows; 0: it does not
+  bool refills = false;  // in a job that grows, processes may come for the slots of ranks that have left in order
   Duration regroup_timeout = std::chrono::seconds(600);  // time that survivors wait for each other
   Duration state_timeout = std::chrono::seconds(600);    // time in which a new rank gets the state
   // Bound of an epoch whose ranks do not get as far as to connect to each other; see RosterOptions.
@@ -98,6 +99,9 @@ class CoordinatorServer {
   virtual void report_exit(Rank rank, std::string what) = 0;
   // In a job that grows, says that no process will come for the slot of a lost one any more. Any thread.
   virtual void give_up(Rank slot) = 0;
+  // In a job that grows, says how many processes are started if these are fewer than start() was told: those of the
+  // first slots. Call it before any of them is started. Any thread.
+  virtual void begin(int ranks) = 0;
   // Waits at most `grace` until no member is connected; returns true if none is. Any thread.
   virtual bool drain(Duration grace) = 0;
 };

@@ -119,6 +119,14 @@ void ElasticHub::give_up(rendezvous::Server& server, Rank slot) {
   act(server);
 }
 
+void ElasticHub::begin(rendezvous::Server& server, int ranks) {
+  for (Rank slot = ranks; slot < places_; ++slot) {
+    remaining_.erase(slot);
+    roster_.on_expected(slot, false, loop_.now());
+  }
+  act(server);
+}
+
 // Notes a loss. Returns whether the slot had a member, or a process of the start was expected there.
 bool ElasticHub::lose(Rank slot, const Status& cause) {
   const bool counted = remaining_.erase(slot) != 0;

@@ -45,6 +45,8 @@ class ElasticHub {
 
   // Implements CoordinatorServer::give_up().
   void give_up(rendezvous::Server& server, Rank slot);
+  // Implements CoordinatorServer::begin().
+  void begin(rendezvous::Server& server, int ranks);
   // Returns the slot of a rank of the present or last epoch.
   Rank slot_of(Rank rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
 

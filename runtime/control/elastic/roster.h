@@ -39,6 +39,7 @@ struct RosterOptions {
   int start = 1;                                        // processes that are started; slots 0..start-1
   int min = 1;                                          // fewest members of an epoch
   int max = 0;                                          // most members of an epoch; 0: `start`, and nobody joins later
+  bool refills = false;                                 // processes may come for the slots of members that have left
   Duration start_timeout = std::chrono::seconds(60);    // from the first arrival to the first epoch
   Duration wait_timeout = std::chrono::minutes(10);     // time in kWaiting, if more processes may come
   Duration regroup_timeout = std::chrono::minutes(30);  // time that survivors wait for the program of another one

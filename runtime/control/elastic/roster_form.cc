@@ -59,7 +59,7 @@ bool Roster::joins() const {
 std::vector<Connection> Roster::leavers() const {
   std::vector<Connection> members = survivors();
   const auto stays = [this](Connection c) { return !people_.at(c).leaves; };
-  if (std::ranges::none_of(members, stays) && !joins() && members.size() >= min_members()) {
+  if (std::ranges::none_of(members, stays) && !joins() && !options_.refills && members.size() >= min_members()) {
     return members;  // all of them, and the job ends
   }
   std::vector<Connection> result;
@@ -77,7 +77,7 @@ std::vector<Connection> Roster::leavers() const {
 void Roster::part(const std::vector<Connection>& leavers) {
   for (const Connection leaver : leavers) {
     const Person& person = people_.at(leaver);
-    given_up_.insert(person.id.slot);
+    (options_.refills ? expected_ : given_up_).insert(person.id.slot);
     actions_.emplace_back(Part{leaver, person.rank});
     people_.erase(leaver);
   }

@@ -121,6 +121,26 @@ TEST_F(RosterLeavesTest, TheJobEndsInOrderIfAllHaveToLeave) {
   EXPECT_EQ(end(), "shut down: the job has come to its end: all members had to leave it");
 }
 
+TEST_F(RosterLeavesTest, AllStayUntilOthersFillTheirSlotsIfTheseAreFilledAgain) {
+  RosterOptions choices = options(2, 1, 3);
+  choices.refills = true;
+  roster_ = Roster(choices);
+  form_first(2);
+  leave(0);
+  leave(1);
+  EXPECT_EQ(last_notice<ChangeWanted>(0), nullptr) << "nobody has come for their slots";
+  hello(2);
+  regroup(2);
+  end_epoch({0, 1});
+  admit(2);
+  end_epoch({0, 1, 2});
+  EXPECT_EQ(parted(), (std::vector{0, 1}));
+  hello(0, 2);
+  regroup(0);
+  end_epoch({2});
+  EXPECT_EQ(slots(), (std::vector{2, 0}));
+}
+
 TEST_F(RosterLeavesTest, NobodyPartsFromMembersThatWaitForMore) {
   start(3, 3, 3);
   leave(0);
