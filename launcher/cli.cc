@@ -51,6 +51,7 @@ struct RawOptions {
   std::string start_timeout;
   std::string failure_grace;
   std::string term_grace;
+  std::string discovery_interval;
   bool no_tags = false;
   bool version = false;
   bool help = false;
@@ -67,6 +68,17 @@ void add_job_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
       ->group(ranks);
   app.add_option("--hostfile", run.hostfile, "File with one 'name slots=N' or 'name:N' per line; '#' begins a comment")
       ->type_name("FILE")
+      ->group(ranks);
+  app.add_option("--host-discovery-script", run.discovery.script,
+                 "Command that prints the present hosts of an elastic job, one 'name' or 'name:slots' per line")
+      ->type_name("PATH")
+      ->group(ranks);
+  app.add_option("--slots-per-host", run.discovery.slots, "Slots of a host that the script names without a number")
+      ->check(CLI::Range(1, kMaxSlots))
+      ->option_text("N (default 1)")
+      ->group(ranks);
+  app.add_option("--discovery-interval", raw.discovery_interval, "Time between two runs of the script (default 1s)")
+      ->type_name("TIME")
       ->group(ranks);
   app.add_option("-x,--env", run.env,
                  "Environment variable of the ranks, set (NAME=VALUE) or passed on (NAME); may be repeated")
@@ -185,15 +197,11 @@ std::size_t command_start(const CLI::App& app, const std::vector<std::string>& a
 }
 
 // Options of elastic jobs on hosts that come and go, which Horovod and torchrun have.
-constexpr std::string_view kJoins[] = {"--host-discovery-script",    "--slots-per-host", "--reset-limit",
-                                       "--blacklist-cooldown-range", "--spares",         "--join"};
+constexpr std::string_view kJoins[] = {"--reset-limit", "--blacklist-cooldown-range", "--spares", "--join"};
 
 Status unknown_option(const CLI::App& app, const std::string& argument) {
   if (std::ranges::count(kJoins, std::string_view(argument).substr(0, argument.find('='))) != 0) {
-    return invalid_argument(
-        argument +
-        " is not there yet: lost ranks are started again on their hosts (--elastic MIN:MAX), and no "
-        "hosts are added; leave the option out (docs/elastic.md)");
+    return invalid_argument(argument + " is not there yet; leave the option out (docs/elastic.md)");
   }
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -251,11 +259,14 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
   if (!run.hosts.empty() && !run.hostfile.empty()) {
     return invalid_argument("-H and --hostfile both name the hosts; give one of them");
   }
+  if (!run.discovery.script.empty() && (!run.hosts.empty() || !run.hostfile.empty() || run.check)) {
+    return invalid_argument("--host-discovery-script names the hosts; leave out -H, --hostfile and --check");
+  }
   run.tag_output = !raw.no_tags;
   constexpr Duration kLongest = std::chrono::hours(24 * 7);
   for (const auto& [text, target] :
        {std::pair{&raw.start_timeout, &run.start_timeout}, std::pair{&raw.failure_grace, &run.failure_grace},
-        std::pair{&raw.term_grace, &run.term_grace}}) {
+        std::pair{&raw.term_grace, &run.term_grace}, std::pair{&raw.discovery_interval, &run.discovery.interval}}) {
     if (!text->empty()) {
       Result<Duration> value = parse_duration(*text);
       if (!value || *value < Duration::zero() || *value > kLongest) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/discovery.h"
 #include "launcher/process/ssh.h"
 #include "runtime/base/config/option_value.h"
 #include "runtime/base/status.h"
@@ -18,6 +19,7 @@ struct RunOptions {
   std::optional<int> np;
   std::string hosts;     // -H
   std::string hostfile;  // --hostfile
+  DiscoveryOptions discovery;
   SshOptions ssh;
   std::string remote_path;         // empty: the path of this program
   std::vector<std::string> env;    // -x NAME or NAME=VALUE

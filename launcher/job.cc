@@ -16,6 +16,10 @@ namespace {
 // Bound of the terminal's backlog in bytes; above it, the ranks' output is not read.
 constexpr std::size_t kMaxBacklog = std::size_t{1} << 20;
 
+std::string lost_text(const Status& status) {
+  return status.ok() ? "its agent ended early" : std::string(status.text());
+}
+
 }  // namespace
 
 Job::Job(JobPlan plan)
@@ -24,7 +28,12 @@ Job::Job(JobPlan plan)
       phase_timer_(io_),
       ping_timer_(io_),
       output_(io_),
-      started_(std::chrono::steady_clock::now()) {}
+      ranks_(static_cast<std::size_t>(plan_.places)),
+      started_(std::chrono::steady_clock::now()) {
+  for (Rank rank = 0; rank < plan_.places; ++rank) {
+    vacate(rank);
+  }
+}
 
 // The coordinator's thread posts to the loop, so the coordinator is destroyed first.
 Job::~Job() {
@@ -58,7 +67,7 @@ int Job::run() {
     return 1;
   }
   wait_for_signal();
-  start_links();
+  discovers() ? discover() : start_links();
   ping_links();
   io_.run();
   coordinator_.reset();
@@ -75,7 +84,8 @@ Status Job::check_descriptors() const {
   constexpr std::size_t kOwn = 24;
   constexpr std::size_t kEachAgent = 5;
   const auto ranks = static_cast<std::size_t>(plan_.places);
-  return check_open_files(kOwn + ranks * (output_.files ? 3 : 1) + kEachAgent * plan_.placements.size(),
+  const std::size_t agents = discovers() ? ranks : plan_.placements.size();
+  return check_open_files(kOwn + ranks * (output_.files ? 3 : 1) + kEachAgent * agents,
                           "a job of " + std::to_string(ranks) + " ranks");
 }
 
@@ -260,15 +270,20 @@ void Job::on_link_gone(AgentLink& link, const Status& status) {
     check_links_ended();
     return;
   }
+  if (phase_ == Phase::kStarting && discovers()) {
+    return leave_out(link, unavailable(link.placement().host + ": " + lost_text(status)));
+  }
   if (phase_ == Phase::kStarting || phase_ == Phase::kProbing) {
     start_errors_.at(index_of(link)) = status.text();
     give_up_start();
     return;
   }
   const Placement& placement = link.placement();
-  const std::string why = status.ok() ? "its agent ended early" : std::string(status.text());
+  const std::string why = lost_text(status);
   std::optional<Rank> first;
-  growth_.fleet.set_ready(placement.host, false);
+  if (link_of(placement.host) == &link) {
+    discovers() ? rest_host(placement.host) : growth_.fleet.set_ready(placement.host, false);
+  }
   for (const Rank rank : ranks_of(link)) {
     RankState& state = ranks_.at(static_cast<std::size_t>(rank));
     if (!state.exited) {

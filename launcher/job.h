@@ -11,6 +11,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -20,6 +21,7 @@
 #include "launcher/agent/agent_link.h"
 #include "launcher/agent/output_writer.h"
 #include "launcher/cli.h"
+#include "launcher/discovery.h"
 #include "launcher/hosts/environment.h"
 #include "launcher/hosts/fleet.h"
 #include "launcher/hosts/hosts.h"
@@ -41,7 +43,7 @@ struct JobPlan {
   std::vector<std::string> own_env;  // "NAME=VALUE", environment of agents and ssh
   std::string own_path;              // path of this program
   std::string cwd;
-  int size = 0;    // ranks at the start
+  int size = 0;    // ranks at the start; with a script that names the hosts, the fewest
   int places = 0;  // most ranks later; `size` if the job does not grow
 };
 
@@ -67,6 +69,7 @@ class Job {
     bool ended_by_us = false;  // the launcher had asked for its end before it ended
     bool left = false;         // in order, as the coordinator reports it; elastic jobs only
     bool lost = false;         // the other ranks go on without it
+    bool asked = false;        // its host is gone, and it has got the notice
     bool parted = false;       // it had to leave, and has done so
     bool fresh = false;        // its process was started later and has not joined yet
     bool planned = false;      // another process will be started, or the place is vacant
@@ -76,7 +79,7 @@ class Job {
     int wait_status = 0;
     std::optional<TimePoint> member_since;  // with the state of the job
     // Runs from the plan of a start to the start, from there until the process has come to the coordinator, and from
-    // the end of its connection, if it has not joined, until it is ended.
+    // the end of its connection, if it has not joined, or from the notice until it is ended.
     std::shared_ptr<boost::asio::steady_timer> restart;
   };
   // Lines of the ranks between their pipes and the terminal or files.
@@ -91,6 +94,10 @@ class Job {
   // Elastic jobs that grow: lost ranks are started again, and others in vacant places.
   struct Growth {
     Fleet fleet;
+    bool answered = false;                        // the script has named hosts
+    std::unique_ptr<Discovery> script;            // null: the hosts are fixed
+    std::map<std::string, std::string> left_out;  // hosts and why they cannot be used, as the user knows
+    std::string script_error;                     // ... of the script that names the hosts, in its last run
     Restarts restarts{0};
     bool admits = false;  // the other ranks take new ones
     bool told = false;    // the user knows that lost ranks have to wait for that
@@ -110,6 +117,7 @@ class Job {
   Status start_hub();
   Status check_descriptors() const;
   void start_links();
+  AgentLink& add_link(const Placement& placement);
   AgentCommand agent_command(const Placement& placement) const;
   AgentLink::Events link_events();
   void on_link_ready(AgentLink& link);
@@ -117,10 +125,12 @@ class Job {
   void check_started();
   void start_probing();
   std::vector<std::string> candidates(const AgentLink& link) const;
+  void send_probe(AgentLink& link);
   void on_probed(AgentLink& link, ConstBytes payload);
   void check_probed();
   void spawn_ranks();
   void send_spawn(AgentLink& link, const std::vector<Rank>& ranks);
+  std::string no_answer_text(const AgentLink& link) const;
   void on_start_timeout();
   void give_up_start();
   std::vector<std::string> command() const;
@@ -184,12 +194,30 @@ class Job {
   // job_hosts.cc
   void seat(Rank rank, AgentLink& link);
   void seat_ranks();
-  void fill_places();
+  void update_places();
   void take_place(Rank rank, AgentLink& link);
   void vacate(Rank rank);
   void close_slot(Rank rank);
+  std::vector<Fleet::Seat> seats() const;
   std::vector<Rank> ranks_of(const AgentLink& link) const;
+  AgentLink* link_of(const std::string& host) const;
   std::string machine_of(const AgentLink& link) const;
+
+  // job_discovery.cc
+  bool discovers() const { return !plan_.options.discovery.script.empty(); }
+  void discover();
+  void on_hosts(const std::vector<Host>& hosts);
+  void on_discovery_failed(const Status& status);
+  void call_absent_hosts();
+  void on_discovered_ready(AgentLink& link);
+  bool is_on_loopback() const;
+  void use_host(AgentLink& link);
+  void leave_out(AgentLink& link, const Status& why);
+  void rest_host(const std::string& host);
+  void start_if_enough();
+  void ask_to_leave(Rank rank);
+  void end_late_leaver(Rank rank);
+  void retire_hosts();
 
   void log(const std::string& text);
   void log_verbose(const std::string& text);

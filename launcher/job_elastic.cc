@@ -20,8 +20,8 @@ void Job::on_survived(const hub::Survived& loss) {
   const std::string tag = renumbered ? " (output [" + std::to_string(loss.slot) + "])" : "";
   const bool at_end = loss.next == Epoch();
   log(cause + tag + "; " + (at_end ? "the job has come to its end" : hub::go_on_text(loss.remaining, loss.next)));
-  if (loss.cause.code() == Code::kShutdown) {
-    state.parted = true;
+  state.parted = loss.cause.code() == Code::kShutdown;
+  if (state.parted || state.asked) {
     plan_restart(loss.slot);
     return check_finished();
   }

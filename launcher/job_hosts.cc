@@ -42,6 +42,9 @@ void Job::seat_ranks() {
     ranks_[rank].starts = 1;
     ranks_[rank].member_since = std::chrono::steady_clock::now();
   }
+  if (discovers()) {
+    return;
+  }
   std::vector<Host> hosts;
   for (const auto& link : links_) {
     hosts.push_back({link->placement().host, link->placement().slots});
@@ -52,23 +55,41 @@ void Job::seat_ranks() {
   }
 }
 
-void Job::fill_places() {
+std::vector<Fleet::Seat> Job::seats() const {
+  std::vector<Fleet::Seat> seats;
+  for (const RankState& state : ranks_) {
+    const bool has_state = state.member_since && !state.lost;
+    seats.push_back(state.vacant ? Fleet::Seat() : Fleet::Seat{state.link->placement().host, has_state});
+  }
+  return seats;
+}
+
+// Returns the newest agent of a host.
+AgentLink* Job::link_of(const std::string& host) const {
+  AgentLink* found = nullptr;
+  for (const auto& link : links_) {
+    found = link->placement().host == host ? link.get() : found;
+  }
+  return found;
+}
+
+// Empties and fills places as the hosts have changed.
+void Job::update_places() {
   if (!grows() || phase_ != Phase::kRunning || growth_.over) {
     return;
   }
-  std::vector<std::string> seats;
-  for (const RankState& state : ranks_) {
-    seats.push_back(state.vacant ? "" : state.link->placement().host);
+  const TimePoint now = std::chrono::steady_clock::now();
+  for (const Rank rank : growth_.fleet.moves(seats(), now).leaves) {
+    ask_to_leave(rank);
   }
-  for (const auto& [rank, host] : growth_.fleet.moves(seats).starts) {
-    const auto link = std::ranges::find_if(links_, [&host = host](const auto& entry) {
-      return entry->placement().host == host && entry->state() == AgentLink::State::kReady;
-    });
-    if (link != links_.end()) {
-      take_place(rank, **link);
-    }
+  for (const auto& [rank, host] : growth_.fleet.moves(seats(), now).starts) {
+    take_place(rank, *link_of(host));
   }
   start_due_ranks();
+  if (discovers()) {
+    call_absent_hosts();
+    retire_hosts();
+  }
 }
 
 void Job::take_place(Rank rank, AgentLink& link) {
@@ -86,11 +107,12 @@ void Job::take_place(Rank rank, AgentLink& link) {
   growth_.restarts.forget(rank);
 }
 
-// Makes the place of a rank whose process has ended one that may be filled on any host.
+// Makes the place of a rank whose process has ended free for any host.
 void Job::vacate(Rank rank) {
   RankState& state = ranks_.at(static_cast<std::size_t>(rank));
   state.vacant = state.exited = state.closed = state.lost = state.planned = true;
-  state.due = state.fresh = state.parted = false;
+  state.member_since.reset();
+  state.due = state.fresh = state.parted = state.asked = false;
   state.restart.reset();
 }
 
@@ -98,8 +120,8 @@ void Job::vacate(Rank rank) {
 void Job::close_slot(Rank rank) {
   growth_.fleet.close_slot(ranks_.at(static_cast<std::size_t>(rank)).link->placement().host);
   vacate(rank);
-  fill_places();
-  if (ranks_.at(static_cast<std::size_t>(rank)).vacant) {
+  update_places();
+  if (ranks_.at(static_cast<std::size_t>(rank)).vacant && !discovers()) {
     coordinator_->give_up(rank);
   }
 }

@@ -92,6 +92,10 @@ void Job::plan_restart(Rank rank) {
   state.planned = true;
   state.fresh = false;
   state.restart.reset();
+  if (state.asked || (discovers() && state.link->ended())) {
+    vacate(rank);
+    return update_places();
+  }
   if (state.parted) {
     return close_slot(rank);  // whoever told it to leave wants its place
   }
@@ -130,7 +134,7 @@ void Job::restart_after(Rank rank, Duration pause, std::function<void()> then) {
 void Job::cancel_restart(Rank rank) {
   const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
   if (phase_ == Phase::kRunning && !growth_.over && state.planned && (state.due || state.restart)) {
-    leave_empty(rank, "its host is gone");
+    discovers() ? vacate(rank) : leave_empty(rank, "its host is gone");
   }
 }
 

@@ -65,8 +65,8 @@ Status Job::open_output() {
 Status Job::start_hub() {
   SRT_ASSIGN(secret_, rendezvous::Secret::generate());
   const Config& config = *plan_.config;
-  const bool one_host = std::all_of(plan_.placements.begin(), plan_.placements.end(),
-                                    [](const Placement& placement) { return placement.local; });
+  const bool one_host = !discovers() && std::all_of(plan_.placements.begin(), plan_.placements.end(),
+                                                    [](const Placement& placement) { return placement.local; });
   // With an address from the user, ranks may run in other network namespaces, which loopback does not reach.
   const bool loopback = one_host && plan_.options.rendezvous_address.empty();
   hub::CoordinatorServerOptions options = hub::coordinator_options(config);
@@ -76,7 +76,8 @@ Status Job::start_hub() {
   options.server.port_first = config.job.port_range.first;
   options.server.port_last = config.job.port_range.last;
   options.server.secret = secret_;
-  options.server.size = plan_.size;
+  options.server.size = discovers() ? plan_.places : plan_.size;
+  options.refills = discovers();
   options.server.exit_report_wait = rendezvous::kExitReportWait;
   options.coordinator.joined_only_reduce = plan_.options.horovod;
   hub::CoordinatorServerEvents events;
@@ -128,18 +129,19 @@ AgentLink::Events Job::link_events() {
   return events;
 }
 
+AgentLink& Job::add_link(const Placement& placement) {
+  links_.push_back(std::make_unique<AgentLink>(io_, placement, link_events()));
+  start_errors_.emplace_back();
+  endpoints_.emplace_back();
+  uncredited_.push_back(0);
+  return *links_.back();
+}
+
 void Job::start_links() {
-  ranks_.resize(static_cast<std::size_t>(plan_.places));
-  for (Rank rank = 0; rank < plan_.places; ++rank) {
-    vacate(rank);
-  }
-  start_errors_.resize(plan_.placements.size());
-  endpoints_.resize(plan_.placements.size());
-  uncredited_.resize(plan_.placements.size());
   for (const Placement& placement : plan_.placements) {
-    links_.push_back(std::make_unique<AgentLink>(io_, placement, link_events()));
+    AgentLink& link = add_link(placement);
     for (Rank rank = placement.first_rank; rank < placement.first_rank + placement.ranks; ++rank) {
-      seat(rank, *links_.back());
+      seat(rank, link);
     }
   }
   for (const auto& link : links_) {
@@ -156,10 +158,13 @@ void Job::start_links() {
 void Job::on_link_ready(AgentLink& link) {
   log_verbose(link.placement().host + ": agent ready (" + link.hello().hostname + ", " +
               std::to_string(link.hello().cores) + " cores, version " + link.hello().version + ")");
-  check_started();
+  discovers() ? on_discovered_ready(link) : check_started();
 }
 
 void Job::on_link_failed(AgentLink& link, const Status& status) {
+  if (discovers()) {
+    return phase_ < Phase::kStopping ? leave_out(link, status) : check_links_ended();
+  }
   start_errors_.at(index_of(link)) = status.text();
   if (phase_ == Phase::kStarting) {
     check_started();
@@ -204,15 +209,19 @@ void Job::start_probing() {
   phase_ = Phase::kProbing;
   for (const auto& link : links_) {
     if (!link->placement().local) {
-      link->send(FrameType::kProbe, encode(Probe{candidates(*link), kProbeTimeoutMs}));
+      send_probe(*link);
     }
   }
   check_probed();
 }
 
+void Job::send_probe(AgentLink& link) {
+  link.send(FrameType::kProbe, encode(Probe{candidates(link), kProbeTimeoutMs}));
+}
+
 void Job::on_probed(AgentLink& link, ConstBytes payload) {
   const Result<Probed> result = decode_probed(payload);
-  if (!result || phase_ != Phase::kProbing) {
+  if (!result || (phase_ != Phase::kProbing && !discovers())) {
     protocol_error(link, result.status());
     return;
   }
@@ -228,7 +237,11 @@ void Job::on_probed(AgentLink& link, ConstBytes payload) {
                                        errors + "); open the port in the firewall (--port-range chooses it) or name " +
                                        "an address that works with --rendezvous-address";
   }
-  check_probed();
+  if (!discovers()) {
+    return check_probed();
+  }
+  const std::string error = std::exchange(start_errors_.at(index_of(link)), {});
+  error.empty() ? use_host(link) : link.give_up(unavailable(error));
 }
 
 void Job::check_probed() {
@@ -283,7 +296,7 @@ void Job::spawn_ranks() {
       send_spawn(*link, ranks);
     }
   }
-  fill_places();
+  update_places();
 }
 
 void Job::send_spawn(AgentLink& link, const std::vector<Rank>& ranks) {
@@ -312,14 +325,18 @@ void Job::send_spawn(AgentLink& link, const std::vector<Rank>& ranks) {
   link.send(FrameType::kSpawn, encode(request));
 }
 
+std::string Job::no_answer_text(const AgentLink& link) const {
+  const std::string& host = link.placement().host;
+  return "host " + host + ": no answer within " + format_duration(plan_.options.start_timeout) +
+         "; check that it is up and that 'ssh " + host + " true' works, or give it more time with --start-timeout";
+}
+
 void Job::on_start_timeout() {
   for (std::size_t i = 0; i < links_.size(); ++i) {
     const bool silent = links_[i]->state() == AgentLink::State::kStarting ||
                         (phase_ == Phase::kProbing && endpoints_[i].empty() && !links_[i]->placement().local);
     if (silent && start_errors_[i].empty()) {
-      start_errors_[i] = "host " + links_[i]->placement().host + ": no answer within " +
-                         format_duration(plan_.options.start_timeout) + "; check that it is up and that 'ssh " +
-                         links_[i]->placement().host + " true' works, or give it more time with --start-timeout";
+      start_errors_[i] = no_answer_text(*links_[i]);
     }
   }
   give_up_start();

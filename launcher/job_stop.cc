@@ -133,6 +133,9 @@ void Job::reap_children() {
     for (const auto& link : links_) {
       link->on_child_exit(pid, status);
     }
+    if (growth_.script) {
+      growth_.script->on_child_exit(pid, status);
+    }
   }
 }
 
@@ -224,7 +227,7 @@ void Job::interrupt(int number) {
 void Job::kill_everything(int signal_number) {
   kill_sent_ = true;
   for (const auto& link : links_) {
-    if (!link->ended()) {
+    if (link->state() == AgentLink::State::kReady) {
       link->send(FrameType::kKill, encode(Kill{signal_number}));
     }
   }

@@ -127,13 +127,29 @@ Status check_elastic(int min, int max, int size, int slots) {
   return {};
 }
 
-}  // namespace
+// The hosts are not known yet: the job starts with at least so many ranks.
+Result<int> fewest_ranks(const std::optional<int>& np, int min, int max) {
+  const int size = np.value_or(min);
+  if (min == 0 || max == 0) {
+    return invalid_argument(
+        "--host-discovery-script needs --elastic MIN:MAX, the fewest and the most ranks of the job");
+  }
+  if (size < min || size > max) {
+    return invalid_argument("-np " + std::to_string(size) + " is not between elastic.min and elastic.max (" +
+                            std::to_string(min) + " and " + std::to_string(max) + ")");
+  }
+  return size;
+}
 
-Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
-  JobPlan plan;
-  SRT_ASSIGN(plan.variables, variables_for_ranks(environment, options.env));
-  SRT_TRY(add_configuration(options, environment, plan));
+// Chooses the hosts of the ranks.
+Status place(RunOptions& options, JobPlan& plan) {
   const int most = options.check ? 0 : static_cast<int>(plan.config->elastic.max);
+  const int least = static_cast<int>(plan.config->elastic.min);
+  if (!options.discovery.script.empty()) {
+    SRT_ASSIGN(plan.size, fewest_ranks(options.np, least, most));
+    plan.places = most;
+    return {};
+  }
   SRT_ASSIGN(const std::vector<Host> hosts, read_hosts(options));
   std::optional<int> np = options.np;
   if (!np && hosts.empty() && options.check) {
@@ -158,9 +174,16 @@ Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
     slots += placement.slots;
   }
   plan.places = std::max(plan.size, most);
-  if (!options.check) {
-    SRT_TRY(check_elastic(static_cast<int>(plan.config->elastic.min), most, plan.size, slots));
-  }
+  return options.check ? Status() : check_elastic(least, most, plan.size, slots);
+}
+
+}  // namespace
+
+Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
+  JobPlan plan;
+  SRT_ASSIGN(plan.variables, variables_for_ranks(environment, options.env));
+  SRT_TRY(add_configuration(options, environment, plan));
+  SRT_TRY(place(options, plan));
   SRT_ASSIGN(plan.own_path, own_path());
   if (options.horovod) {
     SRT_ASSIGN(const std::string folder, horovod_folder(plan.own_path));

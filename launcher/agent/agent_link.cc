@@ -41,7 +41,7 @@ void AgentLink::start(const AgentCommand& command) {
   Result<ChildProcess> child = spawn(spec, nullptr);
   if (!child) {
     const Status status = child.status();
-    asio::post(io_, [this, status] { fail(status.with_context("host " + placement_.host)); });
+    asio::post(io_, [this, status] { give_up(status.with_context("host " + placement_.host)); });
     return;
   }
   pid_ = child->pid;
@@ -65,15 +65,15 @@ void AgentLink::on_channel_frame(const Frame& frame) {
   }
   Result<Hello> hello = frame.type == FrameType::kHello ? decode_hello(frame.payload) : corrupt("no greeting");
   if (!hello) {
-    fail(hello.status().with_context("host " + placement_.host));
+    give_up(hello.status().with_context("host " + placement_.host));
     return;
   }
   hello_ = std::move(*hello);
   if (hello_.protocol != kProtocol || hello_.version != library_version()) {
-    fail({Code::kMismatch, "host " + placement_.host + ": " + remote_path_ + " there is version " + hello_.version +
-                               ", here it is " + library_version() +
-                               "; install the same version on all hosts, or name " +
-                               "the right one with --remote-path"});
+    give_up({Code::kMismatch, "host " + placement_.host + ": " + remote_path_ + " there is version " + hello_.version +
+                                  ", here it is " + library_version() +
+                                  "; install the same version on all hosts, or name " +
+                                  "the right one with --remote-path"});
     return;
   }
   state_ = State::kReady;
@@ -156,7 +156,7 @@ void AgentLink::resolve() {
   linger_.cancel();
   drain_messages();
   if (state_ == State::kStarting) {
-    fail(why_ended());
+    give_up(why_ended());
     return;
   }
   state_ = State::kGone;
@@ -183,7 +183,7 @@ Status AgentLink::why_ended() const {
                      (messages_.empty() ? "" : ": " + messages_) + ")");
 }
 
-void AgentLink::fail(Status status) {
+void AgentLink::give_up(Status status) {
   if (ended()) {
     return;
   }

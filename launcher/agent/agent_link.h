@@ -43,6 +43,8 @@ class AgentLink {
   AgentLink(boost::asio::io_context& io, Placement placement, Events events);
 
   void start(const AgentCommand& command);
+  // Ends this end at once, as a failure: on_failed, and no on_gone.
+  void give_up(Status status);
   void send(FrameType type, ConstBytes payload) { channel_->send(type, payload); }
   // Reports the end of process `pid`, ssh or the agent's supervisor. Ignores processes of other links.
   void on_child_exit(pid_t pid, int wait_status);
@@ -66,7 +68,6 @@ class AgentLink {
   void take_messages(std::string_view bytes);
   void drain_messages();
   void resolve();
-  void fail(Status status);
   Status why_ended() const;
 
   static constexpr int kMaxUnanswered = 12;  // one ping every two seconds

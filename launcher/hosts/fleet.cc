@@ -4,12 +4,30 @@
 
 namespace sirtaki::launcher {
 
+namespace {
+
+constexpr int kMostDoublings = 16;
+
+long count_seats(const std::vector<Fleet::Seat>& seats, const std::string& host) {
+  return std::ranges::count(seats, host, &Fleet::Seat::host);
+}
+
+}  // namespace
+
 Fleet::Entry* Fleet::find(const std::string& host) {
   const auto found = std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.host.name == host; });
   return found == entries_.end() ? nullptr : &*found;
 }
 
 void Fleet::offer(const std::vector<Host>& hosts) {
+  for (Entry& entry : entries_) {
+    const auto named = std::ranges::find(hosts, entry.host.name, &Host::name);
+    const int slots = named == hosts.end() ? 0 : named->slots;
+    entry.closed = slots > entry.host.slots ? 0 : entry.closed;
+    entry.rests = slots == 0 ? 0 : entry.rests;
+    entry.rests_until = slots == 0 ? TimePoint() : entry.rests_until;
+    entry.host.slots = slots;
+  }
   for (const Host& host : hosts) {
     if (find(host.name) == nullptr) {
       entries_.push_back({host});
@@ -17,10 +35,28 @@ void Fleet::offer(const std::vector<Host>& hosts) {
   }
 }
 
+void Fleet::set_pending(const std::string& host) {
+  if (Entry* entry = find(host)) {
+    entry->pending = true;
+  }
+}
+
 void Fleet::set_ready(const std::string& host, bool ready) {
   if (Entry* entry = find(host)) {
     entry->ready = ready;
+    entry->pending = false;
   }
+}
+
+Duration Fleet::rest(const std::string& host, Duration first, Duration longest, TimePoint now) {
+  Entry* entry = find(host);
+  if (entry == nullptr) {
+    return first;
+  }
+  const Duration pause = std::min(longest, first * (1 << std::min(entry->rests, kMostDoublings)));
+  ++entry->rests;
+  entry->rests_until = now + pause;
+  return pause;
 }
 
 void Fleet::close_slot(const std::string& host) {
@@ -29,17 +65,84 @@ void Fleet::close_slot(const std::string& host) {
   }
 }
 
-Fleet::Moves Fleet::moves(const std::vector<std::string>& seats) const {
-  Moves moves;
-  auto vacant = std::ranges::find(seats, "");
+long Fleet::room(const Entry& entry, const std::vector<Seat>& seats) {
+  return std::max(0L, entry.host.slots - entry.closed - count_seats(seats, entry.host.name));
+}
+
+std::vector<Host> Fleet::absent(const std::vector<Seat>& seats, TimePoint now) const {
+  long vacant = count_seats(seats, "");
   for (const Entry& entry : entries_) {
-    auto room = entry.ready ? entry.host.slots - entry.closed - std::ranges::count(seats, entry.host.name) : 0;
-    for (; room > 0 && vacant != seats.end(); --room) {
-      moves.starts.emplace_back(static_cast<Rank>(vacant - seats.begin()), entry.host.name);
-      vacant = std::find(vacant + 1, seats.end(), "");
+    vacant -= entry.ready || entry.pending ? room(entry, seats) : 0;
+  }
+  std::vector<Host> hosts;
+  for (const Entry& entry : entries_) {
+    const bool usable = !entry.ready && !entry.pending && now >= entry.rests_until && room(entry, seats) > 0;
+    if (usable && vacant > 0) {
+      hosts.push_back(entry.host);
+      vacant -= room(entry, seats);
     }
   }
+  return hosts;
+}
+
+Fleet::Moves Fleet::moves(const std::vector<Seat>& seats, TimePoint now) const {
+  Moves moves;
+  const auto is_vacant = [](const Seat& seat) { return seat.host.empty(); };
+  auto vacant = std::ranges::find_if(seats, is_vacant);
+  bool state_stays = false;
+  for (const Entry& entry : entries_) {
+    long space = entry.ready && now >= entry.rests_until ? room(entry, seats) : 0;
+    for (; space > 0 && vacant != seats.end(); --space) {
+      moves.starts.emplace_back(static_cast<Rank>(vacant - seats.begin()), entry.host.name);
+      vacant = std::find_if(vacant + 1, seats.end(), is_vacant);
+    }
+    int slots = entry.host.slots;  // for those that came first
+    for (std::size_t rank = 0; rank < seats.size(); ++rank) {
+      if (seats[rank].host == entry.host.name && slots-- <= 0) {
+        moves.leaves.push_back(static_cast<Rank>(rank));
+      } else if (seats[rank].host == entry.host.name) {
+        state_stays = state_stays || seats[rank].has_state;
+      }
+    }
+  }
+  std::ranges::sort(moves.leaves);
+  const auto has_state = [&](Rank rank) { return seats[static_cast<std::size_t>(rank)].has_state; };
+  if (const auto first = std::ranges::find_if(moves.leaves, has_state); !state_stays && first != moves.leaves.end()) {
+    moves.leaves.erase(first);
+  }
   return moves;
+}
+
+bool Fleet::pending() const {
+  return std::ranges::any_of(entries_, &Entry::pending);
+}
+
+int Fleet::ready_slots() const {
+  int slots = 0;
+  for (const Entry& entry : entries_) {
+    slots += entry.ready ? entry.host.slots : 0;
+  }
+  return slots;
+}
+
+bool Fleet::is_offered(const std::string& host) const {
+  return std::ranges::any_of(entries_,
+                             [&](const Entry& entry) { return entry.host.name == host && entry.host.slots > 0; });
+}
+
+std::string Fleet::describe() const {
+  int hosts = 0;
+  int slots = 0;
+  std::string names;
+  for (const Entry& entry : entries_) {
+    if (entry.host.slots > 0) {
+      ++hosts;
+      slots += entry.host.slots;
+      names += (names.empty() ? " (" : ", ") + entry.host.name + ":" + std::to_string(entry.host.slots);
+    }
+  }
+  return std::to_string(hosts) + (hosts == 1 ? " host with " : " hosts with ") + std::to_string(slots) +
+         (slots == 1 ? " slot" : " slots") + names + (names.empty() ? "" : ")");
 }
 
 }  // namespace sirtaki::launcher

@@ -1,6 +1,7 @@
 // Fleet: the hosts of an elastic job that grows, and which of its places are filled or emptied. Pure.
 //
-// A place of the job (slot) has a process on a host, or is vacant and may be filled on any host with room.
+// A place of the job (slot) has a process on a host, or is vacant and may be filled on any host with room. A host is
+// used once its agent is ready.
 #pragma once
 
 #include <string>
@@ -14,29 +15,52 @@ namespace sirtaki::launcher {
 
 class Fleet {
  public:
+  struct Seat {
+    std::string host;        // "": the place is vacant
+    bool has_state = false;  // its rank is a member with the state of the job
+  };
   struct Moves {
     std::vector<std::pair<Rank, std::string>> starts;  // vacant places and the hosts on which they are filled
+    std::vector<Rank> leaves;                          // ranks whose hosts have no slots for them any more
   };
 
-  // Takes the hosts that the job may use from now on, each once.
+  // Takes the hosts that the job may use from now on, each once. Closed slots of a host that was gone, or has more
+  // slots than before, are open again.
   void offer(const std::vector<Host>& hosts);
-  // The agent of a host has answered and passed all checks, or is gone.
+  // The agent of a host is asked, before set_ready().
+  void set_pending(const std::string& host);
+  // The agent of a host has answered and passed all checks, or is not there.
   void set_ready(const std::string& host, bool ready);
+  // The host is not used until then. Returns the pause: the first one, doubled each time up to the longest.
+  Duration rest(const std::string& host, Duration first, Duration longest, TimePoint now);
   // No process is started any more in one of the host's slots.
   void close_slot(const std::string& host);
 
-  // Returns what has to change. `seats` holds the host of each place, "" for a vacant one.
-  Moves moves(const std::vector<std::string>& seats) const;
+  // Returns the hosts whose agents should be asked, because there are vacant places that others do not fill.
+  std::vector<Host> absent(const std::vector<Seat>& seats, TimePoint now) const;
+  // Returns the changes that are due. One rank with the state of the job stays until another one on a host with slots has it.
+  Moves moves(const std::vector<Seat>& seats, TimePoint now) const;
+  // Returns whether some agent has yet to answer.
+  bool pending() const;
+  // Returns the number of slots of all hosts that are ready.
+  int ready_slots() const;
+  bool is_offered(const std::string& host) const;
+  // Returns for example "2 hosts with 6 slots (a:2, b:4)".
+  std::string describe() const;
 
  private:
   struct Entry {
-    Host host;
+    Host host;  // no slots: it is not offered any more
     bool ready = false;
+    bool pending = false;
     int closed = 0;  // slots in which no process is started any more
+    int rests = 0;
+    TimePoint rests_until = {};
   };
   Entry* find(const std::string& host);
+  static long room(const Entry& entry, const std::vector<Seat>& seats);
 
-  std::vector<Entry> entries_;  // in the order in which the hosts were named
+  std::vector<Entry> entries_;  // in the order in which the hosts were first named
 };
 
 }  // namespace sirtaki::launcher

@@ -75,7 +75,21 @@ TEST(CommandLine, TakesTheFewestRanksOfAnElasticJob) {
   EXPECT_NE(refused({"-np", "4", "--max-np=4", "cmd"}).find("needs --min-np"), std::string::npos);
   const std::string conflict = refused({"-np", "4", "--elastic", "2:4", "--max-np", "8", "cmd"});
   EXPECT_EQ(conflict, "--elastic 2:4 and --max-np 8 both name the most ranks; give one of them");
-  EXPECT_NE(refused({"-np", "4", "--host-discovery-script", "x", "cmd"}).find("not there yet"), std::string::npos);
+  EXPECT_NE(refused({"-np", "4", "--spares", "1", "cmd"}).find("not there yet"), std::string::npos);
+}
+
+TEST(CommandLine, TakesAScriptThatNamesTheHosts) {
+  const RunOptions run = parsed({"--elastic", "2:4", "--host-discovery-script", "./hosts.sh --all", "--slots-per-host",
+                                 "4", "--discovery-interval=250ms", "cmd"});
+  EXPECT_EQ(run.discovery.script, "./hosts.sh --all");
+  EXPECT_EQ(run.discovery.slots, 4);
+  EXPECT_EQ(run.discovery.interval, std::chrono::milliseconds(250));
+  for (const Words& words : {Words{"-H", "a"}, {"--hostfile", "f"}, {"--check"}}) {
+    Words all = {"--host-discovery-script", "x", "cmd"};
+    all.insert(all.begin(), words.begin(), words.end());
+    EXPECT_NE(refused(all).find("names the hosts"), std::string::npos);
+  }
+  EXPECT_NE(refused({"--slots-per-host", "0", "--host-discovery-script", "x", "cmd"}), "");
 }
 
 TEST(CommandLine, NamesTheNearestOption) {

@@ -5,31 +5,112 @@
 namespace sirtaki::launcher {
 namespace {
 
+using std::chrono::seconds;
+using Hosts = std::vector<Host>;
 using Starts = std::vector<std::pair<Rank, std::string>>;
+using Leaves = std::vector<Rank>;
 
-TEST(Fleet, FillsVacantPlacesOnHostsWithRoom) {
-  Fleet fleet;
-  fleet.offer({{"a", 2}, {"b", 3}});
-  EXPECT_EQ(fleet.moves({"", ""}).starts, Starts()) << "no host has answered";
-  fleet.set_ready("a", true);
-  fleet.set_ready("b", true);
-  EXPECT_EQ(fleet.moves({"a", "", "a", "", ""}).starts, (Starts{{1, "b"}, {3, "b"}, {4, "b"}}));
-  EXPECT_EQ(fleet.moves({"", "b", "", ""}).starts, (Starts{{0, "a"}, {2, "a"}, {3, "b"}}));
-  EXPECT_EQ(fleet.moves({"a", "b"}).starts, Starts()) << "no place is vacant";
-  fleet.set_ready("b", false);
-  EXPECT_EQ(fleet.moves({"a", "", ""}).starts, (Starts{{1, "a"}}));
+class FleetTest : public ::testing::Test {
+ protected:
+  // All ranks have the state of the job.
+  static std::vector<Fleet::Seat> seats(const std::vector<std::string>& hosts) {
+    std::vector<Fleet::Seat> result;
+    for (const std::string& host : hosts) {
+      result.push_back({host, !host.empty()});
+    }
+    return result;
+  }
+  void ready(const Hosts& hosts) {
+    fleet_.offer(hosts);
+    for (const Host& host : hosts) {
+      fleet_.set_ready(host.name, true);
+    }
+  }
+  Starts starts(const std::vector<std::string>& hosts) const { return fleet_.moves(seats(hosts), now_).starts; }
+  Leaves leaves(const std::vector<std::string>& hosts) const { return fleet_.moves(seats(hosts), now_).leaves; }
+
+  Fleet fleet_;
+  TimePoint now_;
+};
+
+TEST_F(FleetTest, FillsVacantPlacesOnHostsWithRoom) {
+  fleet_.offer({{"a", 2}, {"b", 3}});
+  EXPECT_EQ(starts({"", ""}), Starts()) << "no host has answered";
+  ready({{"a", 2}, {"b", 3}});
+  EXPECT_EQ(starts({"a", "", "a", "", ""}), (Starts{{1, "b"}, {3, "b"}, {4, "b"}}));
+  EXPECT_EQ(starts({"", "b", "", ""}), (Starts{{0, "a"}, {2, "a"}, {3, "b"}}));
+  EXPECT_EQ(starts({"a", "b"}), Starts()) << "no place is vacant";
+  fleet_.set_ready("b", false);
+  EXPECT_EQ(starts({"a", "", ""}), (Starts{{1, "a"}}));
 }
 
-TEST(Fleet, StartsNothingInClosedSlots) {
-  Fleet fleet;
-  fleet.offer({{"a", 2}, {"b", 1}});
-  fleet.set_ready("a", true);
-  fleet.set_ready("b", true);
-  fleet.close_slot("a");
-  EXPECT_EQ(fleet.moves({"a", "", ""}).starts, (Starts{{1, "b"}}));
-  fleet.close_slot("a");
-  fleet.close_slot("elsewhere");
-  EXPECT_EQ(fleet.moves({"", "", "b"}).starts, Starts());
+TEST_F(FleetTest, StartsNothingInClosedSlotsUntilTheHostIsOfferedAnew) {
+  ready({{"a", 2}, {"b", 1}});
+  fleet_.close_slot("a");
+  EXPECT_EQ(starts({"a", "", ""}), (Starts{{1, "b"}}));
+  fleet_.close_slot("a");
+  fleet_.close_slot("elsewhere");
+  EXPECT_EQ(starts({"", "", "b"}), Starts());
+  fleet_.offer({{"a", 2}, {"b", 1}});
+  EXPECT_EQ(starts({"", "", "b"}), Starts()) << "nothing has changed";
+  fleet_.offer({{"b", 1}});
+  fleet_.offer({{"a", 2}, {"b", 1}});
+  EXPECT_EQ(starts({"", "", "b"}), (Starts{{0, "a"}, {1, "a"}}));
+}
+
+TEST_F(FleetTest, RanksLeaveHostsThatAreGoneOrSmaller) {
+  ready({{"a", 2}, {"b", 2}});
+  EXPECT_EQ(leaves({"a", "b", "a", "b"}), Leaves());
+  fleet_.offer({{"a", 1}});
+  EXPECT_EQ(leaves({"a", "b", "a", "b"}), (Leaves{1, 2, 3}));
+  EXPECT_FALSE(fleet_.is_offered("b"));
+}
+
+TEST_F(FleetTest, ARankWithTheStateStaysUntilAnotherOneHasIt) {
+  ready({{"a", 2}, {"b", 1}});
+  fleet_.offer({{"b", 1}});
+  EXPECT_EQ(leaves({"a", "a", ""}), Leaves{1});
+  EXPECT_EQ(fleet_.moves({{"a", true}, {""}, {"b", false}}, now_).leaves, Leaves()) << "it has only been started";
+  EXPECT_EQ(leaves({"a", "", "b"}), Leaves{0});
+}
+
+TEST_F(FleetTest, AsksOnlyForHostsThatAreNeeded) {
+  fleet_.offer({{"a", 2}, {"b", 2}, {"c", 2}});
+  EXPECT_EQ(fleet_.absent(seats({"", "", ""}), now_), (Hosts{{"a", 2}, {"b", 2}}));
+  fleet_.set_pending("a");
+  fleet_.set_pending("b");
+  EXPECT_TRUE(fleet_.pending());
+  EXPECT_EQ(fleet_.absent(seats({"", "", ""}), now_), Hosts());
+  fleet_.set_ready("a", true);
+  fleet_.set_ready("b", false);
+  EXPECT_FALSE(fleet_.pending());
+  EXPECT_EQ(fleet_.ready_slots(), 2);
+  EXPECT_EQ(fleet_.absent(seats({"", "", ""}), now_), (Hosts{{"b", 2}}));
+  EXPECT_EQ(fleet_.absent(seats({"a", "a"}), now_), Hosts());
+}
+
+TEST_F(FleetTest, AHostRestsLongerEachTime) {
+  ready({{"a", 1}});
+  EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(12), now_), seconds(5));
+  EXPECT_EQ(starts({""}), Starts());
+  now_ += seconds(5);
+  EXPECT_EQ(starts({""}), (Starts{{0, "a"}}));
+  EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(12), now_), seconds(10));
+  EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(12), now_), seconds(12));
+  fleet_.set_ready("a", false);
+  EXPECT_EQ(fleet_.absent(seats({""}), now_), Hosts());
+  fleet_.offer({});
+  fleet_.offer({{"a", 1}});
+  EXPECT_EQ(fleet_.absent(seats({""}), now_), (Hosts{{"a", 1}})) << "it is another host, by the same name";
+}
+
+TEST_F(FleetTest, DescribesItself) {
+  fleet_.offer({{"a", 1}});
+  EXPECT_EQ(fleet_.describe(), "1 host with 1 slot (a:1)");
+  fleet_.offer({{"b", 2}, {"c", 1}});
+  EXPECT_EQ(fleet_.describe(), "2 hosts with 3 slots (b:2, c:1)");
+  fleet_.offer({});
+  EXPECT_EQ(fleet_.describe(), "0 hosts with 0 slots");
 }
 
 }  // namespace
