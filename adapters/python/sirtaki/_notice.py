@@ -21,8 +21,8 @@ from sirtaki import _core, basics, errors
 class _State:
     #: Ranks of this job may leave it.
     possible = False
-    #: Fewest ranks that go on.
-    least = 0
+    #: Fewest and most ranks that go on.
+    least, most = 0, 0
     #: The job knows that this rank has to leave.
     asked = False
     #: Handler of SIGTERM outside of elastic.run(); None: that of this module is not installed.
@@ -37,15 +37,19 @@ _state = _State()
 def _begin() -> None:
     _state.asked = False
     _state.possible = basics.is_elastic() and "SIRTAKI_JOB_RANK" in os.environ
-    _state.least = int(basics.option("elastic.min"))
+    _state.least, _state.most = int(basics.option("elastic.min")), int(basics.option("elastic.max"))
 
 
 basics.after_init(_begin)
 
 
 def may_leave() -> bool:
-    """Returns True if ranks may leave the present epoch, the same on all."""
-    return _state.possible and basics.size() > _state.least
+    """Returns True if ranks may leave this epoch, or a later one when others have joined; the same on all ranks."""
+    return _state.possible and (_enough() or basics.size() < _state.most)
+
+
+def _enough() -> bool:
+    return basics.size() > _state.least
 
 
 @contextmanager
@@ -112,7 +116,8 @@ def _ask() -> bool:
         _state.asked = True
         own = callable(_state.before) and not _is_ours(_state.before)
         again = "is for the handler of the program alone" if own else "ends this process at once"
-        _say(f"rank {basics.rank()} has got SIGTERM and leaves the job at its next commit; a second SIGTERM {again}")
+        when = "at its next commit" if _enough() else "when another rank has joined (elastic.min)"
+        _say(f"rank {basics.rank()} has got SIGTERM and leaves the job {when}; a second SIGTERM {again}")
     return _state.asked
 
 
@@ -121,7 +126,7 @@ def _ask_again() -> None:
         return
     with suppress(errors.SirtakiError):
         _core.leave_soon()  # the signal may have come between two epochs
-    if not may_leave():
+    if not _enough():
         _say(f"rank {basics.rank()} cannot leave the job yet, because too few ranks would be left (elastic.min)")
 
 
