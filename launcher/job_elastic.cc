@@ -74,7 +74,7 @@ void Job::on_over(const Status& why) {
 // A rank that was given up while it was stopped never ends by itself. One that has left does.
 void Job::end_lost_ranks() {
   const bool others_ended = std::ranges::all_of(
-      ranks_, [](const RankState& rank) { return rank.closed || (rank.lost && !rank.planned) || rank.link->ended(); });
+      ranks_, [](const RankState& rank) { return rank.closed || (rank.lost && !rank.parted) || rank.link->ended(); });
   if (others_ended && !kill_sent_) {
     phase_ = Phase::kStopping;
     kill_everything(SIGKILL);

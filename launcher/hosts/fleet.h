@@ -38,7 +38,8 @@ class Fleet {
 
   // Returns the hosts whose agents should be asked, because there are vacant places that others do not fill.
   std::vector<Host> absent(const std::vector<Seat>& seats, TimePoint now) const;
-  // Returns the changes that are due. One rank with the state of the job stays until another one on a host with slots has it.
+  // Returns the changes that are due. One rank with the state of the job stays until another one on a host with slots
+  // has it.
   Moves moves(const std::vector<Seat>& seats, TimePoint now) const;
   // Returns whether some agent has yet to answer.
   bool pending() const;

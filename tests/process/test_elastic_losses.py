@@ -189,9 +189,10 @@ def test_what_an_elastic_job_cannot_do_is_said_before_it_starts() -> None:
     assert "elastic.min is 3, but the job has only 2 ranks" in done.err
     assert launch("-H", "localhost:2", "--elastic", "1:2", "true").code == 0
     assert launch("--min-np", "1", "--max-np", "2", "true").code == 0
-    done = launch("-np", "2", "--elastic", "1:4", "true")
+    assert launch("-np", "2", "--elastic", "1:4", "true").code == 0
+    done = launch("-np", "4", "--elastic", "1:2", "true")
     assert done.code != 0
-    assert "elastic.max is 4, but the job has 2 ranks" in done.err
+    assert "elastic.max is 2, but the job has 4 ranks at its start" in done.err
     done = launch("-np", "2", "--elastic-max", "2", "true")
     assert done.code != 0
     assert "elastic.max is 2, but without elastic.min the loss of a rank ends the job" in done.err

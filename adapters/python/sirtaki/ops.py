@@ -10,7 +10,7 @@ import enum
 import operator
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
 from typing import Any, Protocol
 
@@ -198,11 +198,8 @@ class Handle:
         if self._error is not None:
             _core.release(request)
             return
-        if pending.queue is None:
+        with nullcontext() if pending.queue is None else pending.queue.using():
             self._result = pending.finish(request)
-        else:
-            with pending.queue.using():
-                self._result = pending.finish(request)
 
     def __del__(self) -> None:
         pending = self._pending
@@ -264,10 +261,6 @@ def _release(result: Any) -> Callable[[int], Any]:
         return result() if callable(result) else result
 
     return finish
-
-
-def _is_number(value: object) -> bool:
-    return type(value) is float or isinstance(value, Real)  # the second takes as long as the rest of a submission
 
 
 def _refusal(what: str, name: str | None, why: str) -> errors.InvalidArgumentError:
@@ -437,10 +430,9 @@ class Ops:
             output = (1, *output[1:])  # null would make the runtime allocate the result
         if name is not None and (not isinstance(name, str) or "\0" in name):
             raise errors.InvalidArgumentError(f"name is {name!r}; it must be text, the same on all ranks, or None")
-        before, after = scales
-        if not (_is_number(before) and _is_number(after)):
+        if not all(type(scale) is float or isinstance(scale, Real) for scale in scales):  # Real takes microseconds
             raise errors.InvalidArgumentError(f"prescale_factor, postscale_factor: {scales}; they must be numbers")
-        return (int(op), name, described, output, int(reduce_op or 0), root, float(before), float(after), splits)
+        return (int(op), name, described, output, int(reduce_op or 0), root, float(scales[0]), float(scales[1]), splits)
 
     def _input(self, tensor: Any, what: str, name: str | None) -> Any:
         try:

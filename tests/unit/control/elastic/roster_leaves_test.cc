@@ -128,7 +128,9 @@ TEST_F(RosterLeavesTest, AllStayUntilOthersFillTheirSlotsIfTheseAreFilledAgain) 
   form_first(2);
   leave(0);
   leave(1);
-  EXPECT_EQ(last_notice<ChangeWanted>(0), nullptr) << "nobody has come for their slots";
+  end_epoch({0, 1});
+  EXPECT_EQ(slots(), (std::vector{0, 1})) << "nobody has come for their slots";
+  EXPECT_EQ(last_notice<ChangeWanted>(0)->number, 1U) << "and nothing changes until somebody does";
   hello(2);
   regroup(2);
   end_epoch({0, 1});
