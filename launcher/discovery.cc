@@ -104,9 +104,8 @@ void Discovery::read(const std::shared_ptr<Run>& run, std::size_t which) {
 bool Discovery::drain(Output& output) {
   std::array<char, 4096> buffer;
   error_code error;
-  while (!error && output.in->is_open()) {
-    const std::size_t size = output.in->read_some(boost::asio::buffer(buffer), error);
-    output.text.append(buffer.data(), output.text.size() < kMostText ? size : 0);
+  while (!error && output.in->is_open() && output.text.size() < kMostText) {
+    output.text.append(buffer.data(), output.in->read_some(boost::asio::buffer(buffer), error));
   }
   return output.in->is_open() && (error == boost::asio::error::would_block || error == boost::asio::error::try_again);
 }

@@ -229,7 +229,7 @@ void Job::on_spawn_failed(AgentLink& link, ConstBytes payload) {
     return;
   }
   log("host " + link.placement().host + ": " + message->error);
-  if (RankState& state = ranks_.at(static_cast<std::size_t>(message->rank)); state.fresh) {
+  if (RankState& state = ranks_.at(static_cast<std::size_t>(message->rank)); state.lost) {
     state.exited = state.closed = true;
     plan_restart(message->rank);
     return check_finished();

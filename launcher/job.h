@@ -72,6 +72,7 @@ class Job {
     bool asked = false;        // its host is gone, and it has got the notice
     bool parted = false;       // it had to leave, and has done so
     bool fresh = false;        // its process was started later and has not joined yet
+    bool came = false;         // ... but waits for that at the coordinator
     bool planned = false;      // another process will be started, or the place is vacant
     bool due = false;          // ... as soon as the other ranks admit it
     bool vacant = false;       // has no host
@@ -95,6 +96,7 @@ class Job {
   struct Growth {
     Fleet fleet;
     bool answered = false;                        // the script has named hosts
+    bool begun = false;                           // the first epoch has formed
     std::unique_ptr<Discovery> script;            // null: the hosts are fixed
     std::map<std::string, std::string> left_out;  // hosts and why they cannot be used, as the user knows
     std::string script_error;                     // ... of the script that names the hosts, in its last run
@@ -173,6 +175,7 @@ class Job {
   bool elastic() const { return plan_.config->elastic.min > 0 && !plan_.options.check; }
   void on_survived(const hub::Survived& loss);
   void on_over(const Status& why);
+  void end_process(Rank rank);
   void end_lost_ranks();
   void judge_elastic_run();
   Failure failure_of(Rank rank) const;

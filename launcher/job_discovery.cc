@@ -107,13 +107,16 @@ void Job::on_discovered_ready(AgentLink& link) {
 // The address through which the first ranks meet the coordinator shows them the network of their data.
 bool Job::is_on_loopback() const {
   return std::ranges::any_of(links_, [this](const auto& link) {
-    return link->placement().local && endpoints_.at(index_of(*link)).starts_with("127.") &&
+    return link->placement().local && !link->ended() && endpoints_.at(index_of(*link)).starts_with("127.") &&
            plan_.options.rendezvous_address.empty();
   });
 }
 
 void Job::use_host(AgentLink& link) {
   const std::string& host = link.placement().host;
+  if (link_of(host) != &link || !growth_.fleet.is_offered(host)) {
+    return link.finish();  // the script has not named the host for a while
+  }
   if (!link.placement().local && is_on_loopback()) {
     return link.give_up(invalid_argument("host " + host + " cannot reach the ranks on localhost; let the script name " +
                                          "this machine by its host name, or give --rendezvous-address"));
@@ -173,13 +176,17 @@ void Job::ask_to_leave(Rank rank) {
 
 void Job::end_late_leaver(Rank rank) {
   RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+  if (phase_ != Phase::kRunning || state.exited || state.link->ended()) {
+    return;
+  }
   const std::vector<Rank> leaves = growth_.fleet.moves(seats(), std::chrono::steady_clock::now()).leaves;
-  if (phase_ != Phase::kRunning || state.exited || state.link->ended() || std::ranges::count(leaves, rank) == 0) {
-    return;  // or its host is there again
+  if (std::ranges::count(leaves, rank) == 0) {
+    state.asked = false;  // its host is there again
+    return;
   }
   log("rank " + std::to_string(rank) + " has not left within " + format_duration(plan_.options.term_grace) +
       " (--term-grace), and is ended");
-  state.link->send(FrameType::kEndRank, encode(EndRank{rank, SIGKILL}));
+  end_process(rank);
 }
 
 // Ends agents that have no ranks any more, and no hosts.

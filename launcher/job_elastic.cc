@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "launcher/job.h"
 #include "launcher/process/processes.h"
@@ -21,24 +22,29 @@ void Job::on_survived(const hub::Survived& loss) {
   const bool at_end = loss.next == Epoch();
   log(cause + tag + "; " + (at_end ? "the job has come to its end" : hub::go_on_text(loss.remaining, loss.next)));
   state.parted = loss.cause.code() == Code::kShutdown;
-  if (state.parted || state.asked) {
-    plan_restart(loss.slot);
-    return check_finished();
+  if (state.parted && !state.exited) {
+    restart_after(loss.slot, plan_.options.term_grace, [this, slot = loss.slot] { end_process(slot); });
   }
-  if (state.exited) {
-    verdict_.survived.push_back(failure_of(loss.slot));
-  } else {
-    verdict_.survived.push_back(
-        {loss.slot, state.link->placement().host, "lost: " + without_rank(cause, loss.slot), 1, {}});
+  if (!state.parted && !state.asked) {  // or somebody has wanted it to go
+    const std::string& host = state.link->placement().host;
+    Failure failure = state.exited ? failure_of(loss.slot)
+                                   : Failure{loss.slot, host, "lost: " + without_rank(cause, loss.slot), 1, {}};
+    failure.exit_code = std::max(failure.exit_code, 1);
+    verdict_.survived.push_back(std::move(failure));
   }
-  Failure& failure = verdict_.survived.back();
-  failure.exit_code = std::max(failure.exit_code, 1);
-  if (grows() && !state.exited && !state.link->ended()) {
-    state.link->send(FrameType::kEndRank,
-                     encode(EndRank{loss.slot, SIGKILL}));  // before another process takes its place
+  if (grows() && !state.parted) {
+    end_process(loss.slot);  // before another process takes its place
   }
   plan_restart(loss.slot);
   check_finished();
+}
+
+// Kills the process of a rank that should have ended.
+void Job::end_process(Rank rank) {
+  const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+  if (!state.exited && !state.link->ended()) {
+    state.link->send(FrameType::kEndRank, encode(EndRank{rank, SIGKILL}));
+  }
 }
 
 void Job::on_over(const Status& why) {

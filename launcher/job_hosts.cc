@@ -79,8 +79,10 @@ void Job::update_places() {
     return;
   }
   const TimePoint now = std::chrono::steady_clock::now();
-  for (const Rank rank : growth_.fleet.moves(seats(), now).leaves) {
-    ask_to_leave(rank);
+  if (growth_.begun) {
+    for (const Rank rank : growth_.fleet.moves(seats(), now).leaves) {
+      ask_to_leave(rank);
+    }
   }
   for (const auto& [rank, host] : growth_.fleet.moves(seats(), now).starts) {
     take_place(rank, *link_of(host));
@@ -118,8 +120,8 @@ void Job::vacate(Rank rank) {
 
 // Closes the slot of a rank whose process has ended. Another host may have room for it.
 void Job::close_slot(Rank rank) {
-  growth_.fleet.close_slot(ranks_.at(static_cast<std::size_t>(rank)).link->placement().host);
   vacate(rank);
+  growth_.fleet.close_slot(ranks_.at(static_cast<std::size_t>(rank)).link->placement().host, seats());
   update_places();
   if (ranks_.at(static_cast<std::size_t>(rank)).vacant && !discovers()) {
     coordinator_->give_up(rank);

@@ -29,6 +29,7 @@ void Job::on_new_rank(const hub::NewRank& rank) {
   switch (rank.stage) {
     case Stage::kWaits:
       if (state.fresh && !state.exited) {  // or the process has ended meanwhile, and another start is planned
+        state.came = true;
         state.restart.reset();
       }
       return;
@@ -40,7 +41,8 @@ void Job::on_new_rank(const hub::NewRank& rank) {
       }
       return;
     case Stage::kLost:
-      if (state.fresh && !state.exited) {  // it may be about to end by itself, and then tells why
+      // Another process may have the place by now, which has not come to the coordinator.
+      if (state.fresh && state.came && !state.exited) {  // it may be about to end by itself, and then tells why
         restart_after(rank.slot, plan_.options.failure_grace,
                       [this, rank] { end_fresh(rank.slot, rank.text + "; it has not joined yet"); });
       }
@@ -139,8 +141,10 @@ void Job::cancel_restart(Rank rank) {
 }
 
 void Job::leave_empty(Rank rank, const std::string& why) {
-  log("rank " + std::to_string(rank) + " is not started again: " + why);
   close_slot(rank);
+  if (ranks_.at(static_cast<std::size_t>(rank)).vacant) {
+    log("rank " + std::to_string(rank) + " is not started again: " + why);
+  }
 }
 
 void Job::start_due_ranks() {
@@ -155,7 +159,7 @@ void Job::start_due_ranks() {
 
 void Job::start_again(Rank rank) {
   RankState& state = ranks_.at(static_cast<std::size_t>(rank));
-  state.due = state.planned = state.spawned = state.exited = state.closed = state.left = false;
+  state.due = state.planned = state.spawned = state.exited = state.closed = state.left = state.came = false;
   state.fresh = true;
   state.ended_by_us = false;
   state.wait_status = 0;

@@ -130,8 +130,8 @@ void Job::on_signalled(AgentLink& link, ConstBytes payload) {
 void Job::reap_children() {
   int status = 0;
   for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-    for (const auto& link : links_) {
-      link->on_child_exit(pid, status);
+    for (std::size_t i = 0; i < links_.size(); ++i) {  // the end of one host may start the agent of another
+      links_[i]->on_child_exit(pid, status);
     }
     if (growth_.script) {
       growth_.script->on_child_exit(pid, status);
@@ -140,10 +140,11 @@ void Job::reap_children() {
 }
 
 void Job::ping_links() {
-  for (const auto& link : links_) {
-    if (!link->ping()) {
-      link->cut();
-      on_link_gone(*link, unavailable("host " + link->placement().host + ": its agent does not answer any more"));
+  for (std::size_t i = 0; i < links_.size(); ++i) {  // the end of one host may start the agent of another
+    AgentLink& link = *links_[i];
+    if (!link.ping()) {
+      link.cut();
+      on_link_gone(link, unavailable("host " + link.placement().host + ": its agent does not answer any more"));
     }
   }
   ping_timer_.expires_after(kPingInterval);

@@ -16,9 +16,13 @@ std::atomic<bool> warned = false;         // a SIGTERM has come before
 std::atomic<bool> the_last_acts = false;  // or was sent by an agent
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
+constexpr int kNotice = 1;  // launcher/agent/agent_ranks.cc: a notice of the agent, which may follow another one
+
 void on_sigterm(int number, siginfo_t* info, void* /*context*/) {
-  const bool again = warned.exchange(true);
-  if (again || info->si_code == SI_QUEUE) {
+  const bool by_agent = info->si_code == SI_QUEUE;
+  const bool notice = by_agent && info->si_value.sival_int == kNotice;
+  const bool again = !notice && warned.exchange(true);
+  if (again || (by_agent && !notice)) {
     the_last_acts = true;
     if (kills) {
       signal(number, SIG_DFL);

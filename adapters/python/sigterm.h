@@ -1,7 +1,8 @@
 // Handler of SIGTERM for a rank that takes the first one for a notice: the next one acts at once, also while Python is
 // stuck in other code and runs no handlers, and so does the one by which an agent ends a job.
 //
-// Agents send that one by sigqueue(), everybody else by kill(). For: sirtaki/_notice.py, which decides about the first.
+// Agents send that one by sigqueue(), everybody else by kill(). An agent marks a notice of its own. For:
+// sirtaki/_notice.py, which decides about the first.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -29,8 +29,11 @@ void end_in_order(pid_t pid) {
   sigqueue(pid, SIGTERM, sigval{});
 }
 
+// Sends a notice that its receiver does not count: somebody else may have sent one before, and a second one acts.
 void give_notice(pid_t pid) {
-  kill(pid, SIGTERM);
+  sigval mark{};
+  mark.sival_int = 1;  // adapters/python/sigterm.cc
+  sigqueue(pid, SIGTERM, mark);
 }
 
 }  // namespace

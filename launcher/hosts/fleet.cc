@@ -59,9 +59,11 @@ Duration Fleet::rest(const std::string& host, Duration first, Duration longest, 
   return pause;
 }
 
-void Fleet::close_slot(const std::string& host) {
+// The slots that nobody has used are closed, too: the next process would come into one of them instead.
+void Fleet::close_slot(const std::string& host, const std::vector<Seat>& seats) {
   if (Entry* entry = find(host)) {
-    ++entry->closed;
+    const long unused = entry->host.slots - count_seats(seats, host);
+    entry->closed = std::max(entry->closed + 1, static_cast<int>(unused));
   }
 }
 
@@ -96,7 +98,7 @@ Fleet::Moves Fleet::moves(const std::vector<Seat>& seats, TimePoint now) const {
       moves.starts.emplace_back(static_cast<Rank>(vacant - seats.begin()), entry.host.name);
       vacant = std::find_if(vacant + 1, seats.end(), is_vacant);
     }
-    int slots = entry.host.slots;  // for those that came first
+    int slots = entry.host.slots;  // for the ranks with the smallest numbers
     for (std::size_t rank = 0; rank < seats.size(); ++rank) {
       if (seats[rank].host == entry.host.name && slots-- <= 0) {
         moves.leaves.push_back(static_cast<Rank>(rank));

@@ -34,7 +34,7 @@ class Fleet {
   // The host is not used until then. Returns the pause: the first one, doubled each time up to the longest.
   Duration rest(const std::string& host, Duration first, Duration longest, TimePoint now);
   // No process is started any more in one of the host's slots.
-  void close_slot(const std::string& host);
+  void close_slot(const std::string& host, const std::vector<Seat>& seats);
 
   // Returns the hosts whose agents should be asked, because there are vacant places that others do not fill.
   std::vector<Host> absent(const std::vector<Seat>& seats, TimePoint now) const;

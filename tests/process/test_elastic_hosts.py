@@ -61,7 +61,7 @@ def test_a_place_on_a_host_that_is_gone_goes_to_another_with_room(tmp_path: Path
         await_size(run, 2)
         assert await_size(run, 3)[1][1] == "spare"
         done = stop(run, tmp_path)
-    assert "rank 1 is not started again: its host is gone" in done.err, done.err
+    assert "rank 1 is started again on spare" in done.err, done.err
 
 
 def test_the_most_ranks_must_fit(tmp_path: Path) -> None:

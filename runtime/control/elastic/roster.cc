@@ -44,6 +44,7 @@ void Roster::on_hello(Connection from, MemberId id, TimePoint now) {
     remove(before, cause, now);
   }
   expected_.erase(id.slot);
+  given_up_.erase(id.slot);
   if (phase_ == Phase::kDone || done_) {
     return close(from, job_has_ended());
   }

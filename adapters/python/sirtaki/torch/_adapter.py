@@ -103,10 +103,9 @@ class TorchAdapter:
     def input(self, tensor: Tensor) -> Tensor:
         """Returns the tensor itself, detached, if it is row-major, else a row-major copy."""
         check_kind(tensor)
-        if tensor.requires_grad:
-            tensor = tensor.detach()
+        # The alias keeps the memory if the program gives the tensor another one (tensor.data = ...).
         # Memory of a lazy view holds other values than the view, see is_lazy().
-        return tensor.resolve_neg().resolve_conj().contiguous()
+        return tensor.detach().resolve_neg().resolve_conj().contiguous()
 
     def overlaps(self, tensor: Tensor) -> bool:
         """Returns True if several elements share memory."""

@@ -44,12 +44,18 @@ TEST_F(FleetTest, FillsVacantPlacesOnHostsWithRoom) {
   EXPECT_EQ(starts({"a", "", ""}), (Starts{{1, "a"}}));
 }
 
+TEST_F(FleetTest, ClosesUnusedSlotsOfTheHostToo) {
+  ready({{"a", 8}});
+  fleet_.close_slot("a", seats({"a", "a", "a", ""}));
+  EXPECT_EQ(starts({"a", "a", "a", ""}), Starts()) << "the next process would end as those before";
+}
+
 TEST_F(FleetTest, StartsNothingInClosedSlotsUntilTheHostIsOfferedAnew) {
   ready({{"a", 2}, {"b", 1}});
-  fleet_.close_slot("a");
+  fleet_.close_slot("a", seats({"a", "", ""}));
   EXPECT_EQ(starts({"a", "", ""}), (Starts{{1, "b"}}));
-  fleet_.close_slot("a");
-  fleet_.close_slot("elsewhere");
+  fleet_.close_slot("a", seats({"", "", "b"}));
+  fleet_.close_slot("elsewhere", seats({"", "", "b"}));
   EXPECT_EQ(starts({"", "", "b"}), Starts());
   fleet_.offer({{"a", 2}, {"b", 1}});
   EXPECT_EQ(starts({"", "", "b"}), Starts()) << "nothing has changed";
