@@ -196,11 +196,11 @@ std::size_t command_start(const CLI::App& app, const std::vector<std::string>& a
   return std::min(i, arguments.size());
 }
 
-// Options of elastic jobs on hosts that come and go, which Horovod and torchrun have.
-constexpr std::string_view kJoins[] = {"--reset-limit", "--blacklist-cooldown-range", "--spares", "--join"};
+// Names options of elastic jobs that users may expect, and that do not exist yet.
+constexpr std::string_view kNotYet[] = {"--reset-limit", "--blacklist-cooldown-range", "--spares", "--join"};
 
 Status unknown_option(const CLI::App& app, const std::string& argument) {
-  if (std::ranges::count(kJoins, std::string_view(argument).substr(0, argument.find('='))) != 0) {
+  if (std::ranges::count(kNotYet, std::string_view(argument).substr(0, argument.find('='))) != 0) {
     return invalid_argument(argument + " is not there yet; leave the option out (docs/elastic.md)");
   }
   std::vector<std::string> names;

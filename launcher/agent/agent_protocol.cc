@@ -61,6 +61,14 @@ std::vector<Rank> get_ranks(WireReader& in) {
   return ranks;
 }
 
+std::int32_t get_end_signal(WireReader& in) {
+  const auto signal = in.get<std::int32_t>();
+  if (signal != SIGTERM && signal != SIGKILL) {
+    in.fail();
+  }
+  return signal;
+}
+
 template <class T>
 Result<T> finished(const WireReader& in, std::string_view what, T message) {
   SRT_TRY(in.finish(what));
@@ -309,10 +317,7 @@ std::vector<std::byte> encode(const Kill& message) {
 Result<Kill> decode_kill(ConstBytes bytes) {
   WireReader in(bytes);
   Kill message;
-  message.signal = in.get<std::int32_t>();
-  if (message.signal != SIGTERM && message.signal != SIGKILL) {
-    in.fail();
-  }
+  message.signal = get_end_signal(in);
   return finished(in, "agent kill", message);
 }
 
@@ -327,10 +332,7 @@ Result<EndRank> decode_end_rank(ConstBytes bytes) {
   WireReader in(bytes);
   EndRank message;
   message.rank = in.get<std::int32_t>();
-  message.signal = in.get<std::int32_t>();
-  if (message.signal != SIGTERM && message.signal != SIGKILL) {
-    in.fail();
-  }
+  message.signal = get_end_signal(in);
   return finished(in, "agent end of a rank", message);
 }
 

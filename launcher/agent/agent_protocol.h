@@ -145,7 +145,7 @@ struct Kill {
   std::int32_t signal = 15;
 };
 
-// Asks for the end of one rank: SIGTERM to its program, as kKill sends it, or SIGKILL to all its processes.
+// Asks for the end of one rank: SIGTERM is a notice to its program, which has to leave; SIGKILL ends all its processes.
 struct EndRank {
   std::int32_t rank = -1;
   std::int32_t signal = 9;

@@ -1,8 +1,8 @@
 // LinkModel: latency and bandwidth of one link, estimated from past transfers.
 //
-// For the choice of partition size and credit. Model: seconds = latency + bytes / bandwidth. Ranks estimate different
-// values; one rank decides by its estimate and sends the decision in a plan. Pure: no I/O, no thread, no clock; used by
-// one thread.
+// Serves the choice of partition size and credit. Model: seconds = latency + bytes / bandwidth. Ranks estimate
+// different values; one rank decides by its estimate and sends the decision in a plan. Pure: no I/O, no thread, no
+// clock; used by one thread.
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
 // Forecast: predicts the steps of a gradient stream on a given link, by the planner and the policy that the stream
 // would have there.
 //
-// For people who want to know the gain of a setting before they train; needs no session. The replanner and the policy
+// Tells people the gain of a setting before they train, and needs no session. The replanner and the policy
 // of a stream get profiles that their own model predicts, until they want no other plan, so no part of the model is
 // repeated here. Pure functions, apart from the clock of time_codecs().
 #pragma once

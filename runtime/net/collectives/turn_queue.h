@@ -1,8 +1,8 @@
 // TurnQueue: pieces of work on memory, one per turn of the loop, the most urgent first.
 //
-// For operations over shared memory. Without the queue, their copies and sums would keep the loop from its sockets, and
-// urgent operations would wait behind bulk. Owned by a collectives backend and used on its loop. The destructor drops
-// queued work.
+// The queue serves operations over shared memory. Without it, their copies and sums would keep the loop from its
+// sockets, and urgent operations would wait behind bulk. Owned by a collectives backend and used on its loop. The
+// destructor drops queued work.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SubgroupLink: a subset of the ranks of a link as a group, numbered from 0 in the given order.
 //
-// For algorithms among the ranks of a host, or among one rank per host, which are written as if no other ranks existed.
-// Messages of two groups of one link, and of the link itself, never mix, because each has slots of its own.
+// Serves algorithms among the ranks of a host, or among one rank per host, which are written as if no other ranks
+// existed. Messages of two groups of one link, and of the link itself, never mix, because each has slots of its own.
 // Owned by: HierarchicalCollectives, the set-up of shared memory, parts of collectives. Thread: the loop of the link,
 // which must outlive the group. Cancelling a tag, or the link, cancels it for all groups, because they are parts of one
 // operation.
