@@ -8,7 +8,7 @@ namespace {
 
 constexpr Duration kFirstPause = std::chrono::seconds(1);
 constexpr Duration kLongestPause = std::chrono::seconds(60);
-constexpr int kMostDoublings = 6;
+constexpr int kPauseDoublings = 6;
 
 }  // namespace
 
@@ -18,7 +18,7 @@ std::optional<Duration> Restarts::next(Rank rank, Duration lasted) {
   if (row.starts >= most_) {
     return std::nullopt;
   }
-  const Duration pause = kFirstPause * (1 << std::min(row.starts, kMostDoublings));
+  const Duration pause = kFirstPause * (1 << std::min(row.starts, kPauseDoublings));
   ++row.starts;
   return std::min(pause, kLongestPause);
 }
