@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launch_support import PYTHON, Outcome, launch, running
+from launch_support import PYTHON, Outcome, launch, running, warm
 from test_elastic_plain import TRAIN as PLAIN_LOOP
 
 # A fault "slot:start:place" kills that process of the slot there, "slot:start:place:stop" stops it, and
@@ -185,7 +185,7 @@ def test_a_rank_that_waits_when_the_job_ends_ends_without_an_error(tmp_path: Pat
 
 
 def test_a_loop_as_it_is_takes_no_new_ranks_and_says_so_once() -> None:
-    command = (PYTHON, "-c", PLAIN_LOOP, "1:2:forward,2:4:forward", "backward", "none")
+    command = warm("-c", PLAIN_LOOP, "1:2:forward,2:4:forward", "backward", "none")
     done = launch("-np", "3", "--elastic", "1:3", *command, timeout=120)
     assert done.code == 0, done.err
     assert re.findall(r"DONE (\d) (\d)", done.out) == [("0", "1")]

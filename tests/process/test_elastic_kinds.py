@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launch_support import PYTHON, launch
+from launch_support import launch, warm
 
 STEPS = 8
 LOST_AT = 4
@@ -100,7 +100,7 @@ Row = dict[str, Any]
 
 def rows_of(place: str, kind: str) -> list[list[Row]]:
     """Trains on 3 ranks, and returns the rows that each rank has printed."""
-    done = launch("-np", "3", "--elastic", "1:", PYTHON, "-c", TRAIN, place, kind, timeout=120)
+    done = launch("-np", "3", "--elastic", "1:", *warm("-c", TRAIN, place, kind), timeout=120)
     text = f"{done.out}\n{done.err}"
     assert done.code == 0, text
     assert sorted(re.findall(r"DONE (\d) 2", done.out)) == ["0", "2"], text

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launch_support import PYTHON, launch
+from launch_support import launch, warm
 
 STEPS = 8
 # A fault "slot:step:place" kills the rank there; at the place "wait", behind a backward, it waits for a loss. Two
@@ -65,7 +65,7 @@ hvd.shutdown()
 
 def check_loops(np: int, faults: str, sync: str, compression: str) -> list[tuple[str, ...]]:
     """Kills ranks; returns what all survivors have seen of each step: committed and digest, committed and probe."""
-    command = (PYTHON, "-c", TRAIN, faults, sync, compression)
+    command = warm("-c", TRAIN, faults, sync, compression)
     done = launch("-np", str(np), "--elastic", "1:", *command, timeout=120)
     text = f"{done.out}\n{done.err}"
     assert done.code == 0, text

@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launch_support import PYTHON, ROOT, launch, running
+from launch_support import PYTHON, ROOT, launch, running, warm
 
 # The second process of the victim stays alive, and the program makes whole epochs until there are `least` ranks.
 TRAIN = """
@@ -76,7 +76,7 @@ hvd.shutdown()
 def test_a_loss_costs_no_committed_sample_and_models_stay_equal(
     victim: int, compression: str, sync: str, tmp_path: Path
 ) -> None:
-    command = (PYTHON, "-c", TRAIN, str(victim), compression, sync, "0", str(tmp_path / "killed"))
+    command = warm("-c", TRAIN, str(victim), compression, sync, "0", str(tmp_path / "killed"))
     done = launch("-np", "3", "--elastic", "2:", *command, timeout=150)
     text = f"{done.out}\n{done.err}"
     assert done.code == 0, text
@@ -97,7 +97,7 @@ def test_a_loss_costs_no_committed_sample_and_models_stay_equal(
 def test_a_new_rank_gets_the_model_and_its_share_of_the_samples(
     victim: int, compression: str, sync: str, tmp_path: Path
 ) -> None:
-    command = (PYTHON, "-c", TRAIN, str(victim), compression, sync, "3", str(tmp_path / "killed"))
+    command = warm("-c", TRAIN, str(victim), compression, sync, "3", str(tmp_path / "killed"))
     done = launch("-np", "3", "--elastic", "2:3", *command, timeout=200)
     text = f"{done.out}\n{done.err}"
     assert done.code == 0, text

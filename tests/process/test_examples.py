@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launch_support import PYTHON, ROOT, launch
+from launch_support import ROOT, launch, warm
 
 EXAMPLES = ROOT / "examples"
 RANKS = 4
@@ -85,7 +85,7 @@ def test_example_in_python(name: str) -> None:
     arguments, pattern = PROGRAMS[name]
     # The report at the end would go to standard error, which the test requires to be empty.
     quiet = {"SIRTAKI_REPORT_END": "false"}
-    command = ("-np", str(RANKS), PYTHON, str(EXAMPLES / name), *arguments)
+    command = ("-np", str(RANKS), *warm(str(EXAMPLES / name), *arguments))
     done = launch(*command, timeout=LIMIT_SECONDS, env=quiet)
     assert done.code == 0, done.out + done.err
     assert len(re.findall(pattern, done.out)) == 1, done.out + done.err
@@ -94,7 +94,7 @@ def test_example_in_python(name: str) -> None:
 
 def test_keras_trains_on_made_images(tmp_path: Path) -> None:
     quiet = {"SIRTAKI_REPORT_END": "false", "FASHION_MNIST": str(tmp_path / "absent")}
-    command = ("-np", "1", PYTHON, str(EXAMPLES / "keras_fashion_mnist.py"), "--epochs", "1")
+    command = ("-np", "1", *warm(str(EXAMPLES / "keras_fashion_mnist.py"), "--epochs", "1"))
     done = launch(*command, timeout=LIMIT_SECONDS, env=quiet)
     assert done.code == 0, done.out + done.err
     assert re.search(r"test accuracy (9\d|100)\.\d+% on 1 ranks", done.out), done.out
