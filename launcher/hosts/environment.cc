@@ -42,11 +42,26 @@ constexpr std::array<std::string_view, 33> kLocalNames = {"HOME",
                                                           "HIP_VISIBLE_DEVICES"};
 constexpr std::array<std::string_view, 8> kLocalPrefixes = {"SSH_",  "XDG_",  "DBUS_",  "BASH_FUNC_",
                                                             "TERM_", "TMUX_", "GNOME_", "KDE_"};
-constexpr std::string_view kPlaceInJob[] = {
-    "SIRTAKI_JOB_RANK",       "SIRTAKI_JOB_SIZE",      "SIRTAKI_JOB_LOCAL_RANK",  "SIRTAKI_JOB_LOCAL_SIZE",
-    "SIRTAKI_JOB_RENDEZVOUS", "SIRTAKI_JOB_SECRET_FD", "SIRTAKI_JOB_SECRET_FILE", "SIRTAKI_JOB_TERMINAL",
-    "HOROVOD_RANK",           "HOROVOD_SIZE",          "HOROVOD_LOCAL_RANK",      "HOROVOD_LOCAL_SIZE",
-    "HOROVOD_CROSS_RANK",     "HOROVOD_CROSS_SIZE",    "HOROVOD_HOSTNAME"};
+constexpr std::string_view kPlaceInJob[] = {"SIRTAKI_JOB_RANK",
+                                            "SIRTAKI_JOB_SIZE",
+                                            "SIRTAKI_JOB_LOCAL_RANK",
+                                            "SIRTAKI_JOB_LOCAL_SIZE",
+                                            "SIRTAKI_JOB_RENDEZVOUS",
+                                            "SIRTAKI_JOB_SECRET_FD",
+                                            "SIRTAKI_JOB_SECRET_FILE",
+                                            "SIRTAKI_JOB_TERMINAL",
+                                            "RANK",
+                                            "WORLD_SIZE",
+                                            "LOCAL_RANK",
+                                            "LOCAL_WORLD_SIZE",
+                                            "GROUP_RANK",
+                                            "HOROVOD_RANK",
+                                            "HOROVOD_SIZE",
+                                            "HOROVOD_LOCAL_RANK",
+                                            "HOROVOD_LOCAL_SIZE",
+                                            "HOROVOD_CROSS_RANK",
+                                            "HOROVOD_CROSS_SIZE",
+                                            "HOROVOD_HOSTNAME"};
 
 }  // namespace
 
@@ -88,23 +103,28 @@ Result<Variables> variables_for_ranks(const Environment& environment, const std:
 }
 
 Variables variables_of_rank(Rank rank, int size, const RankPlace& place, const std::string& host, bool horovod) {
-  const std::pair<std::string, int> facts[] = {{"RANK", rank},
-                                               {"SIZE", size},
-                                               {"LOCAL_RANK", place.local_rank},
-                                               {"LOCAL_SIZE", place.local_size},
-                                               {"CROSS_RANK", place.cross_rank},
-                                               {"CROSS_SIZE", place.cross_size}};
-  Variables variables;
-  for (const auto& [name, value] : facts) {
-    if (!name.starts_with("CROSS")) {
-      variables.emplace_back("SIRTAKI_JOB_" + name, std::to_string(value));
-    }
-    if (horovod) {
-      variables.emplace_back("HOROVOD_" + name, std::to_string(value));
-    }
-  }
+  const std::string global = std::to_string(rank);
+  const std::string ranks = std::to_string(size);
+  const std::string local = std::to_string(place.local_rank);
+  const std::string locals = std::to_string(place.local_size);
+  const std::string cross = std::to_string(place.cross_rank);
+  Variables variables = {{"SIRTAKI_JOB_RANK", global},
+                         {"SIRTAKI_JOB_SIZE", ranks},
+                         {"SIRTAKI_JOB_LOCAL_RANK", local},
+                         {"SIRTAKI_JOB_LOCAL_SIZE", locals},
+                         {"RANK", global},
+                         {"WORLD_SIZE", ranks},
+                         {"LOCAL_RANK", local},
+                         {"LOCAL_WORLD_SIZE", locals},
+                         {"GROUP_RANK", cross}};
   if (horovod) {
-    variables.emplace_back("HOROVOD_HOSTNAME", host);
+    variables.insert(variables.end(), {{"HOROVOD_RANK", global},
+                                       {"HOROVOD_SIZE", ranks},
+                                       {"HOROVOD_LOCAL_RANK", local},
+                                       {"HOROVOD_LOCAL_SIZE", locals},
+                                       {"HOROVOD_CROSS_RANK", cross},
+                                       {"HOROVOD_CROSS_SIZE", std::to_string(place.cross_size)},
+                                       {"HOROVOD_HOSTNAME", host}});
   }
   return variables;
 }

@@ -15,7 +15,8 @@ namespace sirtaki::launcher {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-// Returns whether the variable states the place of one rank, as launchers set it: SIRTAKI_JOB_RANK, HOROVOD_RANK, ...
+// Returns whether the variable states the place of one rank, as launchers set it: SIRTAKI_JOB_RANK, RANK,
+// HOROVOD_RANK, ...
 bool is_place_in_job(std::string_view name);
 // Returns whether the variable describes this machine, login or terminal (HOME, DISPLAY, SSH_*, CUDA_VISIBLE_DEVICES,
 // ...), or the place of this process in another job.
@@ -25,7 +26,8 @@ bool stays_here(std::string_view name);
 // names a variable that is not set, or a text that is not a variable name.
 Result<Variables> variables_for_ranks(const Environment& environment, const std::vector<std::string>& wanted);
 
-// Returns the variables of one rank: its place in the job before any import; with `horovod` under Horovod's names, too.
+// Returns the variables of one rank, which tell its place in the job before any import: under Sirtaki's names, under
+// those of torchrun (RANK, WORLD_SIZE, ...), and with `horovod` under those of Horovod.
 Variables variables_of_rank(Rank rank, int size, const RankPlace& place, const std::string& host, bool horovod);
 
 // Puts `folder` in front of a variable that holds a list of folders, such as PYTHONPATH.

@@ -183,6 +183,12 @@ def test_a_rank_knows_its_place_on_its_host_before_any_import() -> None:
     assert sorted(done.out.splitlines()) == ["[0] 0 of 2", "[1] 1 of 2"]
 
 
+def test_a_rank_knows_its_place_under_the_names_of_torchrun() -> None:
+    script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK"
+    done = launch("-np", "2", "sh", "-c", script, env={"RANK": "7", "WORLD_SIZE": "9"})
+    assert sorted(done.out.splitlines()) == ["[0] 0 2 0 2 0", "[1] 1 2 1 2 0"]
+
+
 def test_horovods_variables_are_there_under_its_name() -> None:
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
     script = "echo " + " ".join(f"$HOROVOD_{name}" for name in names)

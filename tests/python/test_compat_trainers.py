@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from rank_support import clean_environment
 
+from sirtaki.launch import launcher_path
+
 pytest.importorskip("torch")
 pytestmark = pytest.mark.compat
 
@@ -57,6 +59,14 @@ def test_training_goes_over_the_backend(library: str, tmp_path: Path, record_pro
     assert "TRAINED" in run(library, program, tmp_path, record_property)
 
 
+@pytest.mark.parametrize("library", [name for name, row in LIBRARIES.items() if row[1] == "torchrun"])
+def test_a_program_for_torchrun_trains_under_sirtakirun(library: str, tmp_path: Path, record_property: Record) -> None:
+    package = LIBRARIES[library][0]
+    program = (str(PROGRAMS / f"{package}_program.py"), str(tmp_path))
+    said = run(library, program, tmp_path, record_property, start=("sirtakirun", (launcher_path(), "-np", "2")))
+    assert "TRAINED" in said, said[-6000:]
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_one_class_brings_compression_and_local_updates(door: str, tmp_path: Path, record_property: Record) -> None:
     library, arguments = DOORS[door]
@@ -73,9 +83,19 @@ def test_example_of_a_trainer(example: str, tmp_path: Path, record_property: Rec
     assert re.search(r"test accuracy [\d.]+%, steps of [\d.]+ s", said), said[-6000:]
 
 
-def run(library: str, program: tuple[str, ...], tmp_path: Path, record_property: Record) -> str:
-    """Runs a program in the environment of a library; returns its output. Fails unless it exits with 0."""
+def run(
+    library: str,
+    program: tuple[str, ...],
+    tmp_path: Path,
+    record_property: Record,
+    start: tuple[str, tuple[str, ...]] | None = None,
+) -> str:
+    """Runs a program in the environment of a library, under its launcher or under `start`; returns its output.
+
+    Fails unless the program exits with 0.
+    """
     package, launcher, arguments = LIBRARIES[library]
+    launcher, before = start or (launcher, ())
     record_property("launcher", f"{launcher}, {library}")
     record_property("ranks", 2)
     python = VENVS / package / "bin/python"
@@ -85,7 +105,7 @@ def run(library: str, program: tuple[str, ...], tmp_path: Path, record_property:
     record_property("version", version)
     env = {**clean_environment(), "HF_HUB_OFFLINE": "1", "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
     env["PYTHONPATH"] = os.pathsep.join([str(PROGRAMS), env.get("PYTHONPATH", "")])
-    command = [python, *arguments, *program]
+    command = [*before, python, *(() if before else arguments), *program]
     log = tmp_path / "output"
     # Output goes to a file and the program gets its own session: some libraries leave processes that would keep a pipe
     # open.

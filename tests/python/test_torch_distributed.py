@@ -134,6 +134,55 @@ def test_processes_without_a_launcher_meet_in_torchs_store(program: Path, tmp_pa
     assert results(done.stdout) == ["RESULT 0 3", "RESULT 1 3"], done.stdout + done.stderr
 
 
+# Programs for torchrun, which sirtakirun starts as they are: they read the variables that torchrun sets, and one gives
+# an address where nobody listens.
+FOR_TORCHRUN = """
+import os, sys, torch, torch.distributed as dist
+rank, size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+assert int(os.environ["LOCAL_WORLD_SIZE"]) == size and os.environ["GROUP_RANK"] == "0"
+if len(sys.argv) > 1:
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "nowhere.invalid", "1"
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+else:
+    dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+sys.stdout.write(f"RESULT {rank} {dist.get_rank()} {local} {int(total)}\\n")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("program", [FOR_TORCHRUN], indirect=True)
+@pytest.mark.parametrize("arguments", [(), ("address",)])
+def test_programs_for_torchrun_run_as_they_are(program: Path, arguments: tuple[str, ...]) -> None:
+    done = launch(2, str(program), *arguments, limit=LIMIT_SECONDS)
+    assert results(done.stdout) == ["RESULT 0 0 0 2", "RESULT 1 1 1 2"], done.stdout
+
+
+# Each rank has processes of its own, as many as there are ranks.
+NESTED = """
+import os, socket, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+def work(rank, port, outer):
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    total = torch.full((1,), outer + 1.0)
+    dist.all_reduce(total)
+    sys.stdout.write(f"RESULT {outer} {rank} {int(total)}\\n")
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(work, (port, int(os.environ["RANK"])), nprocs=2)
+"""
+
+
+@pytest.mark.parametrize("program", [NESTED], indirect=True)
+def test_groups_of_processes_within_ranks_meet_on_their_own(program: Path) -> None:
+    done = launch(2, str(program), limit=LIMIT_SECONDS)
+    assert results(done.stdout) == ["RESULT 0 0 2", "RESULT 0 1 2", "RESULT 1 0 4", "RESULT 1 1 4"], done.stdout
+
+
 BESIDE = """
 import sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")

@@ -1,16 +1,18 @@
 """Makes `sirtaki` known to torch.distributed, without loading what it needs before somebody asks for it.
 
 torch calls register() when it is imported (entry point group torch.backends), so that an ordinary program needs no
-import of ours. Launchers that set none of torchrun's variables (sirtakirun, mpirun, srun) leave env://, torch's default
-init_method, without an answer; there it is answered as sirtaki:// is.
+import of ours. Without MASTER_ADDR and MASTER_PORT, which only torchrun sets, torch has no answer to env://, its
+default init_method; under sirtakirun, mpirun and srun env:// is answered as sirtaki:// is.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 _NAME = "sirtaki"
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -44,8 +46,23 @@ def _rendezvous(url: str, **arguments: Any) -> Iterator[tuple[Any, int, int]]:
     return rendezvous(url, **arguments)
 
 
+def _is_of_the_job(url: str) -> bool:
+    """Returns true if all ranks of the launcher, and no others, meet by `url`, as far as one rank can tell.
+
+    Processes that a rank starts and joins in a group of their own, such as those of torch.multiprocessing or of a
+    torchrun inside, have the variables of that rank, too.
+    """
+    query = parse_qs(urlsplit(url).query)
+    if "SIRTAKI_JOB_RANK" not in os.environ:
+        return not query and not any(name in os.environ for name in _TORCHRUN)
+    if multiprocessing.parent_process() is not None or "TORCHELASTIC_RUN_ID" in os.environ:
+        return False
+    asked = (query.get(name.lower(), [os.environ.get(name, "")])[0] for name in ("RANK", "WORLD_SIZE"))
+    return tuple(asked) == (os.environ["SIRTAKI_JOB_RANK"], os.environ.get("SIRTAKI_JOB_SIZE"))
+
+
 def _handle_env_scheme() -> None:
-    # torch has no public way to replace a scheme. Where this one is gone, env:// asks for RANK as ever, and
+    # torch has no public way to replace a scheme. Where this one is gone, env:// asks for MASTER_ADDR as ever, and
     # init_method="sirtaki://" is the way.
     handlers = getattr(sys.modules.get("torch.distributed.rendezvous"), "_rendezvous_handlers", {})
     theirs = handlers.get("env")
@@ -53,8 +70,6 @@ def _handle_env_scheme() -> None:
         return
 
     def env(url: str, **arguments: Any) -> Iterator[tuple[Any, int, int]]:
-        # Rank and size given by the program come as a query.
-        given_by_program = "?" in url or any(name in os.environ for name in _TORCHRUN)
-        return theirs(url, **arguments) if given_by_program else _rendezvous(url, **arguments)
+        return _rendezvous(url, **arguments) if _is_of_the_job(url) else theirs(url, **arguments)
 
     handlers["env"] = env

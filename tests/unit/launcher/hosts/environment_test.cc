@@ -39,12 +39,17 @@ TEST(Environment, AFolderComesFirstInAList) {
   EXPECT_EQ(variables, (Variables{{"PYTHONPATH", "/x:/a:/b"}, {"EMPTY", "/x"}, {"NEW", "/x"}}));
 }
 
-TEST(VariablesOfRank, SayItsPlaceAndUnderHorovodsNamesOnRequest) {
+TEST(VariablesOfRank, SayItsPlaceUnderTorchrunsNamesTooAndUnderHorovodsOnRequest) {
   const RankPlace place{1, 2, 0, 3};
   EXPECT_EQ(variables_of_rank(1, 5, place, "node1", false), (Variables{{"SIRTAKI_JOB_RANK", "1"},
                                                                        {"SIRTAKI_JOB_SIZE", "5"},
                                                                        {"SIRTAKI_JOB_LOCAL_RANK", "1"},
-                                                                       {"SIRTAKI_JOB_LOCAL_SIZE", "2"}}));
+                                                                       {"SIRTAKI_JOB_LOCAL_SIZE", "2"},
+                                                                       {"RANK", "1"},
+                                                                       {"WORLD_SIZE", "5"},
+                                                                       {"LOCAL_RANK", "1"},
+                                                                       {"LOCAL_WORLD_SIZE", "2"},
+                                                                       {"GROUP_RANK", "0"}}));
   const Variables with = variables_of_rank(1, 5, place, "node1", true);
   const Environment found(with.begin(), with.end());
   EXPECT_EQ(found.at("HOROVOD_RANK"), "1");
