@@ -59,6 +59,13 @@ std::vector<std::string> RankProcesses::rank_environment(const Spawn& request, s
   for (const auto& [name, value] : request.rank_env.at(index)) {
     env[name] = value;
   }
+  if (env.contains("RANK")) {
+    // The names of torchrun for the rendezvous, which has IPv6 addresses in brackets. The user may set others with -x.
+    std::string address = request.rendezvous.substr(0, request.rendezvous.rfind(':'));
+    std::erase_if(address, [](char c) { return c == '[' || c == ']'; });
+    env.try_emplace("MASTER_ADDR", address);
+    env.try_emplace("MASTER_PORT", request.rendezvous.substr(request.rendezvous.rfind(':') + 1));
+  }
   std::vector<std::string> out;
   out.reserve(env.size());
   for (const auto& [name, value] : env) {

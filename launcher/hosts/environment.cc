@@ -55,6 +55,8 @@ constexpr std::string_view kPlaceInJob[] = {"SIRTAKI_JOB_RANK",
                                             "LOCAL_RANK",
                                             "LOCAL_WORLD_SIZE",
                                             "GROUP_RANK",
+                                            "MASTER_ADDR",
+                                            "MASTER_PORT",
                                             "HOROVOD_RANK",
                                             "HOROVOD_SIZE",
                                             "HOROVOD_LOCAL_RANK",
@@ -103,29 +105,27 @@ Result<Variables> variables_for_ranks(const Environment& environment, const std:
 }
 
 Variables variables_of_rank(Rank rank, int size, const RankPlace& place, const std::string& host, bool horovod) {
-  const std::string global = std::to_string(rank);
-  const std::string ranks = std::to_string(size);
-  const std::string local = std::to_string(place.local_rank);
-  const std::string locals = std::to_string(place.local_size);
-  const std::string cross = std::to_string(place.cross_rank);
-  Variables variables = {{"SIRTAKI_JOB_RANK", global},
-                         {"SIRTAKI_JOB_SIZE", ranks},
-                         {"SIRTAKI_JOB_LOCAL_RANK", local},
-                         {"SIRTAKI_JOB_LOCAL_SIZE", locals},
-                         {"RANK", global},
-                         {"WORLD_SIZE", ranks},
-                         {"LOCAL_RANK", local},
-                         {"LOCAL_WORLD_SIZE", locals},
-                         {"GROUP_RANK", cross}};
-  if (horovod) {
-    variables.insert(variables.end(), {{"HOROVOD_RANK", global},
-                                       {"HOROVOD_SIZE", ranks},
-                                       {"HOROVOD_LOCAL_RANK", local},
-                                       {"HOROVOD_LOCAL_SIZE", locals},
-                                       {"HOROVOD_CROSS_RANK", cross},
-                                       {"HOROVOD_CROSS_SIZE", std::to_string(place.cross_size)},
-                                       {"HOROVOD_HOSTNAME", host}});
-  }
+  const std::string job_rank = std::to_string(rank);
+  const std::string job_size = std::to_string(size);
+  const std::string local_rank = std::to_string(place.local_rank);
+  const std::string local_size = std::to_string(place.local_size);
+  const std::string cross_rank = std::to_string(place.cross_rank);
+  Variables variables = {{"SIRTAKI_JOB_RANK", job_rank},
+                         {"SIRTAKI_JOB_SIZE", job_size},
+                         {"SIRTAKI_JOB_LOCAL_RANK", local_rank},
+                         {"SIRTAKI_JOB_LOCAL_SIZE", local_size}};
+  // Not both: a trainer that finds RANK adds gradients that an optimizer of Horovod has added already.
+  const Variables more =
+      horovod ? Variables{{"HOROVOD_RANK", job_rank},         {"HOROVOD_SIZE", job_size},
+                          {"HOROVOD_LOCAL_RANK", local_rank}, {"HOROVOD_LOCAL_SIZE", local_size},
+                          {"HOROVOD_CROSS_RANK", cross_rank}, {"HOROVOD_CROSS_SIZE", std::to_string(place.cross_size)},
+                          {"HOROVOD_HOSTNAME", host}}
+              : Variables{{"RANK", job_rank},
+                          {"WORLD_SIZE", job_size},
+                          {"LOCAL_RANK", local_rank},
+                          {"LOCAL_WORLD_SIZE", local_size},
+                          {"GROUP_RANK", cross_rank}};
+  variables.insert(variables.end(), more.begin(), more.end());
   return variables;
 }
 

@@ -22,12 +22,12 @@ bool is_place_in_job(std::string_view name);
 // ...), or the place of this process in another job.
 bool stays_here(std::string_view name);
 
-// Returns all variables except stays_here(), then `wanted` ("NAME" or "NAME=VALUE", -x), which always wins. An error
+// Returns all variables except stays_here(), then `wanted` ("NAME" or "NAME=VALUE", -x), which wins. An error
 // names a variable that is not set, or a text that is not a variable name.
 Result<Variables> variables_for_ranks(const Environment& environment, const std::vector<std::string>& wanted);
 
-// Returns the variables of one rank, which tell its place in the job before any import: under Sirtaki's names, under
-// those of torchrun (RANK, WORLD_SIZE, ...), and with `horovod` under those of Horovod.
+// Returns the variables of one rank, which tell its place in the job before any import: under Sirtaki's names, and
+// under those of torchrun (RANK, WORLD_SIZE, ...), or with `horovod` under those of Horovod.
 Variables variables_of_rank(Rank rank, int size, const RankPlace& place, const std::string& host, bool horovod);
 
 // Puts `folder` in front of a variable that holds a list of folders, such as PYTHONPATH.

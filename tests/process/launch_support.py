@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rank_support import environment, pool
-
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = sys.executable
 MARK = "LAUNCH_TEST_MARK"
@@ -118,8 +116,11 @@ def wait_until(condition: Callable[[], object], limit: float, what: str) -> floa
 def warm(*program: str) -> tuple[str, ...]:
     """Returns a command that runs `python *program` as a fork of an interpreter that has imported the framework.
 
-    It saves each rank seconds. The rank ends as its fork does, but the fork has another pid and parent than the rank.
+    It saves each rank seconds. The rank ends as its fork does, but the fork has another pid and parent than the rank,
+    and does not have the mark of the run. test_elastic_losses.py starts new interpreters.
     """
+    from rank_support import environment, pool  # which only pytest has on its path
+
     return pool().command(program, environment())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,9 +64,11 @@ hvd.shutdown()
 """
 
 
-def check_loops(np: int, faults: str, sync: str, compression: str) -> list[tuple[str, ...]]:
+def check_loops(
+    np: int, faults: str, sync: str, compression: str, start: Callable[..., tuple[str, ...]] = warm
+) -> list[tuple[str, ...]]:
     """Kills ranks; returns what all survivors have seen of each step: committed and digest, committed and probe."""
-    command = warm("-c", TRAIN, faults, sync, compression)
+    command = start("-c", TRAIN, faults, sync, compression)
     done = launch("-np", str(np), "--elastic", "1:", *command, timeout=120)
     text = f"{done.out}\n{done.err}"
     assert done.code == 0, text
@@ -116,4 +119,5 @@ def test_a_rank_that_is_behind_catches_up() -> None:
 
 
 def test_ranks_lost_one_after_another_and_two_at_once() -> None:
-    check_loops(4, "3:2:backward,0:4:between,2:4:between", "step", "none")
+    faults = "3:2:backward,0:4:between,2:4:between"
+    check_loops(4, faults, "step", "none", start=lambda *program: (sys.executable, *program))

@@ -1,4 +1,4 @@
-"""Every example, run under sirtakirun as its first lines say: it exits with 0 and prints one result."""
+"""Every example, run under sirtakirun with the arguments of a short run: it exits with 0 and prints one result."""
 
 from __future__ import annotations
 

@@ -184,9 +184,14 @@ def test_a_rank_knows_its_place_on_its_host_before_any_import() -> None:
 
 
 def test_a_rank_knows_its_place_under_the_names_of_torchrun() -> None:
-    script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK"
-    done = launch("-np", "2", "sh", "-c", script, env={"RANK": "7", "WORLD_SIZE": "9"})
-    assert sorted(done.out.splitlines()) == ["[0] 0 2 0 2 0", "[1] 1 2 1 2 0"]
+    script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR:$MASTER_PORT"
+    done = launch("-np", "2", "sh", "-c", f"test $MASTER_ADDR:$MASTER_PORT = $SIRTAKI_JOB_RENDEZVOUS && {script}")
+    assert re.fullmatch(
+        r"\[0\] 0 2 0 2 0 127\S+:\d+\n\[1\] 1 2 1 2 0 127\S+:\d+\n", "".join(sorted(done.out.splitlines(True)))
+    )
+    outer = {"RANK": "7", "WORLD_SIZE": "9", "MASTER_ADDR": "outer"}
+    done = launch("-np", "2", "-x", "MASTER_ADDR=mine", "sh", "-c", "echo $RANK $WORLD_SIZE $MASTER_ADDR", env=outer)
+    assert sorted(done.out.splitlines()) == ["[0] 0 2 mine", "[1] 1 2 mine"]
 
 
 def test_horovods_variables_are_there_under_its_name() -> None:

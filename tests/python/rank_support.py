@@ -60,7 +60,7 @@ def launch(
         options: launcher options.
         variables: environment variables, added to those of environment().
         warm: the ranks are forks of an interpreter that has imported the framework, which saves seconds. Leave it unset
-        in tests of deaths, signals, exits and imports: a fork has another parent, process group and way to its main
+        in tests of signals, exits and imports: a fork has another parent, process group and way to its main
         module.
     """
     from sirtaki.launch import launcher_path

@@ -134,16 +134,22 @@ def test_processes_without_a_launcher_meet_in_torchs_store(program: Path, tmp_pa
     assert results(done.stdout) == ["RESULT 0 3", "RESULT 1 3"], done.stdout + done.stderr
 
 
-# Programs for torchrun, which sirtakirun starts as they are: they read the variables that torchrun sets, and one gives
-# an address where nobody listens.
+# Programs for torchrun, which sirtakirun starts as they are.
 FOR_TORCHRUN = """
 import os, sys, torch, torch.distributed as dist
 rank, size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 assert int(os.environ["LOCAL_WORLD_SIZE"]) == size and os.environ["GROUP_RANK"] == "0"
-if len(sys.argv) > 1:
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "nowhere.invalid", "1"
+assert int(os.environ["MASTER_PORT"]) > 0 and os.environ["MASTER_ADDR"]
+if sys.argv[1] == "given":
     dist.init_process_group("gloo", rank=rank, world_size=size)
+elif sys.argv[1] == "reversed":
+    try:
+        dist.init_process_group("gloo", rank=size - 1 - rank, world_size=size)
+    except ValueError as error:
+        sys.exit("RESULT " + str(error))
 else:
+    if sys.argv[1] == "removed":
+        del os.environ["WORLD_SIZE"], os.environ["MASTER_PORT"]
     dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
@@ -153,18 +159,25 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("program", [FOR_TORCHRUN], indirect=True)
-@pytest.mark.parametrize("arguments", [(), ("address",)])
-def test_programs_for_torchrun_run_as_they_are(program: Path, arguments: tuple[str, ...]) -> None:
-    done = launch(2, str(program), *arguments, limit=LIMIT_SECONDS)
+@pytest.mark.parametrize("how", ["environment", "given", "removed"])
+def test_programs_for_torchrun_run_as_they_are(program: Path, how: str) -> None:
+    done = launch(2, str(program), how, limit=LIMIT_SECONDS, warm=how != "environment")
     assert results(done.stdout) == ["RESULT 0 0 0 2", "RESULT 1 1 1 2"], done.stdout
+
+
+@pytest.mark.parametrize("program", [FOR_TORCHRUN], indirect=True)
+def test_other_ranks_than_the_launchers_are_an_error_and_no_hang(program: Path) -> None:
+    done = launch(2, str(program), "reversed", limit=LIMIT_SECONDS, warm=True)
+    assert "is rank 1 of 2, and sirtakirun has started rank 0 of 2" in done.stdout
+    assert done.returncode == 1
 
 
 # Each rank has processes of its own, as many as there are ranks.
 NESTED = """
 import os, socket, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
-def work(rank, port, outer):
+def work(rank, backend, port, outer):
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.init_process_group(backend, rank=rank, world_size=2)
     total = torch.full((1,), outer + 1.0)
     dist.all_reduce(total)
     sys.stdout.write(f"RESULT {outer} {rank} {int(total)}\\n")
@@ -173,13 +186,14 @@ if __name__ == "__main__":
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(work, (port, int(os.environ["RANK"])), nprocs=2)
+    mp.spawn(work, (sys.argv[1], port, int(os.environ["RANK"])), nprocs=2)
 """
 
 
 @pytest.mark.parametrize("program", [NESTED], indirect=True)
-def test_groups_of_processes_within_ranks_meet_on_their_own(program: Path) -> None:
-    done = launch(2, str(program), limit=LIMIT_SECONDS)
+@pytest.mark.parametrize("backend", ["gloo", "sirtaki"])
+def test_groups_of_processes_within_ranks_meet_on_their_own(program: Path, backend: str) -> None:
+    done = launch(2, str(program), backend, limit=LIMIT_SECONDS)
     assert results(done.stdout) == ["RESULT 0 0 2", "RESULT 0 1 2", "RESULT 1 0 4", "RESULT 1 1 4"], done.stdout
 
 

@@ -1,13 +1,12 @@
 """Makes `sirtaki` known to torch.distributed, without loading what it needs before somebody asks for it.
 
 torch calls register() when it is imported (entry point group torch.backends), so that an ordinary program needs no
-import of ours. Without MASTER_ADDR and MASTER_PORT, which only torchrun sets, torch has no answer to env://, its
-default init_method; under sirtakirun, mpirun and srun env:// is answered as sirtaki:// is.
+import of ours. Ranks of sirtakirun have met, so env://, the default init_method of torch, is answered as sirtaki:// is,
+unless the program names an address of its own; under mpirun and srun, if no variable of torchrun is set.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
@@ -46,19 +45,39 @@ def _rendezvous(url: str, **arguments: Any) -> Iterator[tuple[Any, int, int]]:
     return rendezvous(url, **arguments)
 
 
-def _is_of_the_job(url: str) -> bool:
-    """Returns true if all ranks of the launcher, and no others, meet by `url`, as far as one rank can tell.
+def _address(host: str, port: str) -> tuple[str, str]:
+    return host.strip("[]"), port
 
-    Processes that a rank starts and joins in a group of their own, such as those of torch.multiprocessing or of a
-    torchrun inside, have the variables of that rank, too.
+
+def has_own_address() -> bool:
+    """Returns true if this rank of sirtakirun, or a process that it has started, has set a MASTER_ADDR of its own."""
+    if not all(name in os.environ for name in ("SIRTAKI_JOB_RENDEZVOUS", "MASTER_ADDR", "MASTER_PORT")):
+        return False
+    host, _, port = os.environ["SIRTAKI_JOB_RENDEZVOUS"].rpartition(":")
+    return _address(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) != _address(host, port)
+
+
+def _is_of_the_job(url: str) -> bool:
+    """Returns true if the ranks of the launcher meet by `url`, and false if torch shall find others by its variables.
+
+    Raises:
+        ValueError: the ranks of sirtakirun would meet, but rank or size are not those of this rank.
     """
     query = parse_qs(urlsplit(url).query)
     if "SIRTAKI_JOB_RANK" not in os.environ:
         return not query and not any(name in os.environ for name in _TORCHRUN)
-    if multiprocessing.parent_process() is not None or "TORCHELASTIC_RUN_ID" in os.environ:
+    if has_own_address():
         return False
-    asked = (query.get(name.lower(), [os.environ.get(name, "")])[0] for name in ("RANK", "WORLD_SIZE"))
-    return tuple(asked) == (os.environ["SIRTAKI_JOB_RANK"], os.environ.get("SIRTAKI_JOB_SIZE"))
+    job = (os.environ["SIRTAKI_JOB_RANK"], os.environ.get("SIRTAKI_JOB_SIZE", ""))
+    given = [query.get(name.lower(), [os.environ.get(name, "")])[0] for name in ("RANK", "WORLD_SIZE")]
+    asked = tuple(mine if told in ("", "-1") else told for told, mine in zip(given, job, strict=True))
+    if asked != job:
+        raise ValueError(
+            f"init_process_group() is told that this is rank {asked[0]} of {asked[1]}, and sirtakirun has started rank "
+            f"{job[0]} of {job[1]}. Give neither rank nor world_size, or start as many ranks; for a group of other "
+            "processes, set MASTER_ADDR and MASTER_PORT to an address of their own"
+        )
+    return True
 
 
 def _handle_env_scheme() -> None:

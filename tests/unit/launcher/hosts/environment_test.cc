@@ -39,7 +39,7 @@ TEST(Environment, AFolderComesFirstInAList) {
   EXPECT_EQ(variables, (Variables{{"PYTHONPATH", "/x:/a:/b"}, {"EMPTY", "/x"}, {"NEW", "/x"}}));
 }
 
-TEST(VariablesOfRank, SayItsPlaceUnderTorchrunsNamesTooAndUnderHorovodsOnRequest) {
+TEST(VariablesOfRank, SayItsPlaceUnderTorchrunsNamesTooOrUnderHorovodsOnRequest) {
   const RankPlace place{1, 2, 0, 3};
   EXPECT_EQ(variables_of_rank(1, 5, place, "node1", false), (Variables{{"SIRTAKI_JOB_RANK", "1"},
                                                                        {"SIRTAKI_JOB_SIZE", "5"},
@@ -50,8 +50,12 @@ TEST(VariablesOfRank, SayItsPlaceUnderTorchrunsNamesTooAndUnderHorovodsOnRequest
                                                                        {"LOCAL_RANK", "1"},
                                                                        {"LOCAL_WORLD_SIZE", "2"},
                                                                        {"GROUP_RANK", "0"}}));
+  for (const auto& [name, value] : variables_of_rank(1, 5, place, "node1", false)) {
+    EXPECT_TRUE(is_place_in_job(name)) << name;
+  }
   const Variables with = variables_of_rank(1, 5, place, "node1", true);
   const Environment found(with.begin(), with.end());
+  EXPECT_FALSE(found.contains("RANK"));
   EXPECT_EQ(found.at("HOROVOD_RANK"), "1");
   EXPECT_EQ(found.at("HOROVOD_SIZE"), "5");
   EXPECT_EQ(found.at("HOROVOD_LOCAL_RANK"), "1");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import ipaddress
+import multiprocessing
 import os
 import socket
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from sirtaki.process_sets import ProcessSet
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch.distributed.group import SirtakiGroup
 from sirtaki.torch.functions import broadcast_object
+from sirtaki_backend import has_own_address
 
 _GLOO = 'torch.distributed.new_group(ranks, backend="gloo")'
 _LONGEST_STALL = 8760 * 3600  # largest value of control.stall_fail, in seconds
@@ -120,12 +122,21 @@ def _stall_options(timeout: timedelta) -> dict[str, object]:
 
 def _open(options: Any) -> None:
     limits = _stall_options(options.timeout)
-    if any(name in os.environ for name in _JOB):
+    if _in_job():
         _session_owner.open(None, limits)
         return
     key = _torchrun.store_key()
     job = _torchrun.meet_in(options.store, key, options.group_rank, options.group_size, _master(options.store))
     _session_owner.open(job, limits)
+
+
+def _in_job() -> bool:
+    """Returns true in a rank of a launcher, and false in a process that such a rank has started for other groups.
+
+    That process has the variables of the rank, too, and a MASTER_ADDR of its own.
+    """
+    is_child = multiprocessing.parent_process() is not None or "TORCHELASTIC_RUN_ID" in os.environ
+    return any(name in os.environ for name in _JOB) and not (is_child and has_own_address())
 
 
 def join_default_group() -> None:
@@ -138,7 +149,7 @@ def join_default_group() -> None:
     rank, size = distributed.get_rank(), distributed.get_world_size()
     if not basics.is_initialized():
         store = distributed.distributed_c10d._get_default_store()
-        if store is None or any(name in os.environ for name in _JOB):
+        if store is None or _in_job():
             basics.init()
         else:
             # A store keeps old values, and a program may open several sessions.
