@@ -97,6 +97,14 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
     });
   }
 
+  void set_host(Rank slot, std::string host) override {
+    loop_.post([this, slot, host = std::move(host)] {
+      if (elastic_) {
+        elastic_->set_host(slot, host);
+      }
+    });
+  }
+
   void begin(int ranks) override {
     loop_.post([this, ranks] {
       if (elastic_) {

@@ -99,6 +99,8 @@ class CoordinatorServer {
   virtual void report_exit(Rank rank, std::string what) = 0;
   // In a job that grows, says that no process will come for the slot of a lost one any more. Any thread.
   virtual void give_up(Rank slot) = 0;
+  // A process that is lost in this slot takes all processes of the same host along; "": it does not. Any thread.
+  virtual void set_host(Rank slot, std::string host) = 0;
   // In a job that grows, says how many processes are started if these are fewer than start() was told: those of the
   // first slots. Call it before any of them is started. Any thread.
   virtual void begin(int ranks) = 0;

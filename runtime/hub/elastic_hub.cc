@@ -95,21 +95,66 @@ void ElasticHub::on_quit(rendezvous::Server& server, PeerId peer, bool at_end) {
   slots_.erase(peer);
   waiting_.erase(peer);
   roster_.on_departure(connection_of(peer), {at_end}, loop_.now());
+  if (!at_end) {
+    lose_neighbours(server, slot);
+  }
   act(server);
 }
 
 void ElasticHub::on_gone(rendezvous::Server& server, PeerId peer, const Status& cause) {
+  const Rank slot = slots_.at(peer);
+  lose_peer(peer, cause);
+  lose_neighbours(server, slot);
+  act(server);
+}
+
+void ElasticHub::lose_peer(PeerId peer, const Status& cause) {
   lose_process(slots_.at(peer), cause);
   slots_.erase(peer);
   waiting_.erase(peer);
   roster_.on_lost(connection_of(peer), cause, loop_.now());
-  act(server);
+}
+
+// Gives up the others on the host of a lost process, before anybody is told, so that the survivors change once.
+void ElasticHub::lose_neighbours(rendezvous::Server& server, Rank slot) {
+  const std::string host = host_of(slot);
+  if (host.empty()) {
+    return;
+  }
+  const auto why = [this](Rank neighbour) {
+    const std::string text = name_of(neighbour) + " is given up with its host, on which another process has failed";
+    return Status(Code::kPeerLost, text, {neighbour, ""});
+  };
+  for (const auto& [peer, neighbour] : std::map<PeerId, Rank>(slots_)) {
+    if (host_of(neighbour) == host) {
+      server.dismiss(peer, why(neighbour));
+      lose_peer(peer, why(neighbour));
+    }
+  }
+  for (const Rank neighbour : std::set<Rank>(remaining_)) {  // those that have not come yet
+    if (host_of(neighbour) == host) {
+      lose(neighbour, why(neighbour));
+      roster_.on_expected(neighbour, false, loop_.now());
+    }
+  }
+}
+
+std::string ElasticHub::host_of(Rank slot) const {
+  const auto found = hosts_.find(slot);
+  return found == hosts_.end() ? "" : found->second;
+}
+
+std::string ElasticHub::name_of(Rank slot) const {
+  const auto seat = std::ranges::find(seats_, slot);
+  return seat == seats_.end() ? "rank " + std::to_string(slot)
+                              : names_.at(static_cast<std::size_t>(seat - seats_.begin()));
 }
 
 void ElasticHub::on_absent(rendezvous::Server& server, Rank slot, const Status& cause) {
   if (remaining_.count(slot) != 0) {
     lose(slot, cause);
     roster_.on_expected(slot, false, loop_.now());
+    lose_neighbours(server, slot);
     act(server);
   }
 }

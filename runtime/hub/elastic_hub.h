@@ -45,6 +45,8 @@ class ElasticHub {
 
   // Implements CoordinatorServer::give_up().
   void give_up(rendezvous::Server& server, Rank slot);
+  // Implements CoordinatorServer::set_host().
+  void set_host(Rank slot, const std::string& host) { hosts_[slot] = host; }
   // Implements CoordinatorServer::begin().
   void begin(rendezvous::Server& server, int ranks);
   // Returns the slot of a rank of the present or last epoch.
@@ -53,6 +55,10 @@ class ElasticHub {
  private:
   bool lose(Rank slot, const Status& cause);
   void lose_process(Rank slot, const Status& cause);
+  void lose_peer(rendezvous::PeerId peer, const Status& cause);
+  void lose_neighbours(rendezvous::Server& server, Rank slot);
+  std::string host_of(Rank slot) const;
+  std::string name_of(Rank slot) const;
   void tell_state(rendezvous::PeerId peer, bool had_state);
   void expect_others();
   void tell_joined(const control::EpochFormed& formed, const rendezvous::Membership& membership);
@@ -76,6 +82,7 @@ class ElasticHub {
   std::set<rendezvous::PeerId> waiting_;      // for the next epoch
   std::set<Rank> remaining_;                  // slots of the start or of members, neither lost nor left
   std::map<Rank, std::uint32_t> starts_;      // number of processes that have come for a slot
+  std::map<Rank, std::string> hosts_;         // hosts of slots whose losses take the others there along
   bool admits_ = false;
   std::vector<Rank> seats_;         // slots of the present or last epoch, indexed by rank
   std::vector<std::string> names_;  // texts that name its members, indexed by rank

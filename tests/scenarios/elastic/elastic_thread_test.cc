@@ -287,6 +287,54 @@ TEST(ElasticTest, AProcessThatNeverComesIsLeftOut) {
   EXPECT_EQ(hub.events(2)[1], "slot 1 survived by 2 as epoch 1");
 }
 
+TEST(ElasticTest, ALostRankTakesTheOthersOfItsHostAlongInOneChange) {
+  Hub hub(4, 1);
+  for (const Rank slot : {1, 3}) {
+    hub.set_host(slot, "a");
+  }
+  hub.set_host(0, "b");
+  run(hub, [&](Process& process) {
+    ASSERT_EQ(process.init().to_string(), "ok");
+    hub.all.arrive_and_wait();
+    if (process.slot() == 3) {
+      return process.die();
+    }
+    const Status ended = process.work();
+    if (process.slot() == 1) {
+      EXPECT_TRUE(contains(ended, "is given up with its host, on which another process has failed")) << ended.text();
+      return process.die();
+    }
+    EXPECT_EQ(ended.code(), Code::kRanksChanged) << ended.to_string();
+    ASSERT_EQ(process.regroup().to_string(), "ok");
+    EXPECT_EQ(process.session().membership().epoch, Epoch(2));
+    expect_members(process, {0, 2});
+    process.shutdown();
+  });
+  const std::vector<std::string> events = hub.events(3);
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(events[1], "slot 1 survived by 2 as epoch 2");
+  EXPECT_EQ(events[2], "slot 3 survived by 2 as epoch 2");
+}
+
+TEST(ElasticTest, AProcessThatNeverComesTakesTheOthersOfItsHostAlong) {
+  Hub hub(4, 1);
+  for (const Rank slot : {1, 2, 3}) {
+    hub.set_host(slot, slot < 3 ? "a" : "b");
+  }
+  run(hub, [&](Process& process) {
+    if (process.slot() == 1 || process.slot() == 2) {
+      return process.slot() == 1 ? hub.report_exit(1, "exit code 1") : void();
+    }
+    ASSERT_EQ(process.init().to_string(), "ok");
+    expect_members(process, {0, 3});
+    process.shutdown();
+  });
+  const std::vector<std::string> events = hub.events(3);
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(events[1], "slot 1 survived by 2 as epoch 1");
+  EXPECT_EQ(events[2], "slot 2 survived by 2 as epoch 1");
+}
+
 TEST(ElasticTest, AStoppedRankThatWakesUpHasNoPlaceAnyMore) {
   Hub hub(3, 1, "1s");
   std::latch regrouped(2);

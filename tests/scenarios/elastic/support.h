@@ -55,6 +55,7 @@ class Hub {
   std::string address() const { return "127.0.0.1:" + std::to_string(server_->port()); }
   int size() const { return size_; }
   void give_up(Rank slot) { server_->give_up(slot); }
+  void set_host(Rank slot, const std::string& host) { server_->set_host(slot, host); }
   void report_exit(Rank slot, const std::string& what) { server_->report_exit(slot, what); }
   // Waits until as many events have come and returns them sorted: some have no order.
   std::vector<std::string> events(std::size_t count) {
