@@ -64,6 +64,10 @@ exec sh -c "$command"
 """
 
 
+# Process, host and local rank of each slot.
+Seats = dict[int, tuple[int, str, int]]
+
+
 def command(folder: Path) -> tuple[str, ...]:
     """Returns the command of a rank."""
     return (PYTHON, "-c", TRAIN, str(folder))
@@ -77,9 +81,20 @@ def with_false_ssh(folder: Path) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-def await_size(run: Run, size: int) -> dict[int, tuple[int, str, int]]:
-    """Waits until so many ranks train together. Returns process, host and local rank of each slot."""
-    seats: dict[int, tuple[int, str, int]] = {}
+def offer(folder: Path, *hosts: str) -> None:
+    """Makes the script name these hosts from now on."""
+    (folder / "new").write_text("".join(f"{host}\n" for host in hosts))
+    (folder / "new").rename(folder / "hosts")
+
+
+def script(folder: Path) -> tuple[str, ...]:
+    """Returns options with a script that names the hosts of offer()."""
+    return ("--host-discovery-script", f"cat '{folder}/hosts'", "--discovery-interval", "100ms")
+
+
+def await_size(run: Run, size: int) -> Seats:
+    """Waits until so many ranks train together."""
+    seats: Seats = {}
     while len(seats) < size:
         match, _ = run.read_until(r"IN (\d+) (\d+) \d+ (\d+) (\S+) (\d+)")
         if int(match[3]) == size:

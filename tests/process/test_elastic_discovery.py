@@ -13,19 +13,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from elastic_hosts import await_size, command, stop, with_false_ssh
+from elastic_hosts import await_size, command, offer, script, stop, with_false_ssh
 from launch_support import Run, launch, running
 
 
-def offer(folder: Path, *hosts: str) -> None:
-    """Makes the script name these hosts from now on."""
-    (folder / "new").write_text("".join(f"{host}\n" for host in hosts))
-    (folder / "new").rename(folder / "hosts")
-
-
 def options(folder: Path, ranks: str, *more: str) -> tuple[str, ...]:
-    script = ("--host-discovery-script", f"cat '{folder}/hosts'", "--discovery-interval", "100ms")
-    return ("--elastic", ranks, *script, "--horovod", *more)
+    return ("--elastic", ranks, *script(folder), "--horovod", *more)
 
 
 @contextmanager
