@@ -1,6 +1,6 @@
 #include "launcher/restarts.h"
 
-#include <algorithm>
+#include "launcher/hosts/pauses.h"
 
 namespace sirtaki::launcher {
 
@@ -8,7 +8,6 @@ namespace {
 
 constexpr Duration kFirstPause = std::chrono::seconds(1);
 constexpr Duration kLongestPause = std::chrono::seconds(60);
-constexpr int kPauseDoublings = 6;
 
 }  // namespace
 
@@ -18,9 +17,7 @@ std::optional<Duration> Restarts::next(Rank rank, Duration lasted) {
   if (row.starts >= most_) {
     return std::nullopt;
   }
-  const Duration pause = kFirstPause * (1 << std::min(row.starts, kPauseDoublings));
-  ++row.starts;
-  return std::min(pause, kLongestPause);
+  return growing_pause(kFirstPause, kLongestPause, row.starts++);
 }
 
 int Restarts::failures(Rank rank) const {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "launcher/hosts/pauses.h"
+
 namespace sirtaki::launcher {
 
 namespace {
-
-constexpr int kMostDoublings = 16;
 
 long count_seats(const std::vector<Fleet::Seat>& seats, const std::string& host) {
   return std::ranges::count(seats, host, &Fleet::Seat::host);
@@ -53,8 +53,7 @@ Duration Fleet::rest(const std::string& host, Duration first, Duration longest, 
   if (entry == nullptr) {
     return first;
   }
-  const Duration pause = std::min(longest, first * (1 << std::min(entry->rests, kMostDoublings)));
-  ++entry->rests;
+  const Duration pause = growing_pause(first, longest, entry->rests++);
   entry->rests_until = now + pause;
   return pause;
 }
