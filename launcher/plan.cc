@@ -158,7 +158,7 @@ Status place(RunOptions& options, JobPlan& plan) {
   if (!np && hosts.empty() && most > 0) {
     np = most;
   }
-  SRT_ASSIGN(plan.placements, place_ranks(hosts, np, is_this_host, most));
+  SRT_ASSIGN(plan.placements, place_ranks(hosts, np, is_this_host, {.most = most}));
   plan.wanted = plan.placements;
   if (options.check) {
     options.tag_output = false;

@@ -173,7 +173,9 @@ Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view
 }
 
 Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::optional<int> np,
-                                           const std::function<bool(const std::string&)>& is_local, int most) {
+                                           const std::function<bool(const std::string&)>& is_local,
+                                           const PlaceOptions& options) {
+  const int most = options.most;
   if (np && *np < 1) {
     return invalid_argument("-np " + std::to_string(*np) + ": at least one rank is needed");
   }
@@ -201,7 +203,7 @@ Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::
     if (local && local_name.empty()) {
       local_name = host.name;
     }
-    add_host(merged, {local ? local_name : host.name, host.slots});
+    add_host(merged, {local && !options.apart ? local_name : host.name, host.slots});
   }
   std::vector<Placement> placements;
   int rank = 0;
@@ -209,7 +211,7 @@ Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::
   for (const Host& host : merged) {
     const int ranks = static_cast<int>(std::min<long>(host.slots, wanted - rank));
     if (ranks > 0 || later > 0) {
-      placements.push_back({host.name, host.name == local_name, rank, ranks, host.slots});
+      placements.push_back({host.name, is_local(host.name), rank, ranks, host.slots});
       rank += ranks;
       later -= host.slots - ranks;
     }

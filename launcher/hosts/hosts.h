@@ -34,11 +34,15 @@ Result<std::vector<Host>> parse_host_list(std::string_view text);
 // Parses lines "name slots=N", "name:N" or "name"; '#' starts a comment; blank lines are ignored. `path` is for
 // messages.
 Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view path);
-// Fills hosts in order. Without `np` every slot gets a rank; without hosts, `np` ranks run here. All names for which
-// `is_local` returns true become one host. `most`: ranks that the job may have later, if more than those of its start;
-// hosts for these get no rank yet.
+struct PlaceOptions {
+  int most = 0;       // ranks that the job may have later; hosts for these get no rank yet
+  bool apart = false;  // the names of this machine are several hosts, else one
+};
+// Fills hosts in order. Without `np` every slot gets a rank; without hosts, `np` ranks run here. `is_local` returns true
+// for the names of this machine.
 Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::optional<int> np,
-                                           const std::function<bool(const std::string&)>& is_local, int most = 0);
+                                           const std::function<bool(const std::string&)>& is_local,
+                                           const PlaceOptions& options = {});
 
 // Place of a rank: among the ranks of its host, and of its host among those that have as many ranks.
 struct RankPlace {

@@ -80,16 +80,16 @@ TEST(Placement, LeavesHostsWithoutRanksOut) {
 
 TEST(Placement, TakesHostsForRanksThatComeLater) {
   const std::vector<Host> hosts = {{"a", 2}, {"b", 2}, {"c", 2}};
-  auto placed = place_ranks(hosts, 1, only_localhost, 3);
+  auto placed = place_ranks(hosts, 1, only_localhost, {.most = 3});
   ASSERT_TRUE(placed);
   ASSERT_EQ(placed->size(), 2U) << "the third host could never get a rank";
   EXPECT_EQ((*placed)[0].ranks, 1);
   EXPECT_EQ((*placed)[0].slots, 2);
   EXPECT_EQ((*placed)[1].ranks, 0);
-  placed = place_ranks(hosts, std::nullopt, only_localhost, 3);
+  placed = place_ranks(hosts, std::nullopt, only_localhost, {.most = 3});
   ASSERT_TRUE(placed);
   EXPECT_EQ((*placed)[1].ranks, 1) << "the slots are more than the most ranks";
-  placed = place_ranks({}, 2, only_localhost, 4);
+  placed = place_ranks({}, 2, only_localhost, {.most = 4});
   ASSERT_TRUE(placed);
   EXPECT_EQ(placed->front().ranks, 2);
   EXPECT_EQ(placed->front().slots, 4);
@@ -108,6 +108,14 @@ TEST(Placement, TakesAllNamesOfThisMachineForOneHost) {
   EXPECT_EQ((*placed)[0].host, "localhost");
   EXPECT_EQ((*placed)[0].ranks, 3);
   EXPECT_EQ((*placed)[1].first_rank, 3);
+}
+
+TEST(Placement, KeepsTheNamesOfThisMachineApartIfAskedTo) {
+  const auto placed = place_ranks({{"localhost", 1}, {"127.0.0.1", 2}}, std::nullopt, only_localhost, {.apart = true});
+  ASSERT_TRUE(placed);
+  ASSERT_EQ(placed->size(), 2U);
+  EXPECT_EQ((*placed)[1].host, "127.0.0.1");
+  EXPECT_TRUE((*placed)[1].local);
 }
 
 TEST(Placement, NeedsToKnowHowMany) {
