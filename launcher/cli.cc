@@ -52,6 +52,7 @@ struct RawOptions {
   std::string failure_grace;
   std::string term_grace;
   std::string discovery_interval;
+  std::vector<std::string> cooldown;
   bool no_tags = false;
   bool version = false;
   bool help = false;
@@ -79,6 +80,11 @@ void add_job_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
       ->group(ranks);
   app.add_option("--discovery-interval", raw.discovery_interval, "Time between two runs of the script (default 1s)")
       ->type_name("TIME")
+      ->group(ranks);
+  app.add_option("--blacklist-cooldown-range", raw.cooldown,
+                 "Shortest and longest rest of a host on which a process has failed (elastic.on_failure)")
+      ->type_name("MIN MAX")
+      ->expected(2)
       ->group(ranks);
   app.add_option("-x,--env", run.env,
                  "Environment variable of the ranks, set (NAME=VALUE) or passed on (NAME); may be repeated")
@@ -190,14 +196,14 @@ std::size_t command_start(const CLI::App& app, const std::vector<std::string>& a
     const std::string name = is_long ? argument.substr(0, equals) : argument.substr(0, 2);
     const CLI::Option* option = app.get_option_no_throw(name);
     const bool value_inside = is_long ? equals != std::string::npos : argument.size() > 2;
-    const bool takes_value = option != nullptr && option->get_items_expected_max() > 0;
-    i += takes_value && !value_inside ? 2 : 1;
+    const int values = option != nullptr && !value_inside ? option->get_items_expected_min() : 0;
+    i += 1 + static_cast<std::size_t>(values);
   }
   return std::min(i, arguments.size());
 }
 
 // Names options of elastic jobs that users may expect, and that do not exist yet.
-constexpr std::string_view kNotYet[] = {"--reset-limit", "--blacklist-cooldown-range", "--spares", "--join"};
+constexpr std::string_view kNotYet[] = {"--reset-limit", "--spares", "--join"};
 
 Status unknown_option(const CLI::App& app, const std::string& argument) {
   if (std::ranges::count(kNotYet, std::string_view(argument).substr(0, argument.find('='))) != 0) {
@@ -251,6 +257,26 @@ Status convert_elastic(const std::string& text, const std::string& max_np, RunOp
   return Status();
 }
 
+// Converts MIN and MAX, where a number is one of seconds, to the options elastic.cooldown and elastic.cooldown_limit.
+Status convert_cooldown(const std::vector<std::string>& range, RunOptions& run) {
+  if (range.empty()) {
+    return Status();
+  }
+  std::vector<std::string> texts;
+  std::vector<Duration> times;
+  for (const std::string& word : range) {
+    texts.push_back(word + (word.find_first_not_of("0123456789") == std::string::npos ? "s" : ""));
+    const Result<Duration> time = parse_duration(texts.back());
+    times.push_back(time ? *time : Duration::zero());
+  }
+  if (times[0] <= Duration::zero() || times[1] < times[0]) {
+    return invalid_argument("--blacklist-cooldown-range " + range[0] + " " + range[1] +
+                            ": write the shortest and the longest rest of a host, as 60 300 or 1min 5min");
+  }
+  run.option_lines += option_line("elastic.cooldown", texts[0]) + option_line("elastic.cooldown_limit", texts[1]);
+  return Status();
+}
+
 // Converts values that CLI11 cannot check.
 Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
   if (app.count("--np") > 0) {
@@ -285,6 +311,7 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
   for (const auto& [name, text] : raw.runtime) {
     run.option_lines += option_line(name, text);
   }
+  SRT_TRY(convert_cooldown(raw.cooldown, run));
   if (app.count("--elastic") > 0) {
     return convert_elastic(raw.elastic, raw.most, run);
   }

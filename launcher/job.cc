@@ -282,7 +282,7 @@ void Job::on_link_gone(AgentLink& link, const Status& status) {
   const std::string why = lost_text(status);
   std::optional<Rank> first;
   if (link_of(placement.host) == &link) {
-    discovers() ? rest_host(placement.host) : growth_.fleet.set_ready(placement.host, false);
+    discovers() ? rest_host(placement.host) : growth_.fleet.exclude(placement.host);
   }
   for (const Rank rank : ranks_of(link)) {
     RankState& state = ranks_.at(static_cast<std::size_t>(rank));
@@ -296,6 +296,7 @@ void Job::on_link_gone(AgentLink& link, const Status& status) {
     cancel_restart(rank);
     plan_restart(rank);
   }
+  give_up_vacant();
   const bool nobody = std::ranges::all_of(ranks_, [](const RankState& rank) { return rank.exited; });
   if (first && phase_ == Phase::kRunning && (!elastic() || nobody)) {
     fail_run({*first, placement.host, "lost: " + why, 1, {}});

@@ -43,8 +43,9 @@ struct JobPlan {
   std::vector<std::string> own_env;  // "NAME=VALUE", environment of agents and ssh
   std::string own_path;              // path of this program
   std::string cwd;
-  int size = 0;    // ranks at the start; with a script that names the hosts, the fewest
-  int places = 0;  // most ranks later; `size` if the job does not grow
+  int size = 0;          // ranks at the start; with a script that names the hosts, the fewest
+  int places = 0;        // most ranks later; `size` if the job does not grow
+  bool by_host = false;  // an elastic job loses all ranks of a host with one that fails
 };
 
 // First argument of a rank of `sirtakirun --check`; the names of all hosts follow (links/measure.h).
@@ -69,7 +70,7 @@ class Job {
     bool ended_by_us = false;  // the launcher had asked for its end before it ended
     bool left = false;         // in order, as the coordinator reports it; elastic jobs only
     bool lost = false;         // the other ranks go on without it
-    bool asked = false;        // its host is gone, and it has got the notice
+    bool asked = false;        // its host is gone or rests: it has got the notice, or is ended
     bool parted = false;       // it had to leave, and has done so
     bool fresh = false;        // its process was started later and has not joined yet
     bool came = false;         // ... but waits for that at the coordinator
@@ -174,6 +175,7 @@ class Job {
   // job_elastic.cc
   bool elastic() const { return plan_.config->elastic.min > 0 && !plan_.options.check; }
   void on_survived(const hub::Survived& loss);
+  void on_epoch();
   void on_over(const Status& why);
   void end_process(Rank rank);
   void end_lost_ranks();
@@ -201,6 +203,10 @@ class Job {
   void take_place(Rank rank, AgentLink& link);
   void vacate(Rank rank);
   void close_slot(Rank rank);
+  void release(Rank rank);
+  void give_up_vacant();
+  bool fails_by_host() const { return elastic() && plan_.by_host; }
+  void fail_host(Rank rank);
   std::vector<Fleet::Seat> seats() const;
   std::vector<Rank> ranks_of(const AgentLink& link) const;
   AgentLink* link_of(const std::string& host) const;

@@ -168,6 +168,7 @@ void Job::ask_to_leave(Rank rank) {
   const bool gone = !growth_.fleet.is_offered(host);
   log("rank " + std::to_string(rank) + " is asked to leave: " + host +
       (gone ? " is not among the hosts any more" : " has fewer slots"));
+  coordinator_->set_host(rank, "");  // its end is no failure of the host
   // A process that has not joined yet has nothing to lose.
   const int signal_number = std::exchange(state.fresh, false) ? SIGKILL : SIGTERM;
   state.link->send(FrameType::kEndRank, encode(EndRank{rank, signal_number}));
@@ -182,6 +183,9 @@ void Job::end_late_leaver(Rank rank) {
   const std::vector<Rank> leaves = growth_.fleet.moves(seats(), std::chrono::steady_clock::now()).leaves;
   if (std::ranges::count(leaves, rank) == 0) {
     state.asked = false;  // its host is there again
+    if (fails_by_host()) {
+      coordinator_->set_host(rank, state.link->placement().host);
+    }
     return;
   }
   log("rank " + std::to_string(rank) + " has not left within " + format_duration(plan_.options.term_grace) +

@@ -9,6 +9,13 @@
 
 namespace sirtaki::launcher {
 
+void Job::on_epoch() {
+  verdict_.left_first.reset();
+  if (!std::exchange(growth_.begun, true)) {
+    update_places();
+  }
+}
+
 void Job::on_survived(const hub::Survived& loss) {
   if (phase_ != Phase::kRunning) {
     return;
@@ -34,6 +41,9 @@ void Job::on_survived(const hub::Survived& loss) {
   }
   if (grows() && !state.parted) {
     end_process(loss.slot);  // before another process takes its place
+  }
+  if (fails_by_host() && !state.parted && !at_end) {
+    fail_host(loss.slot);
   }
   plan_restart(loss.slot);
   check_finished();

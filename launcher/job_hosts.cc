@@ -1,7 +1,11 @@
 // The hosts of a job and the places of its ranks; in jobs that grow, vacant places are filled where there is room.
+#include <signal.h>
+
 #include <algorithm>
+#include <random>
 
 #include "launcher/job.h"
+#include "runtime/base/config/option_value.h"
 
 namespace sirtaki::launcher {
 
@@ -123,8 +127,63 @@ void Job::close_slot(Rank rank) {
   vacate(rank);
   growth_.fleet.close_slot(ranks_.at(static_cast<std::size_t>(rank)).link->placement().host, seats());
   update_places();
-  if (ranks_.at(static_cast<std::size_t>(rank)).vacant && !discovers()) {
-    coordinator_->give_up(rank);
+  give_up_vacant();
+}
+
+// Vacates the place of a rank whose host is out.
+void Job::release(Rank rank) {
+  vacate(rank);
+  give_up_vacant();
+}
+
+// The others wait for no more processes than may come. A script may name further hosts at any time.
+void Job::give_up_vacant() {
+  if (!grows() || discovers()) {
+    return;
+  }
+  long room = growth_.fleet.room(seats());
+  for (Rank rank = 0; rank < plan_.places; ++rank) {
+    if (ranks_.at(static_cast<std::size_t>(rank)).vacant && room-- <= 0) {
+      coordinator_->give_up(rank);
+    }
+  }
+}
+
+// Leaves the host of a rank that has failed out, with all its ranks.
+void Job::fail_host(Rank rank) {
+  if (ranks_.at(static_cast<std::size_t>(rank)).asked) {
+    return;
+  }
+  AgentLink& link = *ranks_.at(static_cast<std::size_t>(rank)).link;
+  const std::string& host = link.placement().host;
+  const std::string why = ", because rank " + std::to_string(rank) + " has failed there (elastic.on_failure)";
+  const auto& rules = plan_.config->elastic;
+  if (rules.cooldown == Duration::zero() || !grows() || (!discovers() && link.ended())) {
+    growth_.fleet.exclude(host);
+    log("host " + host + " is left out for good" + why);
+  } else {
+    std::random_device random;
+    const double jitter = std::uniform_real_distribution<double>()(random);
+    const TimePoint now = std::chrono::steady_clock::now();
+    const Duration pause = growth_.fleet.rest(host, rules.cooldown, rules.cooldown_limit, now, jitter);
+    log("host " + host + " rests for " + format_duration(pause) + why);
+    const auto timer = std::make_shared<boost::asio::steady_timer>(io_, pause);
+    timer->async_wait([this, timer](const boost::system::error_code& error) {
+      if (!error) {
+        update_places();
+      }
+    });
+  }
+  for (const Rank other : ranks_of(link)) {
+    RankState& state = ranks_.at(static_cast<std::size_t>(other));
+    state.asked = true;
+    state.fresh = false;
+    if (!state.exited && !link.ended()) {
+      link.send(FrameType::kEndRank, encode(EndRank{other, SIGKILL}));
+    }
+    if (other != rank && state.closed && state.planned) {
+      release(other);
+    }
   }
 }
 

@@ -94,8 +94,11 @@ void Job::plan_restart(Rank rank) {
   state.planned = true;
   state.fresh = false;
   state.restart.reset();
+  if (fails_by_host() && !state.parted) {
+    fail_host(rank);
+  }
   if (state.asked || (discovers() && state.link->ended())) {
-    vacate(rank);
+    release(rank);
     return update_places();
   }
   if (state.parted) {

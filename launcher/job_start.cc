@@ -81,14 +81,7 @@ Status Job::start_hub() {
   options.server.exit_report_wait = rendezvous::kExitReportWait;
   options.coordinator.joined_only_reduce = plan_.options.horovod;
   hub::CoordinatorServerEvents events;
-  events.on_epoch = [this](const rendezvous::Membership&) {
-    asio::post(io_, [this] {
-      verdict_.left_first.reset();
-      if (!std::exchange(growth_.begun, true)) {
-        update_places();
-      }
-    });
-  };
+  events.on_epoch = [this](const rendezvous::Membership&) { asio::post(io_, [this] { on_epoch(); }); };
   events.on_left = [this](Rank rank) { asio::post(io_, [this, rank] { on_rank_left(rank); }); };
   events.on_lost = [this](Rank rank, const Status& cause) {
     asio::post(io_, [this, rank, cause] { on_rank_lost(rank, cause); });
@@ -320,6 +313,9 @@ void Job::send_spawn(AgentLink& link, const std::vector<Rank>& ranks) {
     request.env.emplace_back(kTerminalVariable, "1");
   }
   for (const Rank rank : ranks) {
+    if (fails_by_host()) {
+      coordinator_->set_host(rank, placement.host);
+    }
     // A program finds its rank below its size, also if it comes later.
     const int size = rank < plan_.size ? plan_.size : plan_.places;
     const RankPlace& place = ranks_.at(static_cast<std::size_t>(rank)).place;

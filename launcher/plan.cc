@@ -141,16 +141,25 @@ Result<int> fewest_ranks(const std::optional<int>& np, int min, int max) {
   return size;
 }
 
+// Returns whether a job loses all ranks of a host with one that fails. Horovod has no elastic jobs on a single host.
+bool fails_by_host(const RunOptions& options, const std::vector<Host>& hosts, const Config& config) {
+  if (options.horovod && config.source("elastic.on_failure") == "default") {
+    return hosts.size() > 1 || !options.discovery.script.empty();
+  }
+  return config.elastic.on_failure == "host";
+}
+
 // Chooses the hosts of the ranks.
 Status place(RunOptions& options, JobPlan& plan) {
   const int most = options.check ? 0 : static_cast<int>(plan.config->elastic.max);
   const int least = static_cast<int>(plan.config->elastic.min);
+  SRT_ASSIGN(const std::vector<Host> hosts, read_hosts(options));
+  plan.by_host = fails_by_host(options, hosts, *plan.config);
   if (!options.discovery.script.empty()) {
     SRT_ASSIGN(plan.size, fewest_ranks(options.np, least, most));
     plan.places = most;
     return {};
   }
-  SRT_ASSIGN(const std::vector<Host> hosts, read_hosts(options));
   std::optional<int> np = options.np;
   if (!np && hosts.empty() && options.check) {
     np = 1;
@@ -158,7 +167,7 @@ Status place(RunOptions& options, JobPlan& plan) {
   if (!np && hosts.empty() && most > 0) {
     np = most;
   }
-  SRT_ASSIGN(plan.placements, place_ranks(hosts, np, is_this_host, {.most = most}));
+  SRT_ASSIGN(plan.placements, place_ranks(hosts, np, is_this_host, {most, plan.by_host && least > 0}));
   plan.wanted = plan.placements;
   if (options.check) {
     options.tag_output = false;

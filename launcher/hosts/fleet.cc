@@ -48,14 +48,22 @@ void Fleet::set_ready(const std::string& host, bool ready) {
   }
 }
 
-Duration Fleet::rest(const std::string& host, Duration first, Duration longest, TimePoint now) {
+Duration Fleet::rest(const std::string& host, Duration first, Duration longest, TimePoint now, double jitter) {
   Entry* entry = find(host);
   if (entry == nullptr) {
     return first;
   }
-  const Duration pause = growing_pause(first, longest, entry->rests++);
+  const Duration whole = growing_pause(first, longest, entry->rests++);
+  const auto more = std::chrono::duration_cast<std::chrono::milliseconds>(whole * (jitter / 4));
+  const Duration pause = std::min<Duration>(whole + more, std::max(whole, longest));
   entry->rests_until = now + pause;
   return pause;
+}
+
+void Fleet::exclude(const std::string& host) {
+  if (Entry* entry = find(host)) {
+    entry->excluded = true;
+  }
 }
 
 // The slots that nobody has used are closed, too: the next process would come into one of them instead.
@@ -67,13 +75,15 @@ void Fleet::close_slot(const std::string& host, const std::vector<Seat>& seats) 
 }
 
 long Fleet::room(const Entry& entry, const std::vector<Seat>& seats) {
-  return std::max(0L, entry.host.slots - entry.closed - count_seats(seats, entry.host.name));
+  const long slots = entry.excluded ? 0 : entry.host.slots - entry.closed;
+  return std::max(0L, slots - count_seats(seats, entry.host.name));
 }
 
 std::vector<Host> Fleet::absent(const std::vector<Seat>& seats, TimePoint now) const {
   long vacant = count_seats(seats, "");
   for (const Entry& entry : entries_) {
-    vacant -= entry.ready || entry.pending ? room(entry, seats) : 0;
+    const bool rests = now < entry.rests_until;
+    vacant -= (entry.ready && !rests) || entry.pending ? room(entry, seats) : 0;
   }
   std::vector<Host> hosts;
   for (const Entry& entry : entries_) {
@@ -112,6 +122,14 @@ Fleet::Moves Fleet::moves(const std::vector<Seat>& seats, TimePoint now) const {
     moves.leaves.erase(first);
   }
   return moves;
+}
+
+long Fleet::room(const std::vector<Seat>& seats) const {
+  long free = 0;
+  for (const Entry& entry : entries_) {
+    free += room(entry, seats);
+  }
+  return free;
 }
 
 bool Fleet::pending() const {

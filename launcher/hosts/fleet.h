@@ -31,8 +31,11 @@ class Fleet {
   void set_pending(const std::string& host);
   // The agent of a host has answered and passed all checks, or is not there.
   void set_ready(const std::string& host, bool ready);
-  // The host is not used until then. Returns the pause: the first one, doubled each time up to the longest.
-  Duration rest(const std::string& host, Duration first, Duration longest, TimePoint now);
+  // The host is not used for a while, which is returned: the first pause, doubled each time, and longer by up to a
+  // quarter with `jitter` between 0 and 1; at most the longest.
+  Duration rest(const std::string& host, Duration first, Duration longest, TimePoint now, double jitter = 0);
+  // The host is never used again.
+  void exclude(const std::string& host);
   // No process is started any more in one of the host's slots.
   void close_slot(const std::string& host, const std::vector<Seat>& seats);
 
@@ -41,6 +44,8 @@ class Fleet {
   // Returns the changes that are due. One rank with the state of the job stays until another one on a host with slots
   // has it.
   Moves moves(const std::vector<Seat>& seats, TimePoint now) const;
+  // Returns the number of places that the hosts can fill, some of them when they are ready and have rested.
+  long room(const std::vector<Seat>& seats) const;
   // Returns whether some agent has yet to answer.
   bool pending() const;
   // Returns the number of slots of all hosts that are ready.
@@ -54,6 +59,7 @@ class Fleet {
     Host host;  // no slots: it is not offered any more
     bool ready = false;
     bool pending = false;
+    bool excluded = false;
     int closed = 0;  // slots in which no process is started any more
     int rests = 0;
     TimePoint rests_until = {};

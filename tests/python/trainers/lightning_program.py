@@ -1,4 +1,4 @@
-"""Lightning over Sirtaki: DDPStrategy names the backend. Runs under torchrun or sirtakirun; prints the result of the training."""
+"""Lightning over Sirtaki: DDPStrategy names the backend. Runs under torchrun or sirtakirun; prints the result."""
 
 import lightning
 import torch

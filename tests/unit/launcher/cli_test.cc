@@ -92,6 +92,18 @@ TEST(CommandLine, TakesAScriptThatNamesTheHosts) {
   EXPECT_NE(refused({"--slots-per-host", "0", "--host-discovery-script", "x", "cmd"}), "");
 }
 
+TEST(CommandLine, TakesHorovodsRulesForFailingHosts) {
+  const RunOptions run = parsed({"--blacklist-cooldown-range", "10", "2min", "cmd", "x"});
+  for (const char* line : {"elastic.cooldown = \"10s\"", "elastic.cooldown_limit = \"2min\""}) {
+    EXPECT_NE(run.option_lines.find(line), std::string::npos) << run.option_lines;
+  }
+  EXPECT_EQ(run.command, (Words{"cmd", "x"}));
+  EXPECT_EQ(parsed({"-x", "A=1", "cmd", "x"}).command, (Words{"cmd", "x"})) << "one value only";
+  for (const auto& [shortest, longest] : {std::pair{"0", "5"}, {"10", "5"}, {"1s", "much"}}) {
+    EXPECT_NE(refused({"--blacklist-cooldown-range", shortest, longest, "cmd"}).find("60 300"), std::string::npos);
+  }
+}
+
 TEST(CommandLine, NamesTheNearestOption) {
   EXPECT_NE(refused({"-np", "1", "--compresion", "fp16", "cmd"}).find("did you mean --compression"), std::string::npos);
   EXPECT_NE(refused({"-np", "1", "--output-dirs=x", "cmd"}).find("did you mean --output-dir"), std::string::npos);

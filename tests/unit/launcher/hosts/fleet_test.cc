@@ -110,6 +110,32 @@ TEST_F(FleetTest, AHostRestsLongerEachTime) {
   EXPECT_EQ(fleet_.absent(seats({""}), now_), (Hosts{{"a", 1}})) << "it is another host, by the same name";
 }
 
+TEST_F(FleetTest, JitterMakesARestLonger) {
+  ready({{"a", 1}});
+  EXPECT_EQ(fleet_.rest("a", seconds(4), seconds(60), now_, 1), seconds(5));
+  EXPECT_EQ(fleet_.rest("a", seconds(4), seconds(60), now_, 0.5), seconds(9));
+  EXPECT_EQ(fleet_.rest("a", seconds(4), seconds(18), now_, 1), seconds(18)) << "but not longer than the longest";
+}
+
+TEST_F(FleetTest, AsksForAnotherHostWhileOneRests) {
+  ready({{"a", 1}});
+  fleet_.rest("a", seconds(4), seconds(60), now_);
+  fleet_.offer({{"a", 1}, {"b", 1}});
+  EXPECT_EQ(fleet_.absent(seats({""}), now_), (Hosts{{"b", 1}}));
+  EXPECT_EQ(fleet_.room(seats({""})), 2) << "one is filled later";
+}
+
+TEST_F(FleetTest, AnExcludedHostIsNeverUsedAgain) {
+  ready({{"a", 1}, {"b", 1}});
+  fleet_.exclude("a");
+  EXPECT_EQ(starts({"", ""}), (Starts{{0, "b"}}));
+  EXPECT_EQ(fleet_.room(seats({"", ""})), 1);
+  EXPECT_EQ(fleet_.room(seats({"", "b"})), 0);
+  fleet_.offer({{"b", 1}});
+  ready({{"a", 1}, {"b", 1}});
+  EXPECT_EQ(fleet_.room(seats({"", "b"})), 0);
+}
+
 TEST_F(FleetTest, DescribesItself) {
   fleet_.offer({{"a", 1}});
   EXPECT_EQ(fleet_.describe(), "1 host with 1 slot (a:1)");
