@@ -52,6 +52,7 @@ struct RawOptions {
   std::string failure_grace;
   std::string term_grace;
   std::string discovery_interval;
+  std::string reset_limit;
   std::vector<std::string> cooldown;
   bool no_tags = false;
   bool version = false;
@@ -85,6 +86,10 @@ void add_job_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
                  "Shortest and longest rest of a host on which a process has failed (elastic.on_failure)")
       ->type_name("MIN MAX")
       ->expected(2)
+      ->group(ranks);
+  app.add_option("--reset-limit", raw.reset_limit,
+                 "The job fails when its ranks change more often (elastic.reset_limit)")
+      ->type_name("N")
       ->group(ranks);
   app.add_option("-x,--env", run.env,
                  "Environment variable of the ranks, set (NAME=VALUE) or passed on (NAME); may be repeated")
@@ -203,7 +208,7 @@ std::size_t command_start(const CLI::App& app, const std::vector<std::string>& a
 }
 
 // Names options of elastic jobs that users may expect, and that do not exist yet.
-constexpr std::string_view kNotYet[] = {"--reset-limit", "--spares", "--join"};
+constexpr std::string_view kNotYet[] = {"--spares", "--join"};
 
 Status unknown_option(const CLI::App& app, const std::string& argument) {
   if (std::ranges::count(kNotYet, std::string_view(argument).substr(0, argument.find('='))) != 0) {
@@ -312,6 +317,7 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
     run.option_lines += option_line(name, text);
   }
   SRT_TRY(convert_cooldown(raw.cooldown, run));
+  run.option_lines += raw.reset_limit.empty() ? "" : option_line("elastic.reset_limit", raw.reset_limit);
   if (app.count("--elastic") > 0) {
     return convert_elastic(raw.elastic, raw.most, run);
   }

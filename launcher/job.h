@@ -43,8 +43,8 @@ struct JobPlan {
   std::vector<std::string> own_env;  // "NAME=VALUE", environment of agents and ssh
   std::string own_path;              // path of this program
   std::string cwd;
-  int size = 0;          // ranks at the start; with a script that names the hosts, the fewest
-  int places = 0;        // most ranks later; `size` if the job does not grow
+  int size = 0;    // ranks at the start; with a script that names the hosts, the fewest
+  int places = 0;  // most ranks later; `size` if the job does not grow
   bool by_host = false;  // an elastic job loses all ranks of a host with one that fails
 };
 
@@ -103,6 +103,7 @@ class Job {
     std::string script_error;                     // ... of the script that names the hosts, in its last run
     Restarts restarts{0};
     bool admits = false;  // the other ranks take new ones
+    std::string last_loss;  // since the present epoch has formed
     bool told = false;    // the user knows that lost ranks have to wait for that
     bool over = false;    // a rank has come to the end of the program, or no rank goes on
   };
@@ -175,7 +176,7 @@ class Job {
   // job_elastic.cc
   bool elastic() const { return plan_.config->elastic.min > 0 && !plan_.options.check; }
   void on_survived(const hub::Survived& loss);
-  void on_epoch();
+  void on_epoch(Epoch epoch);
   void on_over(const Status& why);
   void end_process(Rank rank);
   void end_lost_ranks();

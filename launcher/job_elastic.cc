@@ -9,10 +9,21 @@
 
 namespace sirtaki::launcher {
 
-void Job::on_epoch() {
+void Job::on_epoch(Epoch epoch) {
   verdict_.left_first.reset();
   if (!std::exchange(growth_.begun, true)) {
     update_places();
+  }
+  const std::string change = std::exchange(growth_.last_loss, {});
+  const auto limit = plan_.config->elastic.reset_limit;
+  if (elastic() && limit >= 0 && epoch.value > 1 + static_cast<std::uint64_t>(limit) && phase_ == Phase::kRunning) {
+    const std::string times = limit == 1 ? "once" : std::to_string(limit) + " times";
+    fail_run({-1,
+              "",
+              "the ranks have changed more than " + times + " (elastic.reset_limit), for the last time because " +
+                  (change.empty() ? "ranks have joined" : change),
+              1,
+              {}});
   }
 }
 
@@ -27,7 +38,8 @@ void Job::on_survived(const hub::Survived& loss) {
   const bool renumbered = !cause.starts_with("rank " + std::to_string(loss.slot) + " ");
   const std::string tag = renumbered ? " (output [" + std::to_string(loss.slot) + "])" : "";
   const bool at_end = loss.next == Epoch();
-  log(cause + tag + "; " + (at_end ? "the job has come to its end" : hub::go_on_text(loss.remaining, loss.next)));
+  growth_.last_loss = cause + tag;
+  log(growth_.last_loss + "; " + (at_end ? "the job has come to its end" : hub::go_on_text(loss.remaining, loss.next)));
   state.parted = loss.cause.code() == Code::kShutdown;
   if (state.parted && !state.exited) {
     restart_after(loss.slot, plan_.options.term_grace, [this, slot = loss.slot] { end_process(slot); });

@@ -1,4 +1,4 @@
-"""Elastic jobs in which a failed process takes its host along, for a while or for good."""
+"""Elastic jobs in which a failed process takes its host along, for a while or for good, and the limit of changes."""
 
 from __future__ import annotations
 
@@ -110,3 +110,15 @@ def test_the_first_failure_is_to_blame_when_all_hosts_are_out(tmp_path: Path) ->
         done = run.finish(60)
     assert done.code == 3, done.err
     assert "the first to fail was rank 1 on 127.0.0.1: exit code 3" in done.err, done.err
+
+
+def test_changes_beyond_the_limit_end_the_job(tmp_path: Path) -> None:
+    with running("-np", "3", "--elastic", "1:", "--reset-limit", "1", *command(tmp_path)) as run:
+        await_size(run, 3)
+        fail(tmp_path, 2)
+        await_size(run, 2)
+        fail(tmp_path, 1)
+        done = run.finish(60)
+    assert done.code == 1, done.err
+    limit = r"the ranks have changed more than once \(elastic.reset_limit\), for the last time because rank 1 "
+    assert re.search(limit, done.err), done.err

@@ -93,8 +93,9 @@ TEST(CommandLine, TakesAScriptThatNamesTheHosts) {
 }
 
 TEST(CommandLine, TakesHorovodsRulesForFailingHosts) {
-  const RunOptions run = parsed({"--blacklist-cooldown-range", "10", "2min", "cmd", "x"});
-  for (const char* line : {"elastic.cooldown = \"10s\"", "elastic.cooldown_limit = \"2min\""}) {
+  const RunOptions run = parsed({"--blacklist-cooldown-range", "10", "2min", "--reset-limit", "3", "cmd", "x"});
+  for (const char* line :
+       {"elastic.cooldown = \"10s\"", "elastic.cooldown_limit = \"2min\"", "elastic.reset_limit = \"3\""}) {
     EXPECT_NE(run.option_lines.find(line), std::string::npos) << run.option_lines;
   }
   EXPECT_EQ(run.command, (Words{"cmd", "x"}));

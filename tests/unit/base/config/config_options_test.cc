@@ -36,6 +36,7 @@ const Row kRows[] = {
     {"elastic.on_failure", "host", [](const Config& c) { return c.elastic.on_failure == "host"; }},
     {"elastic.cooldown", "10s", [](const Config& c) { return c.elastic.cooldown == 10s; }},
     {"elastic.cooldown_limit", "2min", [](const Config& c) { return c.elastic.cooldown_limit == 2min; }},
+    {"elastic.reset_limit", "4", [](const Config& c) { return c.elastic.reset_limit == 4; }},
     {"elastic.restarts", "9", [](const Config& c) { return c.elastic.restarts == 9; }},
     {"elastic.timeout", "30s", [](const Config& c) { return c.elastic.timeout == 30s; }},
     {"elastic.join_timeout", "3min", [](const Config& c) { return c.elastic.join_timeout == 3min; }},
