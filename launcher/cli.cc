@@ -321,6 +321,9 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
   if (app.count("--elastic") > 0) {
     return convert_elastic(raw.elastic, raw.most, run);
   }
+  if (!raw.most.empty() && !run.discovery.script.empty() && run.np) {
+    return convert_elastic(std::to_string(*run.np), raw.most, run);
+  }
   return raw.most.empty() ? Status() : invalid_argument("--max-np needs --min-np: the fewest ranks that go on");
 }
 

@@ -43,8 +43,21 @@ Result<std::vector<Host>> read_hosts(const RunOptions& options) {
   return std::vector<Host>{};
 }
 
+bool chosen(const Config& config, const char* option) {
+  return config.source(option) != "default";
+}
+
+int slots_of(const std::vector<Host>& hosts) {
+  int slots = 0;
+  for (const Host& host : hosts) {
+    slots += host.slots;
+  }
+  return slots;
+}
+
 // Reads the configuration file once, on this host, so that hosts without the file get the same options.
-Status add_configuration(const RunOptions& options, const Environment& environment, JobPlan& plan) {
+Status add_configuration(RunOptions& options, const std::vector<Host>& hosts, const Environment& environment,
+                         JobPlan& plan) {
   ConfigSources sources;
   sources.environment = environment;
   sources.command_line = options.option_lines;
@@ -59,6 +72,13 @@ Status add_configuration(const RunOptions& options, const Environment& environme
     plan.variables.emplace_back(kConfigVariable, sources.file_path);
     plan.variables.emplace_back(kConfigTextVariable, *sources.file_text);
   }
+  SRT_ASSIGN(plan.config, load_config(sources));
+  if (options.horovod && plan.config->elastic.min > 0 && !chosen(*plan.config, "elastic.max") && !hosts.empty()) {
+    // Elastic jobs of Horovod take all slots of their hosts unless they are told the most ranks.
+    options.option_lines += option_line("elastic.max", std::to_string(slots_of(hosts)));
+    sources.command_line = options.option_lines;
+    SRT_ASSIGN(plan.config, load_config(sources));
+  }
   if (!options.option_lines.empty()) {
     std::string lines = options.option_lines;
     if (const auto outer = environment.find(kCommandLineVariable); outer != environment.end()) {
@@ -66,7 +86,6 @@ Status add_configuration(const RunOptions& options, const Environment& environme
     }
     plan.variables.emplace_back(kCommandLineVariable, lines);
   }
-  SRT_ASSIGN(plan.config, load_config(sources));
   return Status();
 }
 
@@ -143,17 +162,16 @@ Result<int> fewest_ranks(const std::optional<int>& np, int min, int max) {
 
 // Returns whether a job loses all ranks of a host with one that fails. Horovod has no elastic jobs on a single host.
 bool fails_by_host(const RunOptions& options, const std::vector<Host>& hosts, const Config& config) {
-  if (options.horovod && config.source("elastic.on_failure") == "default") {
+  if (options.horovod && !chosen(config, "elastic.on_failure")) {
     return hosts.size() > 1 || !options.discovery.script.empty();
   }
   return config.elastic.on_failure == "host";
 }
 
 // Chooses the hosts of the ranks.
-Status place(RunOptions& options, JobPlan& plan) {
+Status place(RunOptions& options, const std::vector<Host>& hosts, JobPlan& plan) {
   const int most = options.check ? 0 : static_cast<int>(plan.config->elastic.max);
   const int least = static_cast<int>(plan.config->elastic.min);
-  SRT_ASSIGN(const std::vector<Host> hosts, read_hosts(options));
   plan.by_host = fails_by_host(options, hosts, *plan.config);
   if (!options.discovery.script.empty()) {
     SRT_ASSIGN(plan.size, fewest_ranks(options.np, least, most));
@@ -166,6 +184,10 @@ Status place(RunOptions& options, JobPlan& plan) {
   }
   if (!np && hosts.empty() && most > 0) {
     np = most;
+  }
+  if (options.horovod && least > 0 && most > 0 && !hosts.empty()) {
+    // With Horovod, -np is what the start needs at least.
+    np = std::max(np.value_or(0), std::min(most, slots_of(hosts)));
   }
   SRT_ASSIGN(plan.placements, place_ranks(hosts, np, is_this_host, {most, plan.by_host && least > 0}));
   plan.wanted = plan.placements;
@@ -191,8 +213,9 @@ Status place(RunOptions& options, JobPlan& plan) {
 Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
   JobPlan plan;
   SRT_ASSIGN(plan.variables, variables_for_ranks(environment, options.env));
-  SRT_TRY(add_configuration(options, environment, plan));
-  SRT_TRY(place(options, plan));
+  SRT_ASSIGN(const std::vector<Host> hosts, read_hosts(options));
+  SRT_TRY(add_configuration(options, hosts, environment, plan));
+  SRT_TRY(place(options, hosts, plan));
   SRT_ASSIGN(plan.own_path, own_path());
   if (options.horovod) {
     SRT_ASSIGN(const std::string folder, horovod_folder(plan.own_path));

@@ -38,14 +38,15 @@ def end_by_signal(folder: Path, seats: Seats) -> None:
     [
         ((*BY_HOST, "--elastic", "1:4"), end_by_exception),
         ((*BY_HOST, "--elastic", "1:"), end_by_signal),
+        (("--horovod", "--num-proc", "2", "--min-num-proc", "2"), end_by_signal),
     ],
-    ids=["exception", "job-that-only-shrinks"],
+    ids=["exception", "job-that-only-shrinks", "horovod"],
 )
 def test_a_failed_process_takes_its_host_along(
     options: tuple[str, ...], end: Callable[[Path, Seats], None], tmp_path: Path
 ) -> None:
     with running(*TWO_HOSTS, *options, *command(tmp_path)) as run:
-        seats = await_size(run, 4)
+        seats = await_size(run, 4)  # all slots, also with Horovod's names, where -np is what the start needs
         end(tmp_path, seats)
         assert {slot: seat[0] for slot, seat in await_size(run, 2).items()} == {0: seats[0][0], 1: seats[1][0]}
         done = stop(run, tmp_path)

@@ -105,6 +105,14 @@ TEST(CommandLine, TakesHorovodsRulesForFailingHosts) {
   }
 }
 
+TEST(CommandLine, TakesHorovodsNamesForTheNumberOfRanks) {
+  const RunOptions run = parsed({"--num-proc", "3", "--min-num-proc", "2", "--max-num-proc", "4", "cmd"});
+  EXPECT_EQ(run.np, 3);
+  EXPECT_EQ(run.option_lines, "elastic.min = \"2\"\nelastic.max = \"4\"\n");
+  const RunOptions named = parsed({"-np", "3", "--max-np", "4", "--host-discovery-script", "x", "cmd"});
+  EXPECT_EQ(named.option_lines, "elastic.min = \"3\"\nelastic.max = \"4\"\n");
+}
+
 TEST(CommandLine, NamesTheNearestOption) {
   EXPECT_NE(refused({"-np", "1", "--compresion", "fp16", "cmd"}).find("did you mean --compression"), std::string::npos);
   EXPECT_NE(refused({"-np", "1", "--output-dirs=x", "cmd"}).find("did you mean --output-dir"), std::string::npos);
