@@ -90,6 +90,14 @@ void Discovery::start() {
   });
 }
 
+void Discovery::stop() {
+  stopped_ = true;
+  timer_.cancel();
+  if (run_) {
+    kill(-run_->pid, SIGKILL);
+  }
+}
+
 // Reads only when there is data, so that no byte is on its way when the script ends.
 void Discovery::read(const std::shared_ptr<Run>& run, std::size_t which) {
   boost::asio::posix::stream_descriptor& in = *run->outputs.at(which).in;
@@ -112,7 +120,7 @@ bool Discovery::drain(Output& output) {
 
 // The script is the leader of a session of its own, so this ends the processes that it has started, too.
 void Discovery::on_late() {
-  if (run_) {
+  if (run_ && !stopped_) {
     run_->late = true;
     kill(-run_->pid, SIGKILL);
   }
@@ -128,7 +136,9 @@ void Discovery::on_child_exit(pid_t pid, int wait_status) {
     error_code ignored;
     output.in->close(ignored);
   }
-  report(result_of(*run, wait_status));
+  if (!stopped_) {
+    report(result_of(*run, wait_status));
+  }
 }
 
 Result<std::vector<Host>> Discovery::result_of(const Run& run, int wait_status) const {
@@ -148,7 +158,7 @@ Result<std::vector<Host>> Discovery::result_of(const Run& run, int wait_status) 
 void Discovery::report(const Result<std::vector<Host>>& result) {
   timer_.expires_after(options_.interval);
   timer_.async_wait([this](const error_code& error) {
-    if (!error) {
+    if (!error && !stopped_) {
       start();
     }
   });

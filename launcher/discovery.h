@@ -40,6 +40,8 @@ class Discovery {
 
   // Runs the script now, and again after each run.
   void start();
+  // Ends a run that is in progress and starts no other one. No event fires from then on.
+  void stop();
   // Reports the end of a child of this process. Ignores other processes than the script.
   void on_child_exit(pid_t pid, int wait_status);
 
@@ -66,6 +68,7 @@ class Discovery {
   const Events events_;
   boost::asio::steady_timer timer_;  // runs to the end of the patience, or to the next run
   std::shared_ptr<Run> run_;         // null between two runs
+  bool stopped_ = false;
 };
 
 }  // namespace sirtaki::launcher

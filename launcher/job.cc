@@ -234,7 +234,7 @@ void Job::on_spawn_failed(AgentLink& link, ConstBytes payload) {
     plan_restart(message->rank);
     return check_finished();
   }
-  phase_ = Phase::kStopping;
+  begin_stop();
   exit_code_ = message->exit_code;
   kill_everything(SIGTERM);
   check_finished();

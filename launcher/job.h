@@ -159,6 +159,7 @@ class Job {
   void wait_for_signal();
   void on_signal(int number);
   void reap_children();
+  void begin_stop();
   void fail_run(Failure failure);
   void interrupt(int number);
   void kill_everything(int signal_number);

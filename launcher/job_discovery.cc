@@ -45,9 +45,6 @@ void Job::discover() {
 }
 
 void Job::on_hosts(const std::vector<Host>& hosts) {
-  if (phase_ != Phase::kStarting && phase_ != Phase::kRunning) {
-    return;
-  }
   if (hosts.empty() && phase_ == Phase::kRunning) {
     return on_discovery_failed(invalid_argument("it names no host"));
   }
@@ -62,7 +59,7 @@ void Job::on_hosts(const std::vector<Host>& hosts) {
 }
 
 void Job::on_discovery_failed(const Status& status) {
-  if (phase_ == Phase::kFinished || std::exchange(growth_.script_error, status.text()) == status.text()) {
+  if (std::exchange(growth_.script_error, status.text()) == status.text()) {
     return;
   }
   log("the host discovery script has failed: " + std::string(status.text()) +

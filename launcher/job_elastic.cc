@@ -104,7 +104,7 @@ void Job::end_lost_ranks() {
   const bool others_ended = std::ranges::all_of(
       ranks_, [](const RankState& rank) { return rank.closed || (rank.lost && !rank.parted) || rank.link->ended(); });
   if (others_ended && !kill_sent_) {
-    phase_ = Phase::kStopping;
+    begin_stop();
     kill_everything(SIGKILL);
   }
 }

@@ -175,8 +175,16 @@ void Job::flush_later() {
   });
 }
 
-void Job::fail_run(Failure failure) {
+// The hosts count no more from here.
+void Job::begin_stop() {
   phase_ = Phase::kStopping;
+  if (growth_.script) {
+    growth_.script->stop();
+  }
+}
+
+void Job::fail_run(Failure failure) {
+  begin_stop();
   const bool others = std::any_of(ranks_.begin(), ranks_.end(), [](const RankState& rank) { return !rank.exited; });
   log(failure_line(failure) +
       (others ? "; the other ranks are ended in " + format_duration(plan_.options.failure_grace) + " at most, or " +
@@ -210,7 +218,7 @@ void Job::interrupt(int number) {
   }
   verdict_.interrupted = verdict_.interrupted.value_or(number);
   exit_code_ = verdict_.failure ? exit_code_ : 128 + *verdict_.interrupted;
-  phase_ = Phase::kStopping;
+  begin_stop();
   if (again || number == SIGQUIT) {
     log("ending everything now");
     kill_everything(SIGKILL);
@@ -257,6 +265,7 @@ void Job::check_finished() {
 }
 
 void Job::finish() {
+  begin_stop();
   phase_ = Phase::kFinished;
   if (links_finishing_) {
     return;

@@ -28,7 +28,8 @@ TEST(DiscoveredHosts, MustMakeSense) {
   EXPECT_EQ(parse_discovered("a:2\na:3", 1).status().text(), "host 'a' is named with 2 and with 3 slots");
 }
 
-// Runs a script in a folder of its own and notes what comes of it, until there is enough.
+// Runs a script in a folder of its own and notes what comes of it, until there is enough. Then nothing may be left that
+// would run the script again.
 class DiscoveryTest : public ::testing::Test {
  protected:
   DiscoveryTest() {
@@ -48,7 +49,8 @@ class DiscoveryTest : public ::testing::Test {
     const auto note = [&](std::string text) {
       found.push_back(std::move(text));
       if (found.size() == runs) {
-        io_.stop();
+        discovery_->stop();
+        enough_ = true;
       }
     };
     Discovery::Events events;
@@ -62,7 +64,8 @@ class DiscoveryTest : public ::testing::Test {
     events.on_failed = [&](const Status& status) { note(std::string(status.text())); };
     discovery_.emplace(io_, options, std::vector<std::string>{"PATH=/usr/bin:/bin"}, events);
     discovery_->start();
-    io_.run();
+    io_.run_for(std::chrono::seconds(60));
+    EXPECT_TRUE(io_.stopped()) << "something is left";
     return found;
   }
 
@@ -73,7 +76,7 @@ class DiscoveryTest : public ::testing::Test {
       for (pid_t pid = 0; !error && (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
         discovery_->on_child_exit(pid, status);
       }
-      if (!error) {
+      if (!error && !enough_) {
         wait_for_child();
       }
     });
@@ -83,6 +86,7 @@ class DiscoveryTest : public ::testing::Test {
   boost::asio::io_context io_;
   boost::asio::signal_set children_{io_, SIGCHLD};
   std::optional<Discovery> discovery_;
+  bool enough_ = false;
 };
 
 TEST_F(DiscoveryTest, RunsTheScriptAgainAndAgain) {
