@@ -136,8 +136,8 @@ void Job::leave_out(AgentLink& link, const Status& why) {
 }
 
 void Job::rest_host(const std::string& host) {
-  growth_.fleet.set_ready(host, false);
   growth_.fleet.rest(host, kFirstRest, kLongestRest, std::chrono::steady_clock::now());
+  growth_.fleet.set_ready(host, false);
 }
 
 void Job::start_if_enough() {

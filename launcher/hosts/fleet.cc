@@ -8,6 +8,9 @@ namespace sirtaki::launcher {
 
 namespace {
 
+// A host that is used for so long after a pause has recovered.
+constexpr Duration kLastingUse = std::chrono::minutes(10);
+
 long count_seats(const std::vector<Fleet::Seat>& seats, const std::string& host) {
   return std::ranges::count(seats, host, &Fleet::Seat::host);
 }
@@ -52,6 +55,9 @@ Duration Fleet::rest(const std::string& host, Duration first, Duration longest, 
   Entry* entry = find(host);
   if (entry == nullptr) {
     return first;
+  }
+  if (entry->ready && now - entry->rests_until >= kLastingUse) {
+    entry->rests = 0;
   }
   const Duration whole = growing_pause(first, longest, entry->rests++);
   const auto more = std::chrono::duration_cast<std::chrono::milliseconds>(whole * (jitter / 4));

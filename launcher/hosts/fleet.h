@@ -33,6 +33,7 @@ class Fleet {
   void set_ready(const std::string& host, bool ready);
   // The host is not used for a while, which is returned: the first pause, doubled each time, and longer by up to a
   // quarter with `jitter` between 0 and 1; at most the longest.
+  // A host that was used for long in between begins anew.
   Duration rest(const std::string& host, Duration first, Duration longest, TimePoint now, double jitter = 0);
   // The host is never used again.
   void exclude(const std::string& host);

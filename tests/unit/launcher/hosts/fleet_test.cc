@@ -110,6 +110,18 @@ TEST_F(FleetTest, AHostRestsLongerEachTime) {
   EXPECT_EQ(fleet_.absent(seats({""}), now_), (Hosts{{"a", 1}})) << "it is another host, by the same name";
 }
 
+TEST_F(FleetTest, AHostThatIsUsedForLongHasRecovered) {
+  ready({{"a", 1}});
+  EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(60), now_), seconds(5));
+  now_ += seconds(5 + 599);
+  EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(60), now_), seconds(10));
+  now_ += seconds(10 + 600);
+  EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(60), now_), seconds(5));
+  now_ += seconds(5 + 600);
+  fleet_.set_ready("a", false);
+  EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(60), now_), seconds(10)) << "it did not answer";
+}
+
 TEST_F(FleetTest, JitterMakesARestLonger) {
   ready({{"a", 1}});
   EXPECT_EQ(fleet_.rest("a", seconds(4), seconds(60), now_, 1), seconds(5));
