@@ -74,7 +74,7 @@ class Job {
     bool parted = false;       // it had to leave, and has done so
     bool fresh = false;        // its process was started later and has not joined yet
     bool came = false;         // ... but waits for that at the coordinator
-    bool planned = false;      // another process will be started, or the place is vacant
+    bool settled = false;      // the end of its process is dealt with: another one will start, or the place is vacant
     bool due = false;          // ... as soon as the other ranks admit it
     bool vacant = false;       // has no host
     int starts = 0;

@@ -146,7 +146,7 @@ void Job::start_if_enough() {
   }
   plan_.size = std::min(growth_.fleet.ready_slots(), plan_.places);
   coordinator_->begin(plan_.size);
-  for (const auto& [rank, host] : growth_.fleet.moves(seats(), std::chrono::steady_clock::now()).starts) {
+  for (const auto& [rank, host] : growth_.fleet.starts(seats(), std::chrono::steady_clock::now())) {
     seat(rank, *link_of(host));
   }
   spawn_ranks();
@@ -159,7 +159,7 @@ void Job::ask_to_leave(Rank rank) {
     return;
   }
   if (state.closed) {
-    return state.planned ? vacate(rank) : void();  // else the coordinator has yet to say that it is lost
+    return state.settled ? vacate(rank) : void();  // else the coordinator has yet to say that it is lost
   }
   const std::string& host = state.link->placement().host;
   const bool gone = !growth_.fleet.is_offered(host);
@@ -177,7 +177,7 @@ void Job::end_late_leaver(Rank rank) {
   if (phase_ != Phase::kRunning || state.exited || state.link->ended()) {
     return;
   }
-  const std::vector<Rank> leaves = growth_.fleet.moves(seats(), std::chrono::steady_clock::now()).leaves;
+  const std::vector<Rank> leaves = growth_.fleet.leaves(seats());
   if (std::ranges::count(leaves, rank) == 0) {
     state.asked = false;  // its host is there again
     if (fails_by_host()) {

@@ -84,11 +84,11 @@ void Job::update_places() {
   }
   const TimePoint now = std::chrono::steady_clock::now();
   if (growth_.begun) {
-    for (const Rank rank : growth_.fleet.moves(seats(), now).leaves) {
+    for (const Rank rank : growth_.fleet.leaves(seats())) {
       ask_to_leave(rank);
     }
   }
-  for (const auto& [rank, host] : growth_.fleet.moves(seats(), now).starts) {
+  for (const auto& [rank, host] : growth_.fleet.starts(seats(), now)) {
     take_place(rank, *link_of(host));
   }
   start_due_ranks();
@@ -116,7 +116,7 @@ void Job::take_place(Rank rank, AgentLink& link) {
 // Makes the place of a rank whose process has ended free for any host.
 void Job::vacate(Rank rank) {
   RankState& state = ranks_.at(static_cast<std::size_t>(rank));
-  state.vacant = state.exited = state.closed = state.lost = state.planned = true;
+  state.vacant = state.exited = state.closed = state.lost = state.settled = true;
   state.member_since.reset();
   state.due = state.fresh = state.parted = state.asked = false;
   state.restart.reset();
@@ -181,7 +181,7 @@ void Job::fail_host(Rank rank) {
     if (!state.exited && !link.ended()) {
       link.send(FrameType::kEndRank, encode(EndRank{other, SIGKILL}));
     }
-    if (other != rank && state.closed && state.planned) {
+    if (other != rank && state.closed && state.settled) {
       release(other);
     }
   }

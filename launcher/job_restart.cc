@@ -88,10 +88,10 @@ void Job::on_fresh_exit(Rank rank, const std::string& what) {
 // Called when a rank is lost and when its output has ended, which come in either order.
 void Job::plan_restart(Rank rank) {
   RankState& state = ranks_.at(static_cast<std::size_t>(rank));
-  if (!grows() || phase_ != Phase::kRunning || growth_.over || !state.lost || !state.closed || state.planned) {
+  if (!grows() || phase_ != Phase::kRunning || growth_.over || !state.lost || !state.closed || state.settled) {
     return;
   }
-  state.planned = true;
+  state.settled = true;
   state.fresh = false;
   state.restart.reset();
   if (fails_by_host() && !state.parted) {
@@ -138,7 +138,7 @@ void Job::restart_after(Rank rank, Duration pause, std::function<void()> then) {
 // The host of a rank is gone, to which another process would have come.
 void Job::cancel_restart(Rank rank) {
   const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
-  if (phase_ == Phase::kRunning && !growth_.over && state.planned && (state.due || state.restart)) {
+  if (phase_ == Phase::kRunning && !growth_.over && state.settled && (state.due || state.restart)) {
     discovers() ? vacate(rank) : leave_empty(rank, "its host is gone");
   }
 }
@@ -162,7 +162,7 @@ void Job::start_due_ranks() {
 
 void Job::start_again(Rank rank) {
   RankState& state = ranks_.at(static_cast<std::size_t>(rank));
-  state.due = state.planned = state.spawned = state.exited = state.closed = state.left = state.came = false;
+  state.due = state.settled = state.spawned = state.exited = state.closed = state.left = state.came = false;
   state.fresh = true;
   state.ended_by_us = false;
   state.wait_status = 0;

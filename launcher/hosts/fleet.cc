@@ -102,32 +102,39 @@ std::vector<Host> Fleet::absent(const std::vector<Seat>& seats, TimePoint now) c
   return hosts;
 }
 
-Fleet::Moves Fleet::moves(const std::vector<Seat>& seats, TimePoint now) const {
-  Moves moves;
+std::vector<std::pair<Rank, std::string>> Fleet::starts(const std::vector<Seat>& seats, TimePoint now) const {
+  std::vector<std::pair<Rank, std::string>> starts;
   const auto is_vacant = [](const Seat& seat) { return seat.host.empty(); };
   auto vacant = std::ranges::find_if(seats, is_vacant);
-  bool state_stays = false;
   for (const Entry& entry : entries_) {
     long space = entry.ready && now >= entry.rests_until ? room(entry, seats) : 0;
     for (; space > 0 && vacant != seats.end(); --space) {
-      moves.starts.emplace_back(static_cast<Rank>(vacant - seats.begin()), entry.host.name);
+      starts.emplace_back(static_cast<Rank>(vacant - seats.begin()), entry.host.name);
       vacant = std::find_if(vacant + 1, seats.end(), is_vacant);
     }
+  }
+  return starts;
+}
+
+std::vector<Rank> Fleet::leaves(const std::vector<Seat>& seats) const {
+  std::vector<Rank> leaves;
+  bool state_stays = false;
+  for (const Entry& entry : entries_) {
     int slots = entry.host.slots;  // for the ranks with the smallest numbers
     for (std::size_t rank = 0; rank < seats.size(); ++rank) {
       if (seats[rank].host == entry.host.name && slots-- <= 0) {
-        moves.leaves.push_back(static_cast<Rank>(rank));
+        leaves.push_back(static_cast<Rank>(rank));
       } else if (seats[rank].host == entry.host.name) {
         state_stays = state_stays || seats[rank].has_state;
       }
     }
   }
-  std::ranges::sort(moves.leaves);
+  std::ranges::sort(leaves);
   const auto has_state = [&](Rank rank) { return seats[static_cast<std::size_t>(rank)].has_state; };
-  if (const auto first = std::ranges::find_if(moves.leaves, has_state); !state_stays && first != moves.leaves.end()) {
-    moves.leaves.erase(first);
+  if (const auto first = std::ranges::find_if(leaves, has_state); !state_stays && first != leaves.end()) {
+    leaves.erase(first);
   }
-  return moves;
+  return leaves;
 }
 
 long Fleet::room(const std::vector<Seat>& seats) const {

@@ -19,10 +19,6 @@ class Fleet {
     std::string host;        // "": the place is vacant
     bool has_state = false;  // its rank is a member with the state of the job
   };
-  struct Moves {
-    std::vector<std::pair<Rank, std::string>> starts;  // vacant places and the hosts on which they are filled
-    std::vector<Rank> leaves;                          // ranks whose hosts have no slots for them any more
-  };
 
   // Takes the hosts that the job may use from now on, each once. Closed slots of a host that was gone, or has more
   // slots than before, are open again.
@@ -42,9 +38,11 @@ class Fleet {
 
   // Returns the hosts whose agents should be asked, because there are vacant places that others do not fill.
   std::vector<Host> absent(const std::vector<Seat>& seats, TimePoint now) const;
-  // Returns the changes that are due. One rank with the state of the job stays until another one on a host with slots
-  // has it.
-  Moves moves(const std::vector<Seat>& seats, TimePoint now) const;
+  // Returns the vacant places that can be filled now, with their hosts.
+  std::vector<std::pair<Rank, std::string>> starts(const std::vector<Seat>& seats, TimePoint now) const;
+  // Returns the ranks whose hosts have no slots for them any more. One rank with the state of the job stays until
+  // another one on a host with slots has it.
+  std::vector<Rank> leaves(const std::vector<Seat>& seats) const;
   // Returns the number of places that the hosts can fill, some of them when they are ready and have rested.
   long room(const std::vector<Seat>& seats) const;
   // Returns whether some agent has yet to answer.

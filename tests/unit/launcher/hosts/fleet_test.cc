@@ -26,8 +26,8 @@ class FleetTest : public ::testing::Test {
       fleet_.set_ready(host.name, true);
     }
   }
-  Starts starts(const std::vector<std::string>& hosts) const { return fleet_.moves(seats(hosts), now_).starts; }
-  Leaves leaves(const std::vector<std::string>& hosts) const { return fleet_.moves(seats(hosts), now_).leaves; }
+  Starts starts(const std::vector<std::string>& hosts) const { return fleet_.starts(seats(hosts), now_); }
+  Leaves leaves(const std::vector<std::string>& hosts) const { return fleet_.leaves(seats(hosts)); }
 
   Fleet fleet_;
   TimePoint now_;
@@ -76,7 +76,7 @@ TEST_F(FleetTest, ARankWithTheStateStaysUntilAnotherOneHasIt) {
   ready({{"a", 2}, {"b", 1}});
   fleet_.offer({{"b", 1}});
   EXPECT_EQ(leaves({"a", "a", ""}), Leaves{1});
-  EXPECT_EQ(fleet_.moves({{"a", true}, {""}, {"b", false}}, now_).leaves, Leaves()) << "it has only been started";
+  EXPECT_EQ(fleet_.leaves({{"a", true}, {""}, {"b", false}}), Leaves()) << "it has only been started";
   EXPECT_EQ(leaves({"a", "", "b"}), Leaves{0});
 }
 
