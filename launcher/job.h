@@ -43,8 +43,8 @@ struct JobPlan {
   std::vector<std::string> own_env;  // "NAME=VALUE", environment of agents and ssh
   std::string own_path;              // path of this program
   std::string cwd;
-  int size = 0;    // ranks at the start; with a script that names the hosts, the fewest
-  int places = 0;  // most ranks later; `size` if the job does not grow
+  int size = 0;          // ranks at the start; with a script that names the hosts, the fewest
+  int places = 0;        // most ranks later; `size` if the job does not grow
   bool by_host = false;  // an elastic job loses all ranks of a host with one that fails
 };
 
@@ -63,7 +63,7 @@ class Job {
   enum class Phase { kStarting, kProbing, kRunning, kStopping, kFinished };
   struct RankState {
     AgentLink* link = nullptr;  // null: no process has been started here yet
-    RankPlace place;
+    RankNumbers numbers;
     bool spawned = false;
     bool exited = false;
     bool closed = false;
@@ -102,10 +102,10 @@ class Job {
     std::map<std::string, std::string> left_out;  // hosts and why they cannot be used, as the user knows
     std::string script_error;                     // ... of the script that names the hosts, in its last run
     Restarts restarts{0};
-    bool admits = false;  // the other ranks take new ones
+    bool admits = false;    // the other ranks take new ones
     std::string last_loss;  // since the present epoch has formed
-    bool told = false;    // the user knows that lost ranks have to wait for that
-    bool over = false;    // a rank has come to the end of the program, or no rank goes on
+    bool told = false;      // the user knows that lost ranks have to wait for that
+    bool over = false;      // a rank has come to the end of the program, or no rank goes on
   };
   // Outcome of the run and the rank that is to blame.
   struct Verdict {

@@ -40,9 +40,9 @@ void Job::seat_ranks() {
   for (Rank rank = 0; rank < plan_.size; ++rank) {
     machines.push_back(machine_of(*ranks_.at(static_cast<std::size_t>(rank)).link));
   }
-  const std::vector<RankPlace> places = rank_places(machines);
-  for (std::size_t rank = 0; rank < places.size(); ++rank) {
-    ranks_[rank].place = places[rank];
+  const std::vector<RankNumbers> numbers = rank_numbers(machines);
+  for (std::size_t rank = 0; rank < numbers.size(); ++rank) {
+    ranks_[rank].numbers = numbers[rank];
     ranks_[rank].starts = 1;
     ranks_[rank].member_since = std::chrono::steady_clock::now();
   }
@@ -99,14 +99,14 @@ void Job::update_places() {
 }
 
 void Job::take_place(Rank rank, AgentLink& link) {
-  std::vector<std::pair<std::string, RankPlace>> others;
+  std::vector<std::pair<std::string, RankNumbers>> others;
   for (const RankState& other : ranks_) {
     if (!other.vacant) {
-      others.emplace_back(machine_of(*other.link), other.place);
+      others.emplace_back(machine_of(*other.link), other.numbers);
     }
   }
   RankState& state = ranks_.at(static_cast<std::size_t>(rank));
-  state.place = place_beside(others, machine_of(link));
+  state.numbers = numbers_beside(others, machine_of(link));
   state.link = &link;
   state.vacant = false;
   state.due = true;

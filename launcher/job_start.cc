@@ -305,7 +305,7 @@ void Job::send_spawn(AgentLink& link, const std::vector<Rank>& ranks) {
   const Placement& placement = link.placement();
   Spawn request;
   request.ranks = ranks;
-  request.places = grows() ? std::min(placement.slots, plan_.places) : placement.ranks;
+  request.most_ranks = grows() ? std::min(placement.slots, plan_.places) : placement.ranks;
   request.rendezvous = endpoints_.at(index_of(link));
   request.secret_hex = secret_.to_hex();
   request.cwd = plan_.cwd;
@@ -320,8 +320,8 @@ void Job::send_spawn(AgentLink& link, const std::vector<Rank>& ranks) {
     }
     // A program finds its rank below its size, also if it comes later.
     const int size = rank < plan_.size ? plan_.size : plan_.places;
-    const RankPlace& place = ranks_.at(static_cast<std::size_t>(rank)).place;
-    request.rank_env.push_back(variables_of_rank(rank, size, place, placement.host, plan_.options.horovod));
+    const RankNumbers& numbers = ranks_.at(static_cast<std::size_t>(rank)).numbers;
+    request.rank_env.push_back(variables_of_rank(rank, size, numbers, placement.host, plan_.options.horovod));
   }
   const auto grace = std::chrono::duration_cast<std::chrono::milliseconds>(plan_.options.term_grace);
   request.term_grace_ms = static_cast<std::int32_t>(grace.count());

@@ -201,7 +201,7 @@ Result<Probed> decode_probed(ConstBytes bytes) {
 std::vector<std::byte> encode(const Spawn& message) {
   WireWriter out;
   put_ranks(out, message.ranks);
-  out.put(message.places);
+  out.put(message.most_ranks);
   out.put_string(message.rendezvous);
   out.put_string(message.secret_hex);
   out.put_string(message.cwd);
@@ -219,7 +219,7 @@ Result<Spawn> decode_spawn(ConstBytes bytes) {
   WireReader in(bytes);
   Spawn message;
   message.ranks = get_ranks(in);
-  message.places = in.get<std::int32_t>();
+  message.most_ranks = in.get<std::int32_t>();
   message.rendezvous = in.get_string();
   message.secret_hex = in.get_string();
   message.cwd = in.get_string();
@@ -231,8 +231,8 @@ Result<Spawn> decode_spawn(ConstBytes bytes) {
   }
   message.term_grace_ms = in.get<std::int32_t>();
   const bool sane = !message.ranks.empty() && std::ranges::all_of(message.ranks, [](Rank rank) { return rank >= 0; }) &&
-                    message.places >= 1 && !message.argv.empty() && message.rank_env.size() == message.ranks.size() &&
-                    message.term_grace_ms >= 0;
+                    message.most_ranks >= 1 && !message.argv.empty() &&
+                    message.rank_env.size() == message.ranks.size() && message.term_grace_ms >= 0;
   if (!sane) {
     in.fail();
   }

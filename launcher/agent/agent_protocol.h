@@ -104,7 +104,7 @@ struct Probed {
 
 struct Spawn {
   std::vector<Rank> ranks;
-  std::int32_t places = 0;  // most ranks that run here at one time; they share the cores
+  std::int32_t most_ranks = 0;  // that run here at one time; they share the cores
   std::string rendezvous;
   std::string secret_hex;
   std::string cwd;

@@ -45,13 +45,13 @@ RankProcesses::~RankProcesses() = default;
 
 std::vector<std::string> RankProcesses::rank_environment(const Spawn& request, std::size_t index, int secret_fd) const {
   Environment env = environment_;
-  // A job that is started from inside another must not inherit its place in that job.
-  std::erase_if(env, [](const auto& entry) { return is_place_in_job(entry.first); });
+  // A job that is started from inside another must not inherit the numbers that it has there.
+  std::erase_if(env, [](const auto& entry) { return describes_rank(entry.first); });
   for (const auto& [name, value] : request.env) {
     env[name] = value;
   }
   env.try_emplace("PYTHONUNBUFFERED", "1");
-  env.try_emplace("OMP_NUM_THREADS", std::to_string(omp_threads(usable_cores(), request.places)));
+  env.try_emplace("OMP_NUM_THREADS", std::to_string(omp_threads(usable_cores(), request.most_ranks)));
   env["SIRTAKI_JOB_RENDEZVOUS"] = request.rendezvous;
   env["SIRTAKI_JOB_SECRET_FD"] = std::to_string(secret_fd);
   // This path is no file of a folder: it vanishes with this agent, and only this user can open it.

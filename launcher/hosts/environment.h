@@ -15,20 +15,20 @@ namespace sirtaki::launcher {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-// Returns whether the variable states the place of one rank, as launchers set it: SIRTAKI_JOB_RANK, RANK,
+// Returns whether the variable describes one rank, as launchers set it: SIRTAKI_JOB_RANK, RANK,
 // HOROVOD_RANK, ...
-bool is_place_in_job(std::string_view name);
+bool describes_rank(std::string_view name);
 // Returns whether the variable describes this machine, login or terminal (HOME, DISPLAY, SSH_*, CUDA_VISIBLE_DEVICES,
-// ...), or the place of this process in another job.
+// ...), or this process in another job.
 bool stays_here(std::string_view name);
 
 // Returns all variables except stays_here(), then `wanted` ("NAME" or "NAME=VALUE", -x), which wins. An error
 // names a variable that is not set, or a text that is not a variable name.
 Result<Variables> variables_for_ranks(const Environment& environment, const std::vector<std::string>& wanted);
 
-// Returns the variables of one rank, which tell its place in the job before any import: under Sirtaki's names, and
+// Returns the variables of one rank, which tell its numbers in the job before any import: under Sirtaki's names, and
 // under those of torchrun (RANK, WORLD_SIZE, ...), or with `horovod` under those of Horovod.
-Variables variables_of_rank(Rank rank, int size, const RankPlace& place, const std::string& host, bool horovod);
+Variables variables_of_rank(Rank rank, int size, const RankNumbers& numbers, const std::string& host, bool horovod);
 
 // Puts `folder` in front of a variable that holds a list of folders, such as PYTHONPATH.
 void put_first(Variables& variables, const std::string& name, const std::string& folder);

@@ -1,7 +1,7 @@
 // Fleet: the hosts of an elastic job that grows, and which of its places are filled or emptied. Pure.
 //
-// A place of the job (slot) has a process on a host, or is vacant and may be filled on any host with room. A host is
-// used once its agent is ready.
+// A place belongs to the job, and has a number: the slot of the coordinator server. It has a process on a host, or is
+// vacant and may be filled on any host with room. A host is used once its agent is ready.
 #pragma once
 
 #include <string>

@@ -219,38 +219,38 @@ Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::
   return placements;
 }
 
-std::vector<RankPlace> rank_places(const std::vector<std::string>& hosts) {
+std::vector<RankNumbers> rank_numbers(const std::vector<std::string>& hosts) {
   std::map<std::string, int> on_host;
   std::map<int, int> with_local_rank;
-  std::vector<RankPlace> places;
+  std::vector<RankNumbers> numbers;
   for (const std::string& host : hosts) {
-    RankPlace place;
-    place.local_rank = on_host[host]++;
-    place.cross_rank = with_local_rank[place.local_rank]++;
-    places.push_back(place);
+    RankNumbers own;
+    own.local_rank = on_host[host]++;
+    own.cross_rank = with_local_rank[own.local_rank]++;
+    numbers.push_back(own);
   }
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    places[i].local_size = on_host[hosts[i]];
-    places[i].cross_size = with_local_rank[places[i].local_rank];
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i].local_size = on_host[hosts[i]];
+    numbers[i].cross_size = with_local_rank[numbers[i].local_rank];
   }
-  return places;
+  return numbers;
 }
 
-RankPlace place_beside(const std::vector<std::pair<std::string, RankPlace>>& others, const std::string& host) {
-  RankPlace place;
+RankNumbers numbers_beside(const std::vector<std::pair<std::string, RankNumbers>>& others, const std::string& host) {
+  RankNumbers own;
   const auto taken = [&](const auto& other) {
-    return other.first == host && other.second.local_rank == place.local_rank;
+    return other.first == host && other.second.local_rank == own.local_rank;
   };
   while (std::any_of(others.begin(), others.end(), taken)) {
-    ++place.local_rank;
+    ++own.local_rank;
   }
   for (const auto& [name, other] : others) {
-    place.local_size += name == host ? 1 : 0;
-    place.cross_rank += name != host && other.local_rank == place.local_rank ? 1 : 0;
+    own.local_size += name == host ? 1 : 0;
+    own.cross_rank += name != host && other.local_rank == own.local_rank ? 1 : 0;
   }
-  place.local_size = std::max(place.local_size, place.local_rank + 1);
-  place.cross_size = place.cross_rank + 1;
-  return place;
+  own.local_size = std::max(own.local_size, own.local_rank + 1);
+  own.cross_size = own.cross_rank + 1;
+  return own;
 }
 
 int omp_threads(int cores, int ranks) {

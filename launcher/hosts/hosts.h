@@ -35,29 +35,29 @@ Result<std::vector<Host>> parse_host_list(std::string_view text);
 // messages.
 Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view path);
 struct PlaceOptions {
-  int most = 0;       // ranks that the job may have later; hosts for these get no rank yet
+  int most = 0;        // ranks that the job may have later; hosts for these get no rank yet
   bool apart = false;  // the names of this machine are several hosts, else one
 };
-// Fills hosts in order. Without `np` every slot gets a rank; without hosts, `np` ranks run here. `is_local` returns true
-// for the names of this machine.
+// Fills hosts in order. Without `np` every slot gets a rank; without hosts, `np` ranks run here. `is_local` returns
+// true for the names of this machine.
 Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::optional<int> np,
                                            const std::function<bool(const std::string&)>& is_local,
                                            const PlaceOptions& options = {});
 
-// Place of a rank: among the ranks of its host, and of its host among those that have as many ranks.
-struct RankPlace {
+// Numbers of a rank: its own among the ranks of its host, and that of its host among those that have as many ranks.
+struct RankNumbers {
   int local_rank = 0;
   int local_size = 1;
   int cross_rank = 0;
   int cross_size = 1;
-  bool operator==(const RankPlace&) const = default;
+  bool operator==(const RankNumbers&) const = default;
 };
-// Returns the place of each rank; `hosts` holds the host of each rank.
-std::vector<RankPlace> rank_places(const std::vector<std::string>& hosts);
+// Returns the numbers of each rank; `hosts` holds the host of each rank.
+std::vector<RankNumbers> rank_numbers(const std::vector<std::string>& hosts);
 
-// Returns the place of a rank that comes to `host` later, beside ranks with their hosts and places: the smallest local
-// rank that is free there, with the sizes that the job has then.
-RankPlace place_beside(const std::vector<std::pair<std::string, RankPlace>>& others, const std::string& host);
+// Returns the numbers of a rank that comes to `host` later, beside ranks with their hosts and numbers: the smallest
+// local rank that is free there, with the sizes that the job has then.
+RankNumbers numbers_beside(const std::vector<std::pair<std::string, RankNumbers>>& others, const std::string& host);
 
 // Returns the threads for OpenMP in each of `ranks` processes that share `cores`; at least 1.
 int omp_threads(int cores, int ranks);

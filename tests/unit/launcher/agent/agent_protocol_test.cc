@@ -14,7 +14,7 @@ ConstBytes as_bytes(std::string_view text) {
 Spawn sample_spawn() {
   Spawn spawn;
   spawn.ranks = {2, 3, 7};
-  spawn.places = 4;
+  spawn.most_ranks = 4;
   spawn.rendezvous = "10.0.0.1:4242";
   spawn.secret_hex = std::string(64, 'a');
   spawn.cwd = "/tmp";
@@ -93,7 +93,7 @@ TEST(AgentMessages, SurviveTheirEncoding) {
   const auto spawn = decode_spawn(encode(sample_spawn()));
   ASSERT_TRUE(spawn);
   EXPECT_EQ(spawn->ranks, sample_spawn().ranks);
-  EXPECT_EQ(spawn->places, sample_spawn().places);
+  EXPECT_EQ(spawn->most_ranks, sample_spawn().most_ranks);
   EXPECT_EQ(spawn->argv, sample_spawn().argv);
   EXPECT_EQ(spawn->env, sample_spawn().env);
   EXPECT_EQ(spawn->rank_env, sample_spawn().rank_env);
@@ -158,7 +158,7 @@ TEST(AgentMessages, SpawnWithoutSenseIsRefused) {
   spawn.ranks[1] = -1;
   EXPECT_FALSE(decode_spawn(encode(spawn)));
   spawn = sample_spawn();
-  spawn.places = 0;
+  spawn.most_ranks = 0;
   EXPECT_FALSE(decode_spawn(encode(spawn)));
   spawn = sample_spawn();
   spawn.rank_env.pop_back();

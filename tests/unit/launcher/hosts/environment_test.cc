@@ -40,20 +40,20 @@ TEST(Environment, AFolderComesFirstInAList) {
 }
 
 TEST(VariablesOfRank, SayItsPlaceUnderTorchrunsNamesTooOrUnderHorovodsOnRequest) {
-  const RankPlace place{1, 2, 0, 3};
-  EXPECT_EQ(variables_of_rank(1, 5, place, "node1", false), (Variables{{"SIRTAKI_JOB_RANK", "1"},
-                                                                       {"SIRTAKI_JOB_SIZE", "5"},
-                                                                       {"SIRTAKI_JOB_LOCAL_RANK", "1"},
-                                                                       {"SIRTAKI_JOB_LOCAL_SIZE", "2"},
-                                                                       {"RANK", "1"},
-                                                                       {"WORLD_SIZE", "5"},
-                                                                       {"LOCAL_RANK", "1"},
-                                                                       {"LOCAL_WORLD_SIZE", "2"},
-                                                                       {"GROUP_RANK", "0"}}));
-  for (const auto& [name, value] : variables_of_rank(1, 5, place, "node1", false)) {
-    EXPECT_TRUE(is_place_in_job(name)) << name;
+  const RankNumbers numbers{1, 2, 0, 3};
+  EXPECT_EQ(variables_of_rank(1, 5, numbers, "node1", false), (Variables{{"SIRTAKI_JOB_RANK", "1"},
+                                                                         {"SIRTAKI_JOB_SIZE", "5"},
+                                                                         {"SIRTAKI_JOB_LOCAL_RANK", "1"},
+                                                                         {"SIRTAKI_JOB_LOCAL_SIZE", "2"},
+                                                                         {"RANK", "1"},
+                                                                         {"WORLD_SIZE", "5"},
+                                                                         {"LOCAL_RANK", "1"},
+                                                                         {"LOCAL_WORLD_SIZE", "2"},
+                                                                         {"GROUP_RANK", "0"}}));
+  for (const auto& [name, value] : variables_of_rank(1, 5, numbers, "node1", false)) {
+    EXPECT_TRUE(describes_rank(name)) << name;
   }
-  const Variables with = variables_of_rank(1, 5, place, "node1", true);
+  const Variables with = variables_of_rank(1, 5, numbers, "node1", true);
   const Environment found(with.begin(), with.end());
   EXPECT_FALSE(found.contains("RANK"));
   EXPECT_EQ(found.at("HOROVOD_RANK"), "1");
@@ -64,7 +64,7 @@ TEST(VariablesOfRank, SayItsPlaceUnderTorchrunsNamesTooOrUnderHorovodsOnRequest)
   EXPECT_EQ(found.at("HOROVOD_CROSS_SIZE"), "3");
   EXPECT_EQ(found.at("HOROVOD_HOSTNAME"), "node1");
   for (const auto& [name, value] : with) {
-    EXPECT_TRUE(is_place_in_job(name)) << name;  // else a job inside this one would inherit it
+    EXPECT_TRUE(describes_rank(name)) << name;  // else a job inside this one would inherit it
   }
 }
 

@@ -125,13 +125,13 @@ TEST(Placement, NeedsToKnowHowMany) {
   EXPECT_TRUE(place_ranks({}, 7, only_localhost));
 }
 
-TEST(RankPlaces, ALaterRankTakesTheSmallestFreePlaceOfItsHost) {
-  const RankPlace first{0, 2, 0, 2};
-  const RankPlace second{1, 2, 0, 1};
-  EXPECT_EQ(place_beside({{"a", first}, {"a", second}}, "b"), (RankPlace{0, 1, 1, 2}));
-  EXPECT_EQ(place_beside({{"a", first}, {"a", second}}, "a"), (RankPlace{2, 3, 0, 1}));
-  EXPECT_EQ(place_beside({{"a", second}, {"b", first}}, "a"), (RankPlace{0, 2, 1, 2}));
-  EXPECT_EQ(place_beside({}, "a"), RankPlace());
+TEST(RankNumbers, ALaterRankTakesTheSmallestFreePlaceOfItsHost) {
+  const RankNumbers first{0, 2, 0, 2};
+  const RankNumbers second{1, 2, 0, 1};
+  EXPECT_EQ(numbers_beside({{"a", first}, {"a", second}}, "b"), (RankNumbers{0, 1, 1, 2}));
+  EXPECT_EQ(numbers_beside({{"a", first}, {"a", second}}, "a"), (RankNumbers{2, 3, 0, 1}));
+  EXPECT_EQ(numbers_beside({{"a", second}, {"b", first}}, "a"), (RankNumbers{0, 2, 1, 2}));
+  EXPECT_EQ(numbers_beside({}, "a"), RankNumbers());
 }
 
 TEST(OmpThreads, ShareTheCoresAndAreAtLeastOne) {
@@ -141,12 +141,12 @@ TEST(OmpThreads, ShareTheCoresAndAreAtLeastOne) {
   EXPECT_EQ(omp_threads(1, 1), 1);
 }
 
-TEST(RankPlaces, CountRanksOfAHostAndHostsWithAsManyRanks) {
-  EXPECT_EQ(rank_places({"a"}), (std::vector<RankPlace>{{0, 1, 0, 1}}));
-  EXPECT_EQ(rank_places({"a", "a", "b", "c", "c"}),
-            (std::vector<RankPlace>{{0, 2, 0, 3}, {1, 2, 0, 2}, {0, 1, 1, 3}, {0, 2, 2, 3}, {1, 2, 1, 2}}));
+TEST(RankNumbers, CountRanksOfAHostAndHostsWithAsManyRanks) {
+  EXPECT_EQ(rank_numbers({"a"}), (std::vector<RankNumbers>{{0, 1, 0, 1}}));
+  EXPECT_EQ(rank_numbers({"a", "a", "b", "c", "c"}),
+            (std::vector<RankNumbers>{{0, 2, 0, 3}, {1, 2, 0, 2}, {0, 1, 1, 3}, {0, 2, 2, 3}, {1, 2, 1, 2}}));
   // One machine under two names.
-  EXPECT_EQ(rank_places({"a", "b", "a"}), (std::vector<RankPlace>{{0, 2, 0, 2}, {0, 1, 1, 2}, {1, 2, 0, 1}}));
+  EXPECT_EQ(rank_numbers({"a", "b", "a"}), (std::vector<RankNumbers>{{0, 2, 0, 2}, {0, 1, 1, 2}, {1, 2, 0, 1}}));
 }
 
 }  // namespace
