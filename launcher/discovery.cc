@@ -1,13 +1,9 @@
 #include "launcher/discovery.h"
 
-#include <signal.h>
-
 #include <algorithm>
-#include <boost/asio/buffer.hpp>
-#include <boost/asio/error.hpp>
+#include <utility>
 
 #include "launcher/process/processes.h"
-#include "launcher/process/spawn.h"
 #include "runtime/base/config/option_value.h"
 
 namespace sirtaki::launcher {
@@ -15,8 +11,6 @@ namespace sirtaki::launcher {
 using boost::system::error_code;
 
 namespace {
-
-constexpr std::size_t kMostText = std::size_t{1} << 20;
 
 // Returns the last line that is not empty.
 std::string last_line(const std::string& text) {
@@ -68,91 +62,41 @@ void Discovery::start() {
   SpawnSpec spec;
   spec.argv = {"/bin/sh", "-c", options_.script};
   spec.env = env_;
-  spec.death_signal = SIGKILL;
-  Result<ChildProcess> child = spawn(spec, nullptr);
-  if (!child) {
-    return report(child.status());
-  }
-  run_ = std::make_shared<Run>();
-  run_->pid = child->pid;
-  std::size_t which = 0;
-  for (FileDescriptor* fd : {&child->out, &child->err}) {
-    Output& output = run_->outputs.at(which);
-    output.in = std::make_unique<boost::asio::posix::stream_descriptor>(io_, fd->release());
-    output.in->non_blocking(true);
-    read(run_, which++);
-  }
-  timer_.expires_after(options_.patience);
-  timer_.async_wait([this](const error_code& error) {
-    if (!error) {
-      on_late();
-    }
+  run_ = std::make_unique<ChildOutput>(io_);
+  const Status started = run_->start(std::move(spec), options_.patience, [this](const ChildOutput::End& end) {
+    run_.reset();
+    report(result_of(end));
   });
+  if (!started.ok()) {
+    run_.reset();
+    report(started);
+  }
 }
 
 void Discovery::stop() {
   stopped_ = true;
   timer_.cancel();
-  if (run_) {
-    kill(-run_->pid, SIGKILL);
-  }
-}
-
-// Reads only when there is data, so that no byte is on its way when the script ends.
-void Discovery::read(const std::shared_ptr<Run>& run, std::size_t which) {
-  boost::asio::posix::stream_descriptor& in = *run->outputs.at(which).in;
-  in.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this, run, which](const error_code& error) {
-    if (!error && drain(run->outputs.at(which))) {
-      read(run, which);
-    }
-  });
-}
-
-// Returns whether more may come.
-bool Discovery::drain(Output& output) {
-  std::array<char, 4096> buffer;
-  error_code error;
-  while (!error && output.in->is_open() && output.text.size() < kMostText) {
-    output.text.append(buffer.data(), output.in->read_some(boost::asio::buffer(buffer), error));
-  }
-  return output.in->is_open() && (error == boost::asio::error::would_block || error == boost::asio::error::try_again);
-}
-
-// The script is the leader of a session of its own, so this ends the processes that it has started, too.
-void Discovery::on_late() {
-  if (run_ && !stopped_) {
-    run_->late = true;
-    kill(-run_->pid, SIGKILL);
-  }
+  run_.reset();
 }
 
 void Discovery::on_child_exit(pid_t pid, int wait_status) {
-  if (!run_ || pid != run_->pid) {
-    return;
-  }
-  const std::shared_ptr<Run> run = std::exchange(run_, nullptr);
-  for (Output& output : run->outputs) {
-    drain(output);  // all that the script has written is in the pipe by now
-    error_code ignored;
-    output.in->close(ignored);
-  }
-  if (!stopped_) {
-    report(result_of(*run, wait_status));
+  if (run_) {
+    run_->on_child_exit(pid, wait_status);
   }
 }
 
-Result<std::vector<Host>> Discovery::result_of(const Run& run, int wait_status) const {
-  if (run.late) {
+Result<std::vector<Host>> Discovery::result_of(const ChildOutput::End& end) const {
+  if (end.late) {
     return unavailable("it has not ended within " + format_duration(options_.patience));
   }
-  if (wait_status != 0) {
-    const std::string text = last_line(run.outputs[1].text);
-    return unavailable(describe_wait_status(wait_status) + (text.empty() ? "" : ": " + text));
+  if (end.wait_status != 0) {
+    const std::string text = last_line(end.texts[1]);
+    return unavailable(describe_wait_status(end.wait_status) + (text.empty() ? "" : ": " + text));
   }
-  if (run.outputs[0].text.size() >= kMostText) {
+  if (end.texts[0].size() >= ChildOutput::kMostText) {
     return invalid_argument("it has printed more than 1 MiB");
   }
-  return parse_discovered(run.outputs[0].text, options_.slots);
+  return parse_discovered(end.texts[0], options_.slots);
 }
 
 void Discovery::report(const Result<std::vector<Host>>& result) {

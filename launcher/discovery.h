@@ -4,9 +4,7 @@
 // is ended when it takes too long.
 #pragma once
 
-#include <array>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "launcher/hosts/hosts.h"
+#include "launcher/process/child_output.h"
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
 
@@ -46,28 +45,15 @@ class Discovery {
   void on_child_exit(pid_t pid, int wait_status);
 
  private:
-  struct Output {
-    std::unique_ptr<boost::asio::posix::stream_descriptor> in;
-    std::string text;
-  };
-  struct Run {
-    pid_t pid = -1;
-    bool late = false;
-    std::array<Output, 2> outputs;  // standard output and standard error
-  };
-
-  void read(const std::shared_ptr<Run>& run, std::size_t which);
-  static bool drain(Output& output);
-  void on_late();
-  Result<std::vector<Host>> result_of(const Run& run, int wait_status) const;
+  Result<std::vector<Host>> result_of(const ChildOutput::End& end) const;
   void report(const Result<std::vector<Host>>& result);
 
   boost::asio::io_context& io_;
   const DiscoveryOptions options_;
   const std::vector<std::string> env_;
   const Events events_;
-  boost::asio::steady_timer timer_;  // runs to the end of the patience, or to the next run
-  std::shared_ptr<Run> run_;         // null between two runs
+  boost::asio::steady_timer timer_;   // runs to the next run
+  std::unique_ptr<ChildOutput> run_;  // null between two runs
   bool stopped_ = false;
 };
 

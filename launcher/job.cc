@@ -271,7 +271,7 @@ void Job::on_link_gone(AgentLink& link, const Status& status) {
     return;
   }
   if (phase_ == Phase::kStarting && discovers()) {
-    return leave_out(link, unavailable(link.placement().host + ": " + lost_text(status)));
+    return leave_out(link.placement().host, unavailable(link.placement().host + ": " + lost_text(status)));
   }
   if (phase_ == Phase::kStarting || phase_ == Phase::kProbing) {
     start_errors_.at(index_of(link)) = status.text();

@@ -26,6 +26,7 @@
 #include "launcher/hosts/fleet.h"
 #include "launcher/hosts/hosts.h"
 #include "launcher/output.h"
+#include "launcher/process/child_output.h"
 #include "launcher/report.h"
 #include "launcher/restarts.h"
 #include "runtime/base/config/config.h"
@@ -96,9 +97,11 @@ class Job {
   // Elastic jobs that grow: lost ranks are started again, and others in vacant places.
   struct Growth {
     Fleet fleet;
-    bool answered = false;                        // the script has named hosts
-    bool begun = false;                           // the first epoch has formed
-    std::unique_ptr<Discovery> script;            // null: the hosts are fixed
+    bool answered = false;                                        // the script has named hosts
+    bool begun = false;                                           // the first epoch has formed
+    std::unique_ptr<Discovery> script;                            // null: the hosts are fixed
+    std::map<std::string, std::unique_ptr<ChildOutput>> lookups;  // children that resolve names of hosts
+    std::map<std::string, std::string> routes;                    // answers of these
     std::map<std::string, std::string> left_out;  // hosts and why they cannot be used, as the user knows
     std::string script_error;                     // ... of the script that names the hosts, in its last run
     Restarts restarts{0};
@@ -220,10 +223,12 @@ class Job {
   void on_hosts(const std::vector<Host>& hosts);
   void on_discovery_failed(const Status& status);
   void call_absent_hosts();
+  void look_up(const Host& host);
+  void call(const Placement& placement);
   void on_discovered_ready(AgentLink& link);
   bool is_on_loopback() const;
   void use_host(AgentLink& link);
-  void leave_out(AgentLink& link, const Status& why);
+  void leave_out(const std::string& host, const Status& why);
   void rest_host(const std::string& host);
   void start_if_enough();
   void ask_to_leave(Rank rank);

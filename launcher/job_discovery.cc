@@ -2,6 +2,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
 
 #include "launcher/agent/host_facts.h"
 #include "launcher/job.h"
@@ -9,6 +11,7 @@
 
 namespace sirtaki::launcher {
 
+namespace asio = boost::asio;
 using boost::system::error_code;
 
 namespace {
@@ -75,16 +78,44 @@ void Job::on_discovery_failed(const Status& status) {
 void Job::call_absent_hosts() {
   for (const Host& host : growth_.fleet.absent(seats(), std::chrono::steady_clock::now())) {
     growth_.fleet.set_pending(host.name);
-    const Placement placement{host.name, is_this_host(host.name), 0, 0, host.slots};
-    AgentLink& link = add_link(placement);
-    link.start(agent_command(placement));
-    auto timer = std::make_shared<boost::asio::steady_timer>(io_, plan_.options.start_timeout);
-    timer->async_wait([this, timer, &link](const error_code& error) {
-      if (!error && endpoints_.at(index_of(link)).empty() && !link.ended()) {
-        link.give_up(unavailable(no_answer_text(link)));
-      }
-    });
+    look_up(host);
   }
+}
+
+// Resolves the name of a host in a child, because that may take long. The host itself is called then.
+void Job::look_up(const Host& host) {
+  SpawnSpec spec;
+  spec.argv = {plan_.own_path, kRouteTo, host.name};
+  spec.env = plan_.own_env;
+  std::unique_ptr<ChildOutput>& child = growth_.lookups[host.name];
+  child = std::make_unique<ChildOutput>(io_);
+  const Status started =
+      child->start(std::move(spec), plan_.options.start_timeout, [this, host](const ChildOutput::End& end) {
+        const std::string route = end.texts[0].substr(0, end.texts[0].find('\n'));
+        growth_.lookups.erase(host.name);
+        if (end.wait_status != 0) {
+          return leave_out(host.name, unavailable("host " + host.name + ": its name was not resolved within " +
+                                                  format_duration(plan_.options.start_timeout)));
+        }
+        growth_.routes[host.name] = route;
+        call({host.name, route == kRouteHere, 0, 0, host.slots});
+      });
+  if (!started.ok()) {
+    growth_.lookups.erase(host.name);
+    asio::post(io_, [this, host, started] { leave_out(host.name, started); });
+  }
+}
+
+// Starts the agent of a host.
+void Job::call(const Placement& placement) {
+  AgentLink& link = add_link(placement);
+  link.start(agent_command(placement));
+  auto timer = std::make_shared<boost::asio::steady_timer>(io_, plan_.options.start_timeout);
+  timer->async_wait([this, timer, &link](const error_code& error) {
+    if (!error && endpoints_.at(index_of(link)).empty() && !link.ended()) {
+      link.give_up(unavailable(no_answer_text(link)));
+    }
+  });
 }
 
 void Job::on_discovered_ready(AgentLink& link) {
@@ -124,8 +155,7 @@ void Job::use_host(AgentLink& link) {
 }
 
 // Leaves a host out for a while.
-void Job::leave_out(AgentLink& link, const Status& why) {
-  const std::string& host = link.placement().host;
+void Job::leave_out(const std::string& host, const Status& why) {
   rest_host(host);
   if (std::exchange(growth_.left_out[host], why.text()) != why.text()) {
     log(std::string(why.text()) + "; the job goes on without this host until it answers");

@@ -165,7 +165,7 @@ void Job::on_link_ready(AgentLink& link) {
 
 void Job::on_link_failed(AgentLink& link, const Status& status) {
   if (discovers()) {
-    return phase_ < Phase::kStopping ? leave_out(link, status) : check_links_ended();
+    return phase_ < Phase::kStopping ? leave_out(link.placement().host, status) : check_links_ended();
   }
   start_errors_.at(index_of(link)) = status.text();
   if (phase_ == Phase::kStarting) {
@@ -195,7 +195,9 @@ std::vector<std::string> Job::candidates(const AgentLink& link) const {
   if (addresses.front().empty()) {
     // The address that sshd saw is right unless a jump host or a NAT lies between; the routing table is the second
     // guess.
-    addresses = {link.hello().ssh_client, address_towards(link.placement().host)};
+    const std::string& host = link.placement().host;
+    const auto route = growth_.routes.find(host);
+    addresses = {link.hello().ssh_client, route == growth_.routes.end() ? address_towards(host) : route->second};
   }
   std::vector<std::string> endpoints;
   for (const std::string& address : addresses) {

@@ -136,6 +136,11 @@ void Job::reap_children() {
     if (growth_.script) {
       growth_.script->on_child_exit(pid, status);
     }
+    const auto lookup =
+        std::ranges::find_if(growth_.lookups, [pid](const auto& entry) { return entry.second->is(pid); });
+    if (lookup != growth_.lookups.end()) {
+      lookup->second->on_child_exit(pid, status);
+    }
   }
 }
 
@@ -180,6 +185,7 @@ void Job::begin_stop() {
   phase_ = Phase::kStopping;
   if (growth_.script) {
     growth_.script->stop();
+    growth_.lookups.clear();
   }
 }
 

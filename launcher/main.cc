@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launcher/agent/agent.h"
+#include "launcher/agent/host_facts.h"
 #include "launcher/cli.h"
 #include "launcher/job.h"
 #include "launcher/links/measure.h"
@@ -38,6 +39,10 @@ int run(const std::vector<std::string>& arguments) {
   }
   if (!arguments.empty() && arguments.front() == kMeasureLinks) {
     return measure_links({arguments.begin() + 1, arguments.end()});
+  }
+  if (arguments.size() == 2 && arguments.front() == kRouteTo) {
+    std::puts(route_to(arguments.back()).c_str());
+    return 0;
   }
   sirtaki::Result<CommandLine> line = parse_command_line(arguments);
   if (!line) {

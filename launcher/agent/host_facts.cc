@@ -229,6 +229,10 @@ std::string address_towards(const std::string& host) {
   return {};
 }
 
+std::string route_to(const std::string& host) {
+  return is_this_host(host) ? kRouteHere : address_towards(host);
+}
+
 std::string make_endpoint(const std::string& address, std::uint16_t port) {
   const bool v6 = address.find(':') != std::string::npos && address.front() != '[';
   return (v6 ? "[" + address + "]" : address) + ":" + std::to_string(port);

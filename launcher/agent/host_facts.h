@@ -26,6 +26,13 @@ bool is_this_host(const std::string& name);
 // Returns the local address from which packets to `host` leave; empty if `host` cannot be resolved or has no route.
 std::string address_towards(const std::string& host);
 
+// First argument of a sirtakirun that prints route_to() of its second argument, so that the caller need not wait for
+// it.
+inline constexpr const char* kRouteTo = "--route-to";
+inline constexpr const char* kRouteHere = "here";
+// Returns kRouteHere for a name of this machine, else address_towards() of the host.
+std::string route_to(const std::string& host);
+
 std::string make_endpoint(const std::string& address, std::uint16_t port);  // IPv6 in brackets
 // Tries the endpoints in order, all within `timeout_ms`.
 Probed probe_endpoints(const Probe& probe);
