@@ -198,6 +198,7 @@ void Job::ask_to_leave(Rank rank) {
   coordinator_->set_host(rank, "");  // its end is no failure of the host
   // A process that has not joined yet has nothing to lose.
   const int signal_number = std::exchange(state.fresh, false) ? SIGKILL : SIGTERM;
+  coordinator_->announce(rank, signal_number == SIGTERM);
   state.link->send(FrameType::kEndRank, encode(EndRank{rank, signal_number}));
   restart_after(rank, plan_.options.term_grace, [this, rank] { end_late_leaver(rank); });
 }
@@ -213,6 +214,7 @@ void Job::end_late_leaver(Rank rank) {
     if (fails_by_host()) {
       coordinator_->set_host(rank, state.link->placement().host);
     }
+    coordinator_->announce(rank, false);
     return;
   }
   log("rank " + std::to_string(rank) + " has not left within " + format_duration(plan_.options.term_grace) +

@@ -97,6 +97,7 @@ void Job::plan_restart(Rank rank) {
   if (fails_by_host() && !state.parted) {
     fail_host(rank);
   }
+  coordinator_->announce(rank, false);
   if (state.asked || (discovers() && state.link->ended())) {
     release(rank);
     return update_places();
@@ -169,6 +170,7 @@ void Job::start_again(Rank rank) {
   const std::string name = "rank " + std::to_string(rank);
   const std::string again = ++state.starts > 1 ? " (start " + std::to_string(state.starts) + ")" : "";
   log(name + " is started " + (again.empty() ? "on " : "again on ") + state.link->placement().host + again);
+  coordinator_->announce(rank, true);
   send_spawn(*state.link, {rank});
   const Duration patience = plan_.config->elastic.join_timeout;
   restart_after(rank, patience, [this, rank, name, patience] {

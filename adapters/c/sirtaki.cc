@@ -204,6 +204,17 @@ sirtaki_status sirtaki_change_wanted(int* grows, int* fresh, uint32_t* change) {
   });
 }
 
+sirtaki_status sirtaki_changes_announced(uint32_t* processes) {
+  return guarded([&]() -> Status {
+    if (processes == nullptr) {
+      return null_argument("processes");
+    }
+    SRT_ASSIGN(const auto found, DefaultSession::instance().growth());
+    *processes = found.announced;
+    return {};
+  });
+}
+
 int sirtaki_is_initialized(void) {
   return ask([](const Active&) { return 1; }) == 1 ? 1 : 0;
 }

@@ -166,6 +166,8 @@ SIRTAKI_API sirtaki_status sirtaki_admit(int admits);
  * that it has the state; and *change to the number of a change that waits, or 0. Ranks may learn of a change at
  * different times: let one of them decide, and if its number is not 0, call sirtaki_regroup_at() with it on all. */
 SIRTAKI_API sirtaki_status sirtaki_change_wanted(int* grows, int* fresh, uint32_t* change);
+/* Sets *processes to the number that the launcher has started or asked to leave, and for which no change waits yet. */
+SIRTAKI_API sirtaki_status sirtaki_changes_announced(uint32_t* processes);
 /* Does the same as sirtaki_regroup() for a change that all ranks have agreed on, where no rank has to be lost. */
 SIRTAKI_API sirtaki_status sirtaki_regroup_at(uint32_t change);
 /* Says that this rank of an elastic job has to leave. A regroup at which it can returns SIRTAKI_NOT_INITIALIZED, with

@@ -336,6 +336,11 @@ void define_life(nb::module_& m) {
     blocking([&] { return sirtaki_change_wanted(&grows, &fresh, &change); });
     return std::tuple(grows != 0, fresh != 0, change);
   });
+  m.def("changes_announced", [] {
+    std::uint32_t processes = 0;
+    blocking([&] { return sirtaki_changes_announced(&processes); });
+    return processes;
+  });
   m.def("is_initialized", [] { return sirtaki_is_initialized() != 0; });
   m.def("rank", sirtaki_rank);
   m.def("size", sirtaki_size);

@@ -113,6 +113,14 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
     });
   }
 
+  void announce(Rank slot, bool on_its_way) override {
+    loop_.post([this, slot, on_its_way] {
+      if (elastic_) {
+        elastic_->announce(*server_, slot, on_its_way);
+      }
+    });
+  }
+
   bool drain(Duration grace) override { return presence_.wait_empty(grace); }
 
  private:

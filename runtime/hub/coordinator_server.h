@@ -104,6 +104,10 @@ class CoordinatorServer {
   // In a job that grows, says how many processes are started if these are fewer than start() was told: those of the
   // first slots. Call it before any of them is started. Any thread.
   virtual void begin(int ranks) = 0;
+  // In a job that grows, tells the ranks that a process for this slot is about to be started, or that the one there is
+  // asked to leave; or that neither is so any more. That comes to its end by itself when the process arrives, says that
+  // it leaves, or is lost. Any thread.
+  virtual void announce(Rank slot, bool on_its_way) = 0;
   // Waits at most `grace` until no member is connected; returns true if none is. Any thread.
   virtual bool drain(Duration grace) = 0;
 };

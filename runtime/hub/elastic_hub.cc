@@ -58,13 +58,18 @@ void ElasticHub::on_waiting(rendezvous::Server& server, PeerId peer, Rank slot, 
   roster_.on_regroup(connection_of(peer), regroup, loop_.now());
   tell_state(peer, had_state);  // an epoch may end before the admission that says so has come
   act(server);
+  if (first) {
+    announce(server, slot, false);  // behind the change that it brings about
+  }
 }
 
 void ElasticHub::on_report(rendezvous::Server& server, PeerId peer, ConstBytes report) {
   const auto decoded = control::decode_roster_report(report);
   if (decoded && std::holds_alternative<control::MustLeave>(*decoded)) {
+    const Rank slot = slots_.at(peer);
     roster_.on_leaving(connection_of(peer), loop_.now());
-    return act(server);
+    act(server);
+    return announce(server, slot, false);
   }
   const auto* admission = decoded ? std::get_if<control::Admission>(&*decoded) : nullptr;
   if (admission == nullptr) {
@@ -106,9 +111,13 @@ void ElasticHub::on_gone(rendezvous::Server& server, PeerId peer, const Status& 
   lose_peer(peer, cause);
   lose_neighbours(server, slot);
   act(server);
+  if (grows_ && in_epoch_) {
+    tell_announced(server);
+  }
 }
 
 void ElasticHub::lose_peer(PeerId peer, const Status& cause) {
+  announced_.erase(slots_.at(peer));
   lose_process(slots_.at(peer), cause);
   slots_.erase(peer);
   waiting_.erase(peer);
@@ -162,6 +171,22 @@ void ElasticHub::on_absent(rendezvous::Server& server, Rank slot, const Status& 
 void ElasticHub::give_up(rendezvous::Server& server, Rank slot) {
   roster_.on_given_up(slot, loop_.now());
   act(server);
+}
+
+void ElasticHub::announce(rendezvous::Server& server, Rank slot, bool on_its_way) {
+  const bool changed = on_its_way ? announced_.insert(slot).second : announced_.erase(slot) != 0;
+  if (changed && in_epoch_) {
+    tell_announced(server);
+  }
+}
+
+void ElasticHub::tell_announced(rendezvous::Server& server) {
+  const control::Announced count{static_cast<std::uint32_t>(announced_.size())};
+  for (const auto& [peer, slot] : slots_) {
+    if (std::ranges::count(seats_, slot) != 0) {
+      server.notify(peer, control::encode(control::RosterNotice(count)));
+    }
+  }
 }
 
 void ElasticHub::begin(rendezvous::Server& server, int ranks) {
@@ -276,6 +301,9 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Form& form) {
   names_.clear();
   for (const rendezvous::Member& member : membership.members) {
     names_.push_back(rendezvous::rank_text(member.rank, member.hostname, member.pid));
+  }
+  if (grows_) {
+    tell_announced(server);
   }
   events_.formed(membership);
   tell_joined(form.notice, membership);

@@ -49,6 +49,8 @@ class ElasticHub {
   void set_host(Rank slot, const std::string& host) { hosts_[slot] = host; }
   // Implements CoordinatorServer::begin().
   void begin(rendezvous::Server& server, int ranks);
+  // Implements CoordinatorServer::announce().
+  void announce(rendezvous::Server& server, Rank slot, bool on_its_way);
   // Returns the slot of a rank of the present or last epoch.
   Rank slot_of(Rank rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
 
@@ -69,6 +71,7 @@ class ElasticHub {
   void perform(rendezvous::Server& server, const control::Roster::End& end);
   void perform(rendezvous::Server& server, const control::Roster::Part& part);
   void end_epoch(rendezvous::Server& server);
+  void tell_announced(rendezvous::Server& server);
   void tell_owner();
   std::string outlook() const;
 
@@ -84,6 +87,7 @@ class ElasticHub {
   std::map<Rank, std::uint32_t> starts_;      // number of processes that have come for a slot
   std::map<Rank, std::string> hosts_;         // hosts of slots whose losses take the others there along
   bool admits_ = false;
+  std::set<Rank> announced_;        // slots whose processes are on their way into the job or out of it
   std::vector<Rank> seats_;         // slots of the present or last epoch, indexed by rank
   std::vector<std::string> names_;  // texts that name its members, indexed by rank
   bool arrived_ = false;            // some process has come, so programs do use the runtime

@@ -20,6 +20,7 @@ std::vector<Input> seeds() {
   const std::vector<RosterNotice> notices = {
       EpochEnds{Epoch(1), lost},
       ChangeWanted{5},
+      Announced{3},
       EpochFormed{Epoch(2), 5, true, 1, {{{0, 1}, 2, true}, {{3, 2}, -1, false}}, {{StreamId(1), 71}}},
       JobEnds{{Code::kShutdown, "the end"}},
   };

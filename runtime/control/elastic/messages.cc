@@ -89,6 +89,10 @@ void put(WireWriter& w, const JobEnds& m) {
   put_status(w, m.why);
 }
 
+void put(WireWriter& w, const Announced& m) {
+  w.put(m.processes);
+}
+
 // Writes a message of any type.
 constexpr auto kPutRoster = [](WireWriter& w, const auto& message) { put(w, message); };
 
@@ -200,6 +204,10 @@ EpochFormed get(WireReader& r, Tag<EpochFormed>) {
 
 JobEnds get(WireReader& r, Tag<JobEnds>) {
   return {get_status(r)};
+}
+
+Announced get(WireReader& r, Tag<Announced>) {
+  return {r.get<std::uint32_t>()};
 }
 
 // Reads a message of any type.

@@ -102,7 +102,13 @@ struct JobEnds {
   Status why;
 };
 
-using RosterNotice = std::variant<EpochEnds, ChangeWanted, EpochFormed, JobEnds>;
+// So many processes are on their way into the job or out of it, and have not asked for a change yet. Nothing depends on
+// it but programs that wait for such a change.
+struct Announced {
+  std::uint32_t processes = 0;
+};
+
+using RosterNotice = std::variant<EpochEnds, ChangeWanted, EpochFormed, JobEnds, Announced>;
 
 std::vector<std::byte> encode(const RosterReport& message);
 std::vector<std::byte> encode(const RosterNotice& message);

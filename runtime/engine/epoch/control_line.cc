@@ -94,6 +94,8 @@ void ControlLine::on_notice(ConstBytes bytes) {
   const auto notice = control::decode_roster_notice(bytes);
   if (const auto* change = notice ? std::get_if<control::ChangeWanted>(&*notice) : nullptr) {
     wanted_ = std::max<std::uint32_t>(wanted_, change->number);
+  } else if (const auto* announced = notice ? std::get_if<control::Announced>(&*notice) : nullptr) {
+    announced_ = announced->processes;
   }
 }
 

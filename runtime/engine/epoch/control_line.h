@@ -66,6 +66,9 @@ class ControlLine final : private rendezvous::ClientHandler {
   Unable unable() const;
   // Returns the number of a change that the present epoch should end for; 0: none. Any thread.
   std::uint32_t wanted() const;
+  // Returns the number of processes that are on their way into the job or out of it, and will bring changes about. Any
+  // thread.
+  std::uint32_t announced() const { return announced_; }
   // Makes the next join() say that all ranks have agreed to end the epoch for this change.
   void agree(std::uint32_t change) { agreed_ = change; }
   // Ends the connection without a good-bye: the others take this rank for lost.
@@ -95,6 +98,7 @@ class ControlLine final : private rendezvous::ClientHandler {
   std::uint32_t agreed_ = 0;
   std::atomic<std::uint32_t> wanted_{0};   // the highest number of a change
   std::atomic<std::uint32_t> settled_{0};  // the number with which the present epoch has begun
+  std::atomic<std::uint32_t> announced_{0};
   control::StreamReports frozen_;
   Status why_;
   std::set<StreamId> committed_;

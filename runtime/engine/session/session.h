@@ -70,9 +70,10 @@ Result<std::shared_ptr<ControlLine>> connect_line(const Config& config, const Jo
 
 // Changes of the ranks of an elastic job, for programs; see ControlLine.
 struct Growth {
-  bool grows = false;        // ranks may join after the start
-  bool fresh = false;        // this process has joined and has no state yet
-  std::uint32_t wanted = 0;  // a change that waits; 0: none
+  bool grows = false;           // ranks may join after the start
+  bool fresh = false;           // this process has joined and has no state yet
+  std::uint32_t wanted = 0;     // a change that waits; 0: none
+  std::uint32_t announced = 0;  // processes on their way into the job or out of it
 };
 Growth growth(const ControlLine& line);
 void admit(ControlLine& line, bool admits);

@@ -22,7 +22,7 @@ Status Session::leave_soon() {
 }
 
 Growth growth(const ControlLine& line) {
-  return {line.grows(), line.grows() && !line.has_state(), line.wanted()};
+  return {line.grows(), line.grows() && !line.has_state(), line.wanted(), line.announced()};
 }
 
 void agree(ControlLine& line, std::uint32_t change) {

@@ -402,3 +402,26 @@ def test_what_does_not_survive_a_loss_is_refused(elastic_job: mock.Mock, options
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1)
     with pytest.raises(NotImplementedError, match=text):
         hvd.DistributedOptimizer(optimizer, **options)
+
+
+def test_a_commit_waits_for_an_announced_change_that_the_program_has_seen(elastic_job: mock.Mock) -> None:
+    state = elastic.ObjectState()
+    on_their_way = mock.patch("sirtaki._core.changes_announced", create=True, side_effect=[1, 1, 1, 0, 0])
+    wanted = mock.patch("sirtaki._growth.change_wanted", side_effect=lambda: 0)
+    with on_their_way as announced, wanted:
+        state.commit()
+        assert announced.call_count == 0, "without a question a commit takes what there is"
+        assert not state._host_messages.empty()
+        state.commit()
+        assert announced.call_count == 4
+        assert state._host_messages.empty()
+
+
+def test_messages_about_hosts_stay_until_the_next_commit(elastic_job: mock.Mock) -> None:
+    state = elastic.ObjectState()
+    with mock.patch("sirtaki._core.changes_announced", create=True, side_effect=[1, 0, 0, 0]):
+        assert not state._host_messages.empty()
+        assert not state._host_messages.empty(), "the process has arrived, and the program has not joined it yet"
+        with mock.patch("sirtaki._growth.change_wanted", return_value=0):
+            state.commit()
+        assert state._host_messages.empty()

@@ -18,6 +18,7 @@
 #include "runtime/base/config/config_load.h"
 #include "runtime/base/telemetry/timeline.h"
 #include "runtime/control/bundle.h"
+#include "runtime/control/elastic/messages.h"
 #include "runtime/rendezvous/client.h"
 
 namespace sirtaki::hub {
@@ -62,6 +63,14 @@ class Member final : public rendezvous::ClientHandler {
     changed_.notify_all();
   }
   void on_disconnected(const Status& /*cause*/) override {}
+  void on_notice(ConstBytes bytes) override {
+    const auto notice = control::decode_roster_notice(bytes);
+    const std::lock_guard lock(mutex_);
+    if (const auto* announced = notice ? std::get_if<control::Announced>(&*notice) : nullptr) {
+      announced_ = announced->processes;
+    }
+    changed_.notify_all();
+  }
 
   template <class T>
   std::optional<T> wait_for() {
@@ -93,6 +102,12 @@ class Member final : public rendezvous::ClientHandler {
     return lost_;
   }
 
+  // Returns whether the last number that has been announced is, or becomes, this one.
+  bool wait_for_announced(std::uint32_t processes) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kDeadline, [&] { return announced_ == processes; });
+  }
+
   std::unique_ptr<rendezvous::AsioLoop> loop = std::make_unique<rendezvous::AsioLoop>("test");
   std::unique_ptr<rendezvous::Client> client;
 
@@ -103,6 +118,7 @@ class Member final : public rendezvous::ClientHandler {
   std::vector<std::string> received_;  // messages received over the tree
   std::vector<Rank> left_;
   std::string lost_;
+  std::optional<std::uint32_t> announced_;
 };
 
 class CoordinatorServerTest : public testing::Test {
@@ -118,6 +134,7 @@ class CoordinatorServerTest : public testing::Test {
     CoordinatorServerOptions options;
     options.server.size = size();
     options.server.secret = *secret;
+    choose(options);
     CoordinatorServerEvents events;
     events.on_lost = [this](Rank rank, const Status&) { lost_rank_ = rank; };
     auto started = CoordinatorServer::start(std::move(options), std::move(events));
@@ -133,6 +150,8 @@ class CoordinatorServerTest : public testing::Test {
     }
     AsJoined();
   }
+
+  virtual void choose(CoordinatorServerOptions& /*options*/) {}
 
   void AsJoined() {
     std::vector<Status> joined(members_.size());
@@ -154,6 +173,7 @@ class CoordinatorServerTest : public testing::Test {
     request.hostname = "host";
     request.host_id = std::string("id");
     request.version = "test";
+    request.report = report_;
     return members_[static_cast<std::size_t>(rank)].client->join(request).status();
   }
 
@@ -167,6 +187,7 @@ class CoordinatorServerTest : public testing::Test {
   }
 
   const int fanout_;
+  std::vector<std::byte> report_;  // comes with the request to join
   std::atomic<Rank> lost_rank_{-1};
   std::unique_ptr<CoordinatorServer> hub_;
   std::deque<Member> members_;
@@ -297,6 +318,29 @@ TEST_F(CoordinatorTreeTest, ARankThatRelaysOnHasLeftForTheOthers) {
   EXPECT_TRUE(hub_->drain(kDeadline));
   EXPECT_EQ(members_[2].wait_for_leave().front(), 0);
   EXPECT_EQ(lost_rank_, -1);
+}
+
+class GrowingJobTest : public CoordinatorServerTest {
+ protected:
+  GrowingJobTest() : CoordinatorServerTest(2) { report_ = control::encode(control::RosterReport(control::Regroup())); }
+
+  void choose(CoordinatorServerOptions& options) override {
+    options.elastic_min = 1;
+    options.elastic_max = 4;
+  }
+};
+
+TEST_F(GrowingJobTest, RanksLearnHowManyProcessesAreOnTheirWay) {
+  EXPECT_TRUE(members_[0].wait_for_announced(0));
+  hub_->announce(2, true);
+  hub_->announce(3, true);
+  EXPECT_TRUE(members_[0].wait_for_announced(2));
+  hub_->announce(3, false);
+  EXPECT_TRUE(members_[1].wait_for_announced(1));
+  hub_->announce(1, true);
+  EXPECT_TRUE(members_[0].wait_for_announced(2));
+  members_[1].client->report(control::encode(control::RosterReport(control::MustLeave())));
+  EXPECT_TRUE(members_[0].wait_for_announced(1)) << "it has asked for its change";
 }
 
 // Or survivors that cannot connect would repeat their epochs for ever.

@@ -7,6 +7,7 @@ state of rank 0, which has been in the job for longest.
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, cast
@@ -15,6 +16,11 @@ from sirtaki import _growth, basics, errors
 from sirtaki.ops import Ops
 
 Broadcast = Callable[..., Any]
+
+#: In the place of the number of a change: the ranks ask again.
+_LATER = -1
+#: Pause before that, in seconds.
+_PAUSE = 0.01
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  (Horovod's name)
@@ -31,6 +37,23 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  (Horovod's name)
         self.skip_sync = skip_sync
 
 
+class HostMessages:
+    """Messages about hosts, as programs for Horovod see them: they ask only whether there are any."""
+
+    def __init__(self) -> None:
+        #: The program knows that there are.
+        self.seen = False
+
+    def empty(self) -> bool:
+        """Returns False when the launcher has decided that ranks join or leave, before they can.
+
+        If rank 0 has asked, the next commit waits for all of them, where a commit otherwise takes those that can.
+        """
+        if _growth.announced() or _growth.change_wanted():
+            self.seen = True
+        return not self.seen
+
+
 class State:
     """State of a training, for elastic.run(). Derived classes define save(), restore() and sync().
 
@@ -45,6 +68,7 @@ class State:
         self._reset_callbacks: list[Callable[[], Any]] = []
         #: Number of commits, from which elastic.run() sees progress.
         self._commits = 0
+        self._host_messages = HostMessages()
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Calls each of `callbacks` when the job goes on with other ranks: before sync(), with new rank and size."""
@@ -76,16 +100,26 @@ class State:
         wanted = _growth.change_wanted()
         if wanted is None:
             return
-        # All take the number that rank 0 knows. A rank that waits in vain for the others names the call.
-        broadcast = self._bcast_object
-        named = broadcast is _broadcast_object
-        if change := _broadcast_object(wanted, "state.commit()") if named else broadcast(wanted):
+        while (change := self._agreed_change(wanted)) == _LATER:
+            time.sleep(_PAUSE)
+        self._host_messages.seen = False
+        if change:
             _growth.end_session_for(change)
             ops = Ops(cast("Any", None))  # a barrier has no tensors
             # No rank ends the session before all know why. An error means that others have ended it, which is as good.
             with suppress(errors.RanksChangedError):
                 ops.start_one(ops.barrier("sirtaki.change")).wait()
             raise HostsUpdatedInterrupt
+
+    def _agreed_change(self, wanted: int) -> int:
+        """Returns the number of a change, 0 or _LATER, as rank 0 knows it. Collective."""
+        if self._host_messages.seen:
+            # In this order, because the last process may bring its change about in between.
+            wanted = _LATER if _growth.announced() else _growth.change_wanted() or 0
+        # A rank that waits in vain for the others names the call.
+        broadcast = self._bcast_object
+        named = broadcast is _broadcast_object
+        return int(_broadcast_object(wanted, "state.commit()") if named else broadcast(wanted))
 
     def save(self) -> None:
         """Copies the state in memory."""

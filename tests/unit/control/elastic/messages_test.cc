@@ -24,7 +24,7 @@ TEST(RosterMessages, NoticesSurviveTheWire) {
   const LostRank lost{1, {Code::kPeerLost, "killed", {1, ""}}};
   const StreamVerdicts verdict = {{StreamId(1), 71}};
   const std::vector<RosterNotice> all = {
-      EpochEnds{Epoch(1), lost}, ChangeWanted{5},
+      EpochEnds{Epoch(1), lost}, ChangeWanted{5}, Announced{3},
       EpochFormed{Epoch(2), 5, true, 1, {{{0, 1}, 2, true}, {{3, 2}, -1, false}}, verdict},
       JobEnds{{Code::kShutdown, "the end"}}};
   ASSERT_EQ(all.size(), std::variant_size_v<RosterNotice>) << "a kind of message is not tested";

@@ -119,6 +119,7 @@ class World {
   void receive(int slot);
   void read(int slot, const EpochEnds& notice);
   void read(int slot, const ChangeWanted& notice);
+  static void read(int /*slot*/, const Announced& /*notice*/) {}  // The hub alone sends it.
   void read(int slot, const EpochFormed& notice);
   void read(int slot, const JobEnds& notice);
   void deliver_up(int slot);
