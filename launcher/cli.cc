@@ -299,7 +299,8 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
        {std::pair{&raw.start_timeout, &run.start_timeout}, std::pair{&raw.failure_grace, &run.failure_grace},
         std::pair{&raw.term_grace, &run.term_grace}, std::pair{&raw.discovery_interval, &run.discovery.interval}}) {
     if (!text->empty()) {
-      Result<Duration> value = parse_duration(*text);
+      const bool in_seconds = run.horovod && text->find_first_not_of("0123456789") == std::string::npos;
+      Result<Duration> value = parse_duration(in_seconds ? *text + "s" : *text);
       if (!value || *value < Duration::zero() || *value > kLongest) {
         return invalid_argument("'" + *text + "' is not a time of at most a week; write for example 30s or 500ms");
       }
@@ -314,7 +315,10 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
   }
   run.ssh.extra = std::move(*extra);
   for (const auto& [name, text] : raw.runtime) {
-    run.option_lines += option_line(name, text);
+    const OptionInfo& row = *find_option(name);
+    const bool theirs = run.horovod && !row.horovod.empty();  // the command line may be that of horovodrun
+    const std::optional<std::string> value = theirs ? from_horovod(row, text) : text;
+    run.option_lines += value ? option_line(name, *value) : "";
   }
   SRT_TRY(convert_cooldown(raw.cooldown, run));
   run.option_lines += raw.reset_limit.empty() ? "" : option_line("elastic.reset_limit", raw.reset_limit);

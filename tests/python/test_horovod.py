@@ -87,7 +87,7 @@ def test_gradients_are_waited_for_in_step_unless_somebody_says_otherwise(tmp_pat
 
 ABSENT = """
 import importlib, horovod, horovod.torch as hvd
-for name in "mxnet", "spark", "ray", "runner", "data", "tensorflow.keras.elastic", "keras.elastic":
+for name in "mxnet", "spark", "ray", "runner.mpi_run", "data", "tensorflow.keras.elastic", "keras.elastic":
     try:
         importlib.import_module("horovod." + name)
     except ImportError as error:
@@ -107,7 +107,7 @@ except AttributeError as error:
 def test_what_is_unsupported_says_what_to_use(tmp_path: Path) -> None:
     told = dict(re.findall(r"ABSENT (\S+) \| (.*)", run(tmp_path, ABSENT)))
     assert "horovod.torch" in told["mxnet"]
-    for name in ("spark", "ray", "runner", "run"):
+    for name in ("spark", "ray", "runner.mpi_run", "run"):
         assert "sirtaki.run()" in told[name]
     assert "DataLoader" in told["data"]
     for name in ("tensorflow.keras.elastic", "keras.elastic"):

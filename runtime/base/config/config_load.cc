@@ -160,7 +160,8 @@ bool is_number(std::string_view text) {
 constexpr std::string_view kStallCheckDisable = "HOROVOD_STALL_CHECK_DISABLE";
 constexpr std::string_view kNever = "8760h";  // a year, longer than any job
 
-// Translates a value of Horovod; nullopt if it equals the default here.
+}  // namespace
+
 std::optional<std::string> from_horovod(const OptionInfo& row, const std::string& text) {
   if (row.horovod == "HOROVOD_TIMELINE" && text == "DYNAMIC") {
     return std::nullopt;  // a timeline can always be started later
@@ -185,6 +186,8 @@ std::optional<std::string> from_horovod(const OptionInfo& row, const std::string
   }
   return text;
 }
+
+namespace {
 
 // Returns whether the variable of Horovod that disables the search for stuck jobs is set; it sets two options here.
 Result<bool> disables_stall_check(const Environment& environment) {

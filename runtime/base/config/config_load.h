@@ -45,6 +45,10 @@ struct ConfigSources {
 ConfigSources process_sources();
 Environment process_environment();
 
+// Returns the value that means the same as `text` for the option or the variable of Horovod named in `row`; nullopt:
+// the default.
+std::optional<std::string> from_horovod(const OptionInfo& row, const std::string& text);
+
 Result<std::shared_ptr<const Config>> load_config(const ConfigSources& sources);
 
 // Returns `name = "value"` and a line end, for ConfigSources::command_line and ::program.

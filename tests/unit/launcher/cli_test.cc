@@ -56,6 +56,17 @@ TEST(CommandLine, HandsOptionsOfTheRuntimeOn) {
             std::string::npos);
 }
 
+TEST(CommandLine, ReadsValuesOfHorovodrun) {
+  const Words words = {"-np", "1", "--log-level", "DEBUG", "--elastic-timeout", "7", "--start-timeout", "9", "cmd"};
+  Words theirs = {"--horovod"};
+  theirs.insert(theirs.end(), words.begin(), words.end());
+  const RunOptions run = parsed(theirs);
+  EXPECT_NE(run.option_lines.find("log.level = \"debug\""), std::string::npos) << run.option_lines;
+  EXPECT_NE(run.option_lines.find("elastic.timeout = \"7s\""), std::string::npos) << run.option_lines;
+  EXPECT_EQ(run.start_timeout, std::chrono::seconds(9));
+  EXPECT_FALSE(parse_command_line(words).ok()) << "times of sirtakirun have a unit";
+}
+
 TEST(CommandLine, TakesTheFewestRanksOfAnElasticJob) {
   for (const Words& words : {Words{"--elastic", "2:"}, {"--elastic=2"}, {"--min-np", "2"}, {"--elastic", "2:4"}}) {
     Words all = {"-np", "4", "cmd"};

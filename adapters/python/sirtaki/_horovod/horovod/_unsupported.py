@@ -12,18 +12,20 @@ from types import ModuleType
 
 _PAGE = "docs/horovod.md compares all of it"
 _RUN = "start the ranks with sirtakirun, mpirun or srun, or from Python with sirtaki.run()"
+
 _ELASTIC = "only horovod.torch.elastic goes on without lost ranks; save checkpoints and start the job again"
 
 MODULES = {
     "horovod.mxnet": "MXNet is not supported; horovod.torch, horovod.tensorflow and horovod.keras are",
     "horovod.spark": f"Spark is not supported; {_RUN}",
     "horovod.ray": f"Ray is not supported; {_RUN}",
-    "horovod.runner": _RUN,
     "horovod.data": "use torch.utils.data.DataLoader, which loads in the background with num_workers",
     "horovod.tensorflow.data": "use tf.data, which loads in the background with prefetch()",
     "horovod.tensorflow.keras.elastic": _ELASTIC,
     "horovod.keras.elastic": _ELASTIC,
 }
+#: Only some modules of this package exist.
+_RUNNER = "horovod.runner."
 #: Variables by which launchers of Horovod place a rank; sirtakirun has variables of its own.
 _LAUNCHER_VARIABLES = {
     f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
@@ -37,25 +39,31 @@ class _Refusal(importlib.abc.Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Raises ImportError."""
-        raise ImportError(f"{spec.name} under sirtakirun --horovod: {MODULES[spec.name]} ({_PAGE})", name=spec.name)
+        instead = MODULES.get(spec.name, _RUN)
+        raise ImportError(f"{spec.name} under sirtakirun --horovod: {instead} ({_PAGE})", name=spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         """Never called."""
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules that Sirtaki does not have."""
+    """Finds the modules that Sirtaki does not have: the last finder also those that no other one has found."""
+
+    def __init__(self, last: bool) -> None:
+        self._last = last
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Returns a spec whose loader refuses."""
-        return ModuleSpec(fullname, _Refusal(), is_package=True) if fullname in MODULES else None
+        refused = fullname in MODULES or (self._last and fullname.startswith(_RUNNER))
+        return ModuleSpec(fullname, _Refusal(), is_package=True) if refused else None
 
 
 def refuse_modules() -> None:
     """Makes imports of missing modules raise an error that names the replacement."""
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _Finder(last=False))
+    sys.meta_path.append(_Finder(last=True))
 
 
 def ignored(environment: Mapping[str, str], understood: set[str]) -> list[str]:

@@ -1,0 +1,52 @@
+"""horovod.runner.launch: runs a job with the command line of horovodrun."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from collections import deque
+from collections.abc import Sequence
+
+from horovod.runner.elastic import constants, driver
+from sirtaki.launch import launcher_path
+
+#: Begins lines of the launcher, of which an error shows the last ones.
+_OWN_LINE = "sirtakirun: "
+_LINES = 20
+#: Names the limit in the line about a job that has come to it.
+_AT_LIMIT = "(elastic.reset_limit)"
+
+
+def parse_args() -> Namespace:
+    """Returns the command line of this process, sys.argv, as `words`: sirtakirun reads the options of horovodrun."""
+    return Namespace(words=sys.argv[1:])
+
+
+def _run_elastic(args: Namespace) -> None:
+    """Runs the job of parse_args() to its end.
+
+    Raises:
+        RuntimeError: the job has failed; the text ends with the last lines of sirtakirun.
+    """
+    interval = f"--discovery-interval={round(driver.DISCOVER_HOSTS_FREQUENCY_SECS * 1000)}ms"
+    command = [launcher_path(), "--horovod", interval, *args.words]
+    env = {"HOROVOD_ELASTIC_TIMEOUT": str(driver.ELASTIC_TIMEOUT_SECS), **os.environ}
+    last: deque[str] = deque(maxlen=_LINES)
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, errors="replace") as launcher:
+        assert launcher.stderr is not None
+        for line in launcher.stderr:
+            sys.stderr.write(line)
+            if line.startswith(_OWN_LINE):
+                last.append(line)
+    if launcher.returncode != 0:
+        raise RuntimeError(f"{_what(args.words, launcher.returncode, last)}\n{''.join(last)}")
+
+
+def _what(words: Sequence[str], code: int, lines: Sequence[str]) -> str:
+    if any(_AT_LIMIT in line for line in lines):
+        given = next((i for i, word in enumerate(words) if word.startswith("--reset-limit")), len(words))
+        limit = "=".join([*words[given:], ""]).split("=")[1:2]
+        return constants.RESET_LIMIT_EXCEEDED_MESSAGE.format(*limit)
+    return f"{constants.FAILED_MESSAGE} (sirtakirun: exit code {code})"

@@ -1,0 +1,109 @@
+"""Elastic programs for Horovod, started from Python with horovod.runner, whose hosts come, go and fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sirtaki
+
+FOLDER = Path(__file__).parent
+PACKAGE = Path(sirtaki.__file__).with_name("_horovod")
+LIMIT_SECONDS = 240
+DRIVER = """
+from unittest import mock
+from horovod.runner.common.util import config_parser
+from horovod.runner.elastic import constants, driver
+from horovod.runner.launch import _run_elastic, parse_args
+
+arguments = parse_args()
+assert config_parser.set_env_from_args({}, arguments) == {}
+with mock.patch("horovod.runner.elastic.driver.DISCOVER_HOSTS_FREQUENCY_SECS", 0.05), mock.patch(
+    "horovod.runner.gloo_run._get_min_start_hosts", return_value=1
+):
+    try:
+        _run_elastic(arguments)
+    except RuntimeError as error:
+        print("RAISED", str(error).replace("\\n", " | "))
+"""
+SCRIPT = """#!/bin/sh
+sed -n "$(($(cat {folder}/log 2>/dev/null | wc -l) + 1))p" {folder}/rounds | tr , '\\n'
+"""
+
+
+def run(tmp_path: Path, kind: str, rounds: list[str], *options: str) -> tuple[list[dict[str, Any]], str]:
+    """Returns the lines of the log and the output of a job; rounds[i] are the hosts of round i."""
+    (tmp_path / "rounds").write_text("\n".join(rounds) + "\n")
+    script = tmp_path / "hosts.sh"
+    script.write_text(SCRIPT.format(folder=tmp_path))
+    script.chmod(0o755)
+    words = [*options, "--host-discovery-script", str(script), "--log-level", "WARNING"]
+    program = str(FOLDER / "horovod_program.py")
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, *words, sys.executable, program, kind, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=LIMIT_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout
+    log = tmp_path / "log"
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else [], done.stdout
+
+
+@pytest.mark.parametrize("kind", ["torch"])
+def test_hosts_come_and_go_as_the_program_expects(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip(kind)
+    rounds = ["localhost:1", "localhost:1,127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"]
+    log, output = run(tmp_path, kind, rounds, "-np", "1", "--min-num-proc", "1", "--max-num-proc", "2")
+    assert [entry["size"] for entry in log] == [1, 2, 1, 1], output
+    assert [entry["host"] for entry in log] == ["localhost", "localhost", "127.0.0.1", "127.0.0.1"]
+    assert [entry["start"] for entry in log] == [0, 0, 1, 1]
+    assert [entry["entered"] for entry in log] == [1, 2, 3, 3]
+    assert log[0]["pid"] == log[1]["pid"] != log[2]["pid"] == log[3]["pid"]
+
+
+def test_a_change_waits_for_all_of_its_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    rounds = ["localhost:2", "localhost:2,127.0.0.1:2", "127.0.0.1:2"]
+    log, output = run(tmp_path, "torch", rounds, "-np", "2", "--min-num-proc", "2", "--max-num-proc", "4")
+    assert [(entry["size"], entry["start"], entry["entered"]) for entry in log] == [(2, 0, 1), (4, 0, 2), (2, 2, 3)], (
+        output
+    )
+
+
+def test_a_job_that_fails_is_an_error_with_the_reason(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "fail.0").write_text("0 1")
+    _, output = run(tmp_path, "torch", ["localhost:2"], "-np", "2", "--min-np", "2", "--max-np", "2")
+    raised = next(line for line in output.splitlines() if line.startswith("RAISED"))
+    assert "RAISED Horovod detected that one or more processes exited with non-zero status" in raised
+    assert "sirtakirun: " in raised, output
+
+
+def test_other_modules_of_the_runner_name_what_to_use(tmp_path: Path) -> None:
+    program = (
+        "import importlib, horovod.runner\n"
+        "for name in 'mpi_run', 'driver.driver_service', 'elastic.rendezvous':\n"
+        "    try:\n"
+        "        importlib.import_module('horovod.runner.' + name)\n"
+        "    except ImportError as error:\n"
+        "        print(error)\n"
+        "try:\n"
+        "    horovod.runner.run\n"
+        "except AttributeError as error:\n"
+        "    print(error)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True, cwd=tmp_path, timeout=60
+    )
+    assert done.stdout.count("sirtaki.run()") == 4, done.stdout
