@@ -53,9 +53,21 @@ std::int64_t StepTable::next_number() {
   return ++last_number_;
 }
 
+void StepTable::renew(sirtaki_stream traced, sirtaki_stream stream) {
+  const std::lock_guard lock(mutex_);
+  renewed_[traced] = stream;
+}
+
+sirtaki_stream StepTable::current(sirtaki_stream traced) {
+  const std::lock_guard lock(mutex_);
+  const auto found = renewed_.find(traced);
+  return found == renewed_.end() ? traced : found->second;
+}
+
 void StepTable::clear() {
   const std::lock_guard lock(mutex_);
   steps_.clear();
+  renewed_.clear();
 }
 
 // ---- NumberOp ----
@@ -73,7 +85,7 @@ void NumberOp::start(std::unique_ptr<Call> call) const {
 // ---- ReadyOp ----
 
 ReadyOp::ReadyOp(Attributes& attributes)
-    : stream_(static_cast<sirtaki_stream>(attributes.integer("stream"))),
+    : traced_(static_cast<sirtaki_stream>(attributes.integer("stream"))),
       index_(static_cast<int>(attributes.integer("index"))),
       count_(static_cast<int>(attributes.integer("count"))) {}
 
@@ -83,7 +95,8 @@ void ReadyOp::start(std::unique_ptr<Call> call) const {
 }
 
 Failure ReadyOp::ready(const Call& call) const {
-  const std::shared_ptr<Step> step = StepTable::instance().of(stream_, count_);
+  const sirtaki_stream stream = StepTable::instance().current(traced_);
+  const std::shared_ptr<Step> step = StepTable::instance().of(stream, count_);
   Tensor gradient;
   sirtaki_tensor described{};
   std::int64_t number = 0;
@@ -98,18 +111,18 @@ Failure ReadyOp::ready(const Call& call) const {
     return failure;
   }
   const std::lock_guard lock(step->mutex);
-  failure = join(*step, number);
+  failure = join(stream, *step, number);
   if (!failure.ok()) {
     return failure;
   }
-  failure = of_call(sirtaki_stream_ready(stream_, index_, &described, 0));
+  failure = of_call(sirtaki_stream_ready(stream, index_, &described, 0));
   if (failure.ok()) {
     step->held[static_cast<std::size_t>(index_)] = std::move(gradient);
   }
   return failure;
 }
 
-Failure ReadyOp::join(Step& step, std::int64_t number) const {
+Failure ReadyOp::join(sirtaki_stream stream, Step& step, std::int64_t number) const {
   if (index_ < 0 || index_ >= static_cast<int>(step.held.size())) {
     return invalid("the stream has no gradient number " + std::to_string(index_));
   }
@@ -119,7 +132,7 @@ Failure ReadyOp::join(Step& step, std::int64_t number) const {
   if (step.number != number && holds_any(step)) {
     // The abort returns when the runtime no longer uses the memory.
     Failure failure =
-        of_call(sirtaki_stream_abort(stream_,
+        of_call(sirtaki_stream_abort(stream,
                                      "its program left a step before all gradients were computed, by an error of its "
                                      "own or by running several rounds of a tf.while_loop at a time"));
     if (!failure.ok()) {
@@ -162,35 +175,35 @@ struct FinishOp::Running {
   }
 };
 
-FinishOp::FinishOp(Attributes& attributes) : stream_(static_cast<sirtaki_stream>(attributes.integer("stream"))) {}
+FinishOp::FinishOp(Attributes& attributes) : traced_(static_cast<sirtaki_stream>(attributes.integer("stream"))) {}
 
 void FinishOp::start(std::unique_ptr<Call> call) const {
   auto running = std::make_unique<Running>();
   const int count = call->inputs() - 1;
-  running->stream = stream_;
-  running->step = StepTable::instance().of(stream_, count);
+  const sirtaki_stream stream = running->stream = StepTable::instance().current(traced_);
+  running->step = StepTable::instance().of(stream, count);
   running->call = std::move(call);
   std::int64_t number = 0;
   Failure failure = number_of(*running->call, count, number);
   if (failure.ok()) {
-    failure = finish(*running->step, number);
+    failure = finish(stream, *running->step, number);
   }
   if (!failure.ok()) {
     Call::end(std::move(running->call), failure);
     return;
   }
   Running* const owned = running.release();
-  if (sirtaki_stream_on_done(stream_, Running::on_done, owned) != SIRTAKI_OK) {
+  if (sirtaki_stream_on_done(stream, Running::on_done, owned) != SIRTAKI_OK) {
     Running::on_done(owned);  // the session has ended meanwhile; the wait then reports it
   }
 }
 
-Failure FinishOp::finish(Step& step, std::int64_t number) const {
+Failure FinishOp::finish(sirtaki_stream stream, Step& step, std::int64_t number) {
   const std::lock_guard lock(step.mutex);
   if (step.finishing || step.number != number || !holds_all(step)) {
     return invalid("a step of gradients ends without all of them; " + std::string(kLoops));
   }
-  Failure failure = of_call(sirtaki_stream_finish(stream_));
+  Failure failure = of_call(sirtaki_stream_finish(stream));
   step.finishing = failure.ok();
   return failure;
 }

@@ -32,12 +32,17 @@ class StepTable {
   static StepTable& instance();
   std::shared_ptr<Step> of(sirtaki_stream stream, int count);
   std::int64_t next_number();
-  // Drops all steps. The session must have ended, so that it uses no tensor any more.
+  // Makes operations that were traced for the stream `traced`, of an earlier session, use `stream` instead.
+  void renew(sirtaki_stream traced, sirtaki_stream stream);
+  // Returns the stream that operations use which were traced for `traced`.
+  sirtaki_stream current(sirtaki_stream traced);
+  // Drops all steps and renewals. The session must have ended, so that it uses no tensor any more.
   void clear();
 
  private:
   std::mutex mutex_;
   std::unordered_map<sirtaki_stream, std::shared_ptr<Step>> steps_;  // guarded by mutex_
+  std::unordered_map<sirtaki_stream, sirtaki_stream> renewed_;       // guarded by mutex_
   std::int64_t last_number_ = 0;                                     // guarded by mutex_
 };
 
@@ -56,9 +61,9 @@ class ReadyOp {
 
  private:
   Failure ready(const Call& call) const;
-  Failure join(Step& step, std::int64_t number) const;
+  Failure join(sirtaki_stream stream, Step& step, std::int64_t number) const;
 
-  const sirtaki_stream stream_;
+  const sirtaki_stream traced_;
   const int index_;
   const int count_;
 };
@@ -71,9 +76,9 @@ class FinishOp {
 
  private:
   struct Running;
-  Failure finish(Step& step, std::int64_t number) const;
+  static Failure finish(sirtaki_stream stream, Step& step, std::int64_t number);
 
-  const sirtaki_stream stream_;
+  const sirtaki_stream traced_;
 };
 
 }  // namespace sirtaki_tensorflow

@@ -154,6 +154,11 @@ SIRTAKI_API int sirtaki_tensorflow_asynchronous(void) {
   return sirtaki_tensorflow::asynchronous() ? 1 : 0;
 }
 
+// Makes traced functions that use the stream `traced`, of a session before a regroup, use `stream` instead.
+SIRTAKI_API void sirtaki_tensorflow_renew(sirtaki_stream traced, sirtaki_stream stream) {
+  sirtaki_tensorflow::StepTable::instance().renew(traced, stream);
+}
+
 // Drops the state of all streams. Call it after every sirtaki_shutdown().
 SIRTAKI_API void sirtaki_tensorflow_forget(void) {
   sirtaki_tensorflow::StepTable::instance().clear();

@@ -1,4 +1,4 @@
-"""A training for horovod.torch.elastic whose hosts come and go.
+"""A training for horovod.{torch,tensorflow,keras}.elastic whose hosts come and go: the argument names the framework.
 
 In each round, rank 0 appends a line to the log, from which the discovery script takes the hosts of the next round, and
 waits for the launcher to announce a change of hosts. The file "fail" makes the ranks of its numbers raise an error.
@@ -7,35 +7,64 @@ waits for the launcher to announce a change of hosts. The file "fail" makes the 
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
-import horovod.torch as hvd
-import torch
-
-folder = Path(sys.argv[2])
+kind, folder = sys.argv[1], Path(sys.argv[2])
 rounds = (folder / "rounds").read_text().split()
 STEPS = 4
 PATIENCE_SECONDS = 30
+pace = threading.Event()
 
-torch.set_num_threads(1)
-hvd.init()
-model = torch.nn.Linear(2, 1)
-optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.01), model.named_parameters())
-state = hvd.elastic.TorchState(model, optimizer, round=0, step=0, entered=0)
+if kind == "torch":
+    import horovod.torch as hvd
+    import torch
 
+    torch.set_num_threads(1)
+    hvd.init()
+    model = torch.nn.Linear(2, 1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.01), model.named_parameters())
+    state = hvd.elastic.TorchState(model, optimizer, round=0, step=0, entered=0)
 
-def step() -> None:
-    """Makes one step on data of this rank."""
-    optimizer.zero_grad()
-    model(torch.full((4, 2), hvd.rank() + 1.0)).sum().backward()
-    optimizer.step()
+    def step() -> None:
+        """Makes one step on data of this rank."""
+        optimizer.zero_grad()
+        model(torch.full((4, 2), hvd.rank() + 1.0)).sum().backward()
+        optimizer.step()
 
+    def weights() -> list[Any]:
+        """Returns the weights."""
+        return [p.tolist() for p in model.parameters()]
 
-def weights() -> list[Any]:
-    """Returns the weights."""
-    return [p.tolist() for p in model.parameters()]
+else:
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    import horovod.tensorflow as hvd
+    import keras
+    import tensorflow as tf
+
+    hvd.init()
+    keras.utils.set_random_seed(hvd.rank() + int(os.environ["HOROVOD_RANK"]))
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
+    optimizer.build(model.trainable_variables)
+    state = hvd.elastic.TensorFlowKerasState(model, optimizer, round=0, step=0, entered=0)
+
+    @tf.function
+    def traced(data: tf.Tensor) -> None:
+        """Makes one step; traced once, whatever the number of ranks."""
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_sum(model(data, training=True))
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+    def step() -> None:
+        """Makes one step on data of this rank."""
+        traced(tf.fill([4, 2], hvd.rank() + 1.0))
+
+    def weights() -> list[Any]:
+        """Returns the weights."""
+        return [v.numpy().tolist() for v in model.trainable_variables]
 
 
 def report(state: Any) -> None:
@@ -59,7 +88,7 @@ def await_change(state: Any) -> None:
     while now != then and state._host_messages.empty():
         if time.monotonic() > end:
             raise TimeoutError("nobody has announced a change of hosts")
-        time.sleep(0.05)
+        pace.wait(0.05)
 
 
 @hvd.elastic.run

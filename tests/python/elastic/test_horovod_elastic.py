@@ -59,7 +59,7 @@ def run(tmp_path: Path, kind: str, rounds: list[str], *options: str) -> tuple[li
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else [], done.stdout
 
 
-@pytest.mark.parametrize("kind", ["torch"])
+@pytest.mark.parametrize("kind", ["torch", "tensorflow"])
 def test_hosts_come_and_go_as_the_program_expects(tmp_path: Path, kind: str) -> None:
     pytest.importorskip(kind)
     rounds = ["localhost:1", "localhost:1,127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"]

@@ -63,8 +63,30 @@ def to_sirtaki_error(error: tf.errors.OpError) -> BaseException:
     return with_tensorflow_type(errors.make_error(int(code), text, int(rank), tensor))
 
 
+class _Noted:
+    #: The last error of a function that was being traced, or of Python in a graph: TensorFlow keeps only the text.
+    error: errors.SirtakiError | None = None
+
+
+@contextmanager
+def noting_error() -> Iterator[None]:
+    """Returns a context for Python in a graph, whose errors horovod_errors() finds again."""
+    try:
+        yield
+    except errors.SirtakiError as error:
+        _Noted.error = error
+        raise
+
+
+def _noted(error: BaseException) -> errors.SirtakiError | None:
+    """Returns the error of which `error` has the text."""
+    noted, _Noted.error = _Noted.error, None
+    return None if noted is None or str(noted) not in str(error) else with_tensorflow_type(noted)
+
+
 def to_builtin_error(error: errors.SirtakiError) -> Exception:
     """Returns the error as a built-in exception: AutoGraph converts any other class to a StagingError."""
+    _Noted.error = error
     for kind in (ValueError, NotImplementedError, RuntimeError):
         if isinstance(error, kind):
             return kind(str(error))
@@ -87,8 +109,13 @@ def horovod_errors() -> Iterator[None]:
     """
     try:
         yield
-    except tf.errors.OpError as error:
-        converted = to_sirtaki_error(error)
-        if converted is error:
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        if isinstance(error, errors.SirtakiError):
             raise
+        converted = to_sirtaki_error(error) if isinstance(error, tf.errors.OpError) else error
+        if converted is error:
+            noted = _noted(error)
+            if noted is None:
+                raise
+            converted = noted
         raise converted from error

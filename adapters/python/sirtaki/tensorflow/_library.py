@@ -33,7 +33,7 @@ def check_version(text: str) -> None:
         warnings.warn(f"TensorFlow {text} is newer than what Sirtaki was tried with ({_NEEDED})", stacklevel=2)
 
 
-def _load() -> tuple[Any, bool]:
+def _load() -> tuple[Any, bool, Any]:
     check_version(tf.__version__)
     path = str(Path(basics.__file__).with_name("libsirtaki_tensorflow.so"))
     operations = tf.load_op_library(path)
@@ -50,8 +50,11 @@ def _load() -> tuple[Any, bool]:
             stacklevel=2,
         )
     basics.on_shutdown(functions.sirtaki_tensorflow_forget)
-    return operations, waits_apart
+    functions.sirtaki_tensorflow_renew.argtypes = [ctypes.c_uint32, ctypes.c_uint32]
+    functions.sirtaki_tensorflow_renew.restype = None
+    return operations, waits_apart, functions.sirtaki_tensorflow_renew
 
 
-#: Wrappers of the operations; True if they wait without a thread of TensorFlow.
-operations, asynchronous = _load()
+#: Wrappers of the operations; True if they wait without a thread of TensorFlow; makes traced functions use a stream of
+#: this session in the place of that for which they were traced.
+operations, asynchronous, renew_stream = _load()

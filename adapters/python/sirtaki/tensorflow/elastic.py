@@ -1,27 +1,26 @@
-"""The part of horovod.tensorflow.elastic that works with a fixed number of ranks: states in memory.
+"""Elastic training with TensorFlow: states of variables, and the loop that survives lost ranks.
 
-A state keeps variables and numbers: sync() makes them equal on all ranks, commit() saves them, restore() goes back.
-run() raises an error that names the alternative.
+The names are those of horovod.tensorflow.elastic; docs/elastic.md shows a program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NoReturn
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from sirtaki import errors
+from sirtaki import elastic, errors
+from sirtaki.elastic import ObjectState
+from sirtaki.tensorflow._errors import horovod_errors
 from sirtaki.tensorflow.functions import broadcast_object, broadcast_variables
 
-_INSTEAD = (
-    "only sirtaki.torch.elastic goes on without lost ranks yet; save checkpoints and start the job again with the "
-    "ranks there are"
-)
+Result = TypeVar("Result")
 
 
-class TensorFlowState:
+class TensorFlowState(ObjectState):
     """Variables and attributes of a training, in eager code.
 
     Args:
@@ -38,34 +37,25 @@ class TensorFlowState:
             raise errors.UnsupportedError("elastic.TensorFlowState is for eager code; save checkpoints instead")
         errors.require(variables is not None, "variables are not given; eager code has no global ones")
         self.variables = list(variables or ())
-        self._names = list(attributes)
         self._values: list[Any] = []
-        self._saved: dict[str, Any] = {}
-        for name, value in attributes.items():
-            setattr(self, name, value)
+        super().__init__(broadcast_object, **attributes)
         self.save()
 
     def save(self) -> None:
-        """Saves the state in memory."""
+        """Copies the state in memory."""
         self._values = [np.array(tf.convert_to_tensor(variable)) for variable in self.variables]
-        self._saved = {name: getattr(self, name) for name in self._names}
-
-    def commit(self) -> None:
-        """Saves the state as save() does."""
-        self.save()
+        super().save()
 
     def restore(self) -> None:
-        """Goes back to the last saved state."""
+        """Goes back to the last save()."""
         for variable, value in zip(self.variables, self._values, strict=True):
             variable.assign(value)
-        for name, value in self._saved.items():
-            setattr(self, name, value)
+        super().restore()
 
     def sync(self) -> None:
         """Makes the state that of rank 0 on all ranks, and saves it. Collective."""
         broadcast_variables(self.variables, root_rank=0)
-        for name, value in broadcast_object({name: getattr(self, name) for name in self._names}).items():
-            setattr(self, name, value)
+        super().sync()
         self.save()
 
 
@@ -82,14 +72,29 @@ class TensorFlowKerasState(TensorFlowState):
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **attributes: Any) -> None:
         del backend
         errors.require(bool(model.built), "the model has no weights yet; call model.build(input_shape) first")
-        chosen = optimizer or model.optimizer
-        super().__init__([*model.variables, *(chosen.variables if chosen is not None else ())], **attributes)
+        self.model = model
+        self.optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
+        super().__init__([*model.variables, *_variables_of(self.optimizer)], **attributes)
 
 
-def run(func: Any) -> NoReturn:
-    """Raises UnsupportedError, which names the alternative, for any `func`."""
-    del func
-    raise errors.UnsupportedError(f"elastic.run: {_INSTEAD}")
+def _variables_of(optimizer: Any) -> Sequence[Any]:
+    found = getattr(optimizer, "variables", ())
+    return found() if callable(found) else found  # the legacy optimizers of Keras 2 have a method
+
+
+def run(func: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns a function that trains on when ranks are lost, join or leave; see sirtaki.elastic.run().
+
+    Args:
+        func: the training function; its first argument is the training's state.
+    """
+
+    @functools.wraps(func)
+    def converted(*args: Any, **kwargs: Any) -> Result:
+        with horovod_errors():  # a tf.function raises errors of TensorFlow
+            return func(*args, **kwargs)
+
+    return elastic.run(converted)
 
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]

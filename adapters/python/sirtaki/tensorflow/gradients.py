@@ -20,6 +20,8 @@ from sirtaki.compression import for_optimizer, option_text, refuse_momentum
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet, global_process_set
+from sirtaki.tensorflow._errors import noting_error
+from sirtaki.tensorflow._library import renew_stream
 from sirtaki.tensorflow._op_calls import call, count_in_graph, public, refuse_xla
 from sirtaki.tensorflow.compression import Compression, choice_of
 from sirtaki.tensorflow.ops import Average, Sum, allreduce, grouped_allreduce, reduce_op_of
@@ -77,24 +79,43 @@ class _Streams:
     def __init__(self) -> None:
         self.by_key: dict[Any, Any] = {}
         self.opened: Counter[str] = Counter()
+        #: The function that opens a stream of traced functions, and its ids there, of this session and those before.
+        self._traced: dict[Any, tuple[Any, set[int]]] = {}
 
     def of(self, name: str, key: Any, open_stream: Any) -> Any:
         """Returns the stream of `key`; calls `open_stream(its name)` on first use."""
-        stream = self.by_key.get((name, key))
-        if stream is None:
-            full = f"{name}.{self.opened[name]}"
-            stream = self.by_key[name, key] = open_stream(full)
-            self.opened[name] += 1
+        self._traced.setdefault((name, key), (open_stream, set()))
+        self.ensure(name, key)
+        stream = self.by_key[name, key]
+        self._traced[name, key][1].add(stream.id)
         return stream
+
+    def ensure(self, name: str, key: Any) -> None:
+        """Opens the stream of `key` unless it is open, also for functions that were traced in an earlier session.
+
+        Waits until all ranks open it.
+        """
+        if (name, key) in self.by_key:
+            return
+        open_stream, ids = self._traced[name, key]
+        stream = self.by_key[name, key] = open_stream(f"{name}.{self.opened[name]}")
+        self.opened[name] += 1
+        for traced in ids:
+            renew_stream(traced, stream.id)
 
     def forget(self) -> None:
         """Drops all streams, because the session has ended."""
         self.by_key.clear()
         self.opened.clear()
 
+    def forget_traced(self) -> None:
+        """Drops what a new job does not continue."""
+        self._traced.clear()
+
 
 _streams = _Streams()
 basics.on_shutdown(_streams.forget)
+basics.after_init(_streams.forget_traced)
 
 
 def gradient_name(variable: Any, place: int) -> str:
@@ -141,7 +162,9 @@ class GradientReducer:
         grads = list(grads)
         process_set = options.process_set
         process_set.wire()
-        if process_set.size() == 1 or not process_set.included():
+        # The number of ranks of an elastic job may change after a function has been traced.
+        alone = process_set.size() == 1 and not basics.is_elastic()
+        if alone or not process_set.included():
             as_dense = options.sparse_as_dense
             return [tf.convert_to_tensor(g) if as_dense and g is not None else g for g in grads]
         names = _unique([gradient_name(variable, i) for i, variable in enumerate(variables)])
@@ -202,10 +225,12 @@ class GradientReducer:
             return _core.Stream(name, names, tensors, None, how)
 
         # Two uses in one graph may run at the same time.
-        stream = _streams.of(self._name, (key, count_in_graph(repr((self._name, key)))), open_stream)
+        place_in_graph = (key, count_in_graph(repr((self._name, key))))
+        stream = _streams.of(self._name, place_in_graph, open_stream)
         tokens: list[tf.Tensor] = []
         count = len(grads)
-        number = call("sirtaki_step_number")
+        with tf.control_dependencies(_opens_again(self._name, place_in_graph)):
+            number = call("sirtaki_step_number")
         # The order of backpropagation, because TensorFlow keeps operations with state in program order.
         for index in reversed(range(count)):
             place = {"stream": stream.id, "index": index, "count": count}
@@ -214,6 +239,19 @@ class GradientReducer:
         for tensor, shape in zip(reduced, shapes, strict=True):
             tensor.set_shape(shape)
         return list(reduced)
+
+
+def _opens_again(name: str, key: Any) -> list[Any]:
+    """Returns the operation by which a traced function of an elastic job opens its stream when ranks have changed."""
+    if tf.executing_eagerly() or not basics.is_elastic():
+        return []
+
+    def opened() -> bool:
+        with noting_error():
+            _streams.ensure(name, key)
+        return True
+
+    return [tf.py_function(opened, [], tf.bool)]
 
 
 def _sum_duplicate_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:

@@ -1,3 +1,3 @@
-"""horovod.tensorflow.elastic: states in memory; run() raises an error that names the alternative."""
+"""horovod.tensorflow.elastic."""
 
 from sirtaki.tensorflow.elastic import *  # noqa: F403
