@@ -34,6 +34,7 @@ PUBLIC = (
     "sirtaki.tensorflow.keras",
     "sirtaki.keras",
     "sirtaki.keras.callbacks",
+    "sirtaki.keras.elastic",
 )
 
 

@@ -44,7 +44,7 @@ def run(tmp_path: Path, kind: str, rounds: list[str], *options: str) -> tuple[li
     script.write_text(SCRIPT.format(folder=tmp_path))
     script.chmod(0o755)
     words = [*options, "--host-discovery-script", str(script), "--log-level", "WARNING"]
-    program = str(FOLDER / "horovod_program.py")
+    program = str(FOLDER / ("keras_program.py" if kind == "keras" else "horovod_program.py"))
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, *words, sys.executable, program, kind, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(PACKAGE)},
@@ -59,7 +59,7 @@ def run(tmp_path: Path, kind: str, rounds: list[str], *options: str) -> tuple[li
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else [], done.stdout
 
 
-@pytest.mark.parametrize("kind", ["torch", "tensorflow"])
+@pytest.mark.parametrize("kind", ["torch", "tensorflow", "keras"])
 def test_hosts_come_and_go_as_the_program_expects(tmp_path: Path, kind: str) -> None:
     pytest.importorskip(kind)
     rounds = ["localhost:1", "localhost:1,127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"]

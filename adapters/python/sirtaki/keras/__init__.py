@@ -18,7 +18,7 @@ from sirtaki import HorovodInternalError, __version__
 from sirtaki import basics as _basics
 from sirtaki import process_sets as _process_sets
 from sirtaki.basics import *  # noqa: F403
-from sirtaki.keras import callbacks
+from sirtaki.keras import callbacks, elastic
 from sirtaki.keras import functions as _functions
 from sirtaki.keras._compression import Compression, Compressor
 from sirtaki.keras.functions import *  # noqa: F403
@@ -39,6 +39,7 @@ __all__ = [
     "allgather_object",
     "broadcast_object",
     "callbacks",
+    "elastic",
 ]
 __all__ += _basics.__all__
 __all__ += _process_sets.__all__

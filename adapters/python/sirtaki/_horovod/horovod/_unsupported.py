@@ -13,16 +13,12 @@ from types import ModuleType
 _PAGE = "docs/horovod.md compares all of it"
 _RUN = "start the ranks with sirtakirun, mpirun or srun, or from Python with sirtaki.run()"
 
-_ELASTIC = "only horovod.torch.elastic goes on without lost ranks; save checkpoints and start the job again"
-
 MODULES = {
     "horovod.mxnet": "MXNet is not supported; horovod.torch, horovod.tensorflow and horovod.keras are",
     "horovod.spark": f"Spark is not supported; {_RUN}",
     "horovod.ray": f"Ray is not supported; {_RUN}",
     "horovod.data": "use torch.utils.data.DataLoader, which loads in the background with num_workers",
     "horovod.tensorflow.data": "use tf.data, which loads in the background with prefetch()",
-    "horovod.tensorflow.keras.elastic": _ELASTIC,
-    "horovod.keras.elastic": _ELASTIC,
 }
 #: Only some modules of this package exist.
 _RUNNER = "horovod.runner."

@@ -1,0 +1,3 @@
+"""horovod.keras.elastic."""
+
+from sirtaki.keras.elastic import *  # noqa: F403

@@ -1,0 +1,162 @@
+"""Elastic training with Keras: the state of a model, and callbacks that commit it in model.fit().
+
+The names are those of horovod.keras.elastic; docs/elastic.md shows a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import keras
+import numpy as np
+
+from sirtaki import elastic
+from sirtaki.elastic import ObjectState
+from sirtaki.errors import require
+from sirtaki.keras._backend import backend
+from sirtaki.objects import broadcast_object
+
+__all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
+
+Result = TypeVar("Result")
+
+
+class KerasState(ObjectState):
+    """State of a Keras model and its optimizer, which must be built, and attributes.
+
+    Args:
+        model: a Keras model.
+        optimizer: a Keras optimizer; None: that of the model.
+        backend: accepted as in Horovod; not used.
+        **attributes: picklable values, which become attributes, such as epoch=0, batch=0.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **attributes: Any) -> None:
+        del backend
+        require(bool(model.built), "the model has no weights yet; call model.build(input_shape) first")
+        self.model = model
+        self.optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
+        if self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(model.trainable_variables)
+        self._values: list[Any] = []
+        super().__init__(broadcast_object, **attributes)
+        self.save()
+
+    def save(self) -> None:
+        """Copies the state in memory."""
+        self._values = [np.array(keras.ops.convert_to_numpy(variable)) for variable in self._variables()]
+        super().save()
+
+    def restore(self) -> None:
+        """Goes back to the last save()."""
+        for variable, value in zip(self._variables(), self._values, strict=True):
+            variable.assign(value)
+        super().restore()
+
+    def sync(self) -> None:
+        """Makes the state that of rank 0 on all ranks, and saves it. Collective."""
+        backend.broadcast(self._variables(), 0)
+        super().sync()
+        self.save()
+
+    def _variables(self) -> list[Any]:
+        optimizer = [] if self.optimizer is None else self.optimizer.variables
+        known: dict[int, Any] = {id(variable): variable for variable in [*self.model.variables, *optimizer]}
+        return list(known.values())
+
+
+class CommitStateCallback(keras.callbacks.Callback):
+    """Commits a state in model.fit(). Put it behind callbacks that change the state.
+
+    Args:
+        state: the state.
+        batches_per_commit: number of batches between two commits; 0: only at the end of an epoch.
+    """
+
+    def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
+        super().__init__()
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+        self._batches = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Begins to count anew, so that all ranks commit behind the same batches."""
+        del logs
+        self._batches = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Commits, if enough batches have passed."""
+        del batch, logs
+        self._batches += 1
+        if self.batches_per_commit > 0 and self._batches % self.batches_per_commit == 0:
+            self.commit()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Commits."""
+        del epoch, logs
+        self.commit()
+
+    def commit(self) -> None:
+        """Calls state.commit(); a derived class may do more."""
+        self.state.commit()
+
+
+class UpdateBatchStateCallback(keras.callbacks.Callback):
+    """Keeps the number of batches done of an epoch in state.batch.
+
+    An epoch that begins again after a loss has all of its batches, unless the program gives fit() another number.
+
+    Args:
+        state: the state, with an attribute `batch`.
+    """
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Counts the batch."""
+        del logs
+        self.state.batch = batch + 1
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Begins to count anew."""
+        del epoch, logs
+        self.state.batch = 0
+
+
+class UpdateEpochStateCallback(keras.callbacks.Callback):
+    """Keeps the number of epochs done in state.epoch.
+
+    Args:
+        state: the state, with an attribute `epoch`.
+    """
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self._before = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Notes where this call of fit() begins."""
+        del logs
+        self._before = self.state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Counts the epoch."""
+        del logs
+        self.state.epoch = self._before + epoch + 1
+
+
+def run(func: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns a function that trains on when ranks are lost, join or leave; see sirtaki.elastic.run().
+
+    Args:
+        func: the training function; its first argument is the training's state.
+    """
+    if keras.backend.backend() == "tensorflow":
+        from sirtaki.tensorflow import elastic as of_tensorflow
+
+        return of_tensorflow.run(func)
+    return elastic.run(func)
