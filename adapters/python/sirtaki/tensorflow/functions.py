@@ -52,7 +52,8 @@ def broadcast_variables(
         HorovodInternalError: ranks disagree about a variable.
     """
     del inplace
-    done = broadcast_(variables, root_rank, "variables", process_set)
+    # A tf.function runs several calls at once, with the names of their places in it.
+    done = broadcast_(variables, root_rank, "variables" if tf.executing_eagerly() else None, process_set)
     models_broadcast()
     return None if tf.executing_eagerly() else tf.group(*done)
 

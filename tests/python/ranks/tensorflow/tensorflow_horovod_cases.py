@@ -40,6 +40,19 @@ def case_variables_of_a_session_are_broadcast() -> None:
     refused(lambda: hvd.broadcast_global_variables(0), RuntimeError, "broadcast_variables")
 
 
+def case_two_broadcasts_of_variables_in_one_function() -> None:
+    """The model and the optimizer are broadcast in the first step of a tf.function, as in programs for Horovod."""
+    model, optimizer = ([tf.Variable(float(hvd.rank() + more)) for _ in range(2)] for more in (1, 11))
+
+    @tf.function
+    def first_step() -> None:
+        hvd.broadcast_variables(model, 0)
+        hvd.broadcast_variables(optimizer, 0)
+
+    first_step()
+    assert [v.numpy() for v in (*model, *optimizer)] == [1.0, 1.0, 11.0, 11.0]
+
+
 def case_operations_and_gradients_of_a_session() -> None:
     size, rank = hvd.size(), hvd.rank()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
