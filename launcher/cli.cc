@@ -210,9 +210,25 @@ std::size_t command_start(const CLI::App& app, const std::vector<std::string>& a
 // Names options of elastic jobs that users may expect, and that do not exist yet.
 constexpr std::string_view kNotYet[] = {"--spares", "--join"};
 
+// Options of torchrun, and what to write for them.
+constexpr std::pair<std::string_view, std::string_view> kOfTorchrun[] = {
+    {"--nproc-per-node", "write -np with the number of all ranks, and -H HOST:RANKS,... for several hosts"},
+    {"--nnodes", "name the hosts with -H HOST:RANKS,... or --hostfile"},
+    {"--standalone", "leave it out: ranks on one host need no address"},
+    {"--rdzv-endpoint", "leave it out: the launcher serves the rendezvous"},
+    {"--master-port", "leave it out: the launcher serves the rendezvous"},
+    {"--max-restarts", "write --elastic MIN:MAX, which starts lost ranks again"}};
+
 Status unknown_option(const CLI::App& app, const std::string& argument) {
-  if (std::ranges::count(kNotYet, std::string_view(argument).substr(0, argument.find('='))) != 0) {
+  std::string asked = argument.substr(0, argument.find('='));
+  if (std::ranges::count(kNotYet, std::string_view(asked)) != 0) {
     return invalid_argument(argument + " is not there yet; leave the option out (docs/elastic.md)");
+  }
+  std::ranges::replace(asked, '_', '-');
+  for (const auto& [name, advice] : kOfTorchrun) {
+    if (asked == name) {
+      return invalid_argument(argument + " is an option of torchrun; " + std::string(advice));
+    }
   }
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -221,7 +237,7 @@ Status unknown_option(const CLI::App& app, const std::string& argument) {
     }
   }
   const std::vector<std::string_view> views(names.begin(), names.end());
-  const std::string_view near = nearest(argument.substr(0, argument.find('=')), views);
+  const std::string_view near = nearest(asked, views);
   return invalid_argument("unknown option " + argument +
                           (near.empty() ? "" : "; did you mean " + std::string(near) + "?") +
                           " (sirtakirun --help lists all; options of your program go behind its name)");
