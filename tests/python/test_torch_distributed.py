@@ -176,8 +176,11 @@ def test_other_ranks_than_the_launchers_are_an_error_and_no_hang(program: Path) 
 NESTED = """
 import os, socket, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
 def work(rank, backend, port, outer):
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
-    dist.init_process_group(backend, rank=rank, world_size=2)
+    if backend == "gloo":
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
+        dist.init_process_group(backend, rank=rank, world_size=2)
+    else:
+        dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     total = torch.full((1,), outer + 1.0)
     dist.all_reduce(total)
     sys.stdout.write(f"RESULT {outer} {rank} {int(total)}\\n")

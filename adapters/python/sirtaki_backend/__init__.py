@@ -49,7 +49,7 @@ def _address(host: str, port: str) -> tuple[str, str]:
     return host.strip("[]"), port
 
 
-def has_own_address() -> bool:
+def _has_own_address() -> bool:
     """Returns true if this rank of sirtakirun, or a process that it has started, has set a MASTER_ADDR of its own."""
     if not all(name in os.environ for name in ("SIRTAKI_JOB_RENDEZVOUS", "MASTER_ADDR", "MASTER_PORT")):
         return False
@@ -66,7 +66,7 @@ def _is_of_the_job(url: str) -> bool:
     query = parse_qs(urlsplit(url).query)
     if "SIRTAKI_JOB_RANK" not in os.environ:
         return not query and not any(name in os.environ for name in _TORCHRUN)
-    if has_own_address():
+    if _has_own_address():
         return False
     job = (os.environ["SIRTAKI_JOB_RANK"], os.environ.get("SIRTAKI_JOB_SIZE", ""))
     given = [query.get(name.lower(), [os.environ.get(name, "")])[0] for name in ("RANK", "WORLD_SIZE")]
