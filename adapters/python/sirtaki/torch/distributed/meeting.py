@@ -132,7 +132,7 @@ def _open(options: Any) -> None:
 def _in_job() -> bool:
     """Returns true in a rank of a launcher, and false in a process that such a rank has started for other groups.
 
-    That process has the variables of the rank, too. If it stands in for the rank, env:// has opened the session already.
+    That process has the variables of the rank, too. If it stands in for the rank, env:// has opened the session.
     """
     is_child = multiprocessing.parent_process() is not None or "TORCHELASTIC_RUN_ID" in os.environ
     return any(name in os.environ for name in _JOB) and not is_child
