@@ -62,6 +62,13 @@ def test_replicas_stay_equal(codec: str, program: str) -> None:
     assert len(digests) == 1, done.out
 
 
+def test_sums_have_the_bits_of_other_machines() -> None:
+    program = str(Path(__file__).parents[2] / "scripts/codec_digests.py")
+    done = launch("-np", "2", PYTHON, program, timeout=60)
+    assert done.code == 0, done.out + done.err
+    assert done.out.count("equal digests") == 2
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_rank_killed_in_a_compressed_step_is_named(codec: str, program: str) -> None:
     done = launch("-np", "3", "--compression", codec, PYTHON, program, "3", timeout=60)
