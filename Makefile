@@ -51,8 +51,8 @@ docs: setup-docs ## build the site from docs/ into build/site; a broken link is 
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build
 	@echo "docs: open build/site/index.html, or run '$(PY) -m http.server --directory build/site'"
 
-wheel: ## build wheels that need only glibc 2.31 into dist/, for CPython 3.10 and later
-	@$(PYTHON) scripts/wheel_build.py --jobs $(JOBS)
+wheel: ## build wheels that need only glibc 2.31 into dist/, for CPython 3.10 and later; ARCH=aarch64: that of ARM
+	@$(PYTHON) scripts/wheel_build.py --jobs $(JOBS) $(if $(ARCH),--arch $(ARCH))
 
 wheel-test: ## install the wheels of dist/ in clean Debian systems and train there; writes benchmarks/results/install.json
 	@$(PYTHON) scripts/wheel_test.py

@@ -35,7 +35,7 @@ if(SIRTAKI_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${cached} "${SIRTAKI_CCACHE}")
 endif()
 find_program(SIRTAKI_MOLD mold)
-if(SIRTAKI_MOLD)
+if(SIRTAKI_MOLD AND NOT CMAKE_CROSSCOMPILING)  # a cross compiler finds no linker but its own
   add_link_options(-fuse-ld=mold)
 endif()
 

@@ -25,7 +25,8 @@ SDIST = "import sys; from scikit_build_core.build import build_sdist; print(buil
 CHECKLIST = """\
 Before you publish version {version}:
   1. CHANGELOG.md: replace "unreleased" by the date, and read the section as a user would.
-  2. make wheel-test, as root: the wheels in clean Debian systems. Commit benchmarks/results/install.json.
+  2. make wheel ARCH=aarch64. make wheel-test, as root: the wheels in clean Debian systems. Commit
+     benchmarks/results/install.json.
   3. README.md: its commands, tables and limits are those of this version.
   4. tests/api/python_api.txt: every name that went since the last version was deprecated before.
   5. Commit, and tag: git tag -s v{version}.

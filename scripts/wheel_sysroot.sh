@@ -2,7 +2,7 @@
 # Makes a folder with the C library of Debian 11 (glibc 2.31) and the libraries that a wheel links in, all from Debian's
 # archive: nothing is installed on this machine, and root is not needed. The compiler is this machine's g++ 12.
 #
-# usage: scripts/wheel_sysroot.sh FOLDER
+# usage: scripts/wheel_sysroot.sh FOLDER [x86_64|aarch64]
 # Variable: DEBIAN_MIRROR (default http://deb.debian.org/debian)
 set -euo pipefail
 HERE="$(cd "$(dirname "$0")/.." && pwd)"
@@ -10,15 +10,35 @@ mkdir -p "$1"
 ROOT="$(cd "$1" && pwd)"
 MIRROR="${DEBIAN_MIRROR:-http://deb.debian.org/debian}"
 KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
-TRIPLE=x86_64-linux-gnu
 
 # The loader and the C library that the wheel needs at run time.
 OLD=(libc6 libc6-dev libgcc-s1 libcrypt1 libcrypt-dev)
 # Headers, and libraries that are linked in. libstdc++.a must belong to the compiler.
 NEW=(linux-libc-dev libgcc-12-dev libstdc++-12-dev libboost1.81-dev libtomlplusplus-dev libcli11-dev libxxhash-dev
   libssl-dev)
+# Other options of the compiler.
+FLAGS=()
 # A library that Debian has no archive of (.a): compiled from its source.
 SOURCE=highway
+
+ARCH="${2:-x86_64}"
+TRIPLE="$ARCH-linux-gnu"
+case "$ARCH" in
+  x86_64) DEBIAN=amd64 PREFIX='' PACKAGE=g++-12 ;;
+  aarch64)
+    DEBIAN=arm64 PREFIX="$TRIPLE-" PACKAGE=g++-12-aarch64-linux-gnu
+    # The headers of Python, which this machine has for its own architecture only.
+    NEW+=(libpython3.11-dev)
+    # A cross compiler reads the headers of its own C library first (cmake/wheel_toolchain.cmake).
+    FLAGS=(-nostdinc)
+    for folder in include/c++/12 "include/$TRIPLE/c++/12" "lib/gcc/$TRIPLE/12/include" "include/$TRIPLE" include; do
+      FLAGS+=(-isystem "$ROOT/root/usr/$folder")
+    done
+    ;;
+  *) echo "sysroot: unknown architecture '$ARCH': name x86_64 or aarch64" >&2 && exit 1 ;;
+esac
+CXX="${PREFIX}g++-12"
+AR="${PREFIX}ar"
 
 say() { printf 'sysroot: %s\n' "$*"; }
 # logged COMMAND...: runs a command with its output in the log, whose end is shown if it fails.
@@ -30,13 +50,13 @@ logged() {
   }
 }
 
-want="$({ sha256sum "$HERE/scripts/wheel_sysroot.sh" && echo "$MIRROR"; } | sha256sum)"
+want="$({ sha256sum "$HERE/scripts/wheel_sysroot.sh" && echo "$MIRROR $ARCH"; } | sha256sum)"
 if [ -f "$ROOT/stamp" ] && [ "$(cat "$ROOT/stamp")" = "$want" ]; then
   say "up to date in $ROOT"
   exit
 fi
-command -v g++-12 >/dev/null || {
-  say "there is no g++-12: install Debian's package g++-12, since libstdc++.a of the sysroot belongs to it" >&2
+command -v "$CXX" >/dev/null || {
+  say "there is no $CXX: install Debian's package $PACKAGE, since libstdc++.a of the sysroot belongs to it" >&2
   exit 1
 }
 [ -f "$KEYRING" ] || {
@@ -57,8 +77,9 @@ for suite in bullseye bookworm; do
 done >"$ROOT/apt/sources.list"
 printf 'deb-src [signed-by=%s] %s bookworm main\n' "$KEYRING" "$MIRROR" >>"$ROOT/apt/sources.list"
 apt() {
-  apt-get -q -o APT::Architecture=amd64 -o APT::Architectures=amd64 -o Dir::Etc::SourceList="$ROOT/apt/sources.list" \
-    -o Dir::Etc::SourceParts=/dev/null -o Dir::State="$ROOT/apt" -o Dir::State::Lists="$ROOT/apt/lists" \
+  apt-get -q -o APT::Architecture="$DEBIAN" -o APT::Architectures="$DEBIAN" \
+    -o Dir::Etc::SourceList="$ROOT/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null \
+    -o Dir::State="$ROOT/apt" -o Dir::State::Lists="$ROOT/apt/lists" \
     -o Dir::State::status="$ROOT/apt/status" -o Dir::Cache="$ROOT/apt/cache" -o APT::Sandbox::User="$(id -un)" "$@"
 }
 
@@ -79,10 +100,10 @@ hwy="$ROOT/sources/$SOURCE"
 mkdir "$hwy"
 tar -xf "$ROOT"/sources/*.orig.tar.gz -C "$hwy" --strip-components=1
 for name in aligned_allocator targets per_target; do
-  g++-12 "--sysroot=$ROOT/root" -std=c++17 -O2 -DNDEBUG -fPIC -fvisibility=hidden -DHWY_STATIC_DEFINE "-I$hwy" \
-    -c "$hwy/hwy/$name.cc" -o "$hwy/$name.o"
+  "$CXX" "--sysroot=$ROOT/root" "${FLAGS[@]}" -std=c++17 -O2 -DNDEBUG -fPIC -fvisibility=hidden -DHWY_STATIC_DEFINE \
+    "-I$hwy" -c "$hwy/hwy/$name.cc" -o "$hwy/$name.o"
 done
-ar rcs "$ROOT/root/usr/lib/$TRIPLE/libhwy.a" "$hwy"/*.o
+"$AR" rcs "$ROOT/root/usr/lib/$TRIPLE/libhwy.a" "$hwy"/*.o
 (cd "$hwy" && find hwy -name '*.h' ! -path '*/tests/*' -exec cp --parents {} "$ROOT/root/usr/include" \;)
 
 rm -rf "$ROOT/apt" "$ROOT/debs" "$ROOT/sources"

@@ -113,9 +113,10 @@ def test_extras_name_the_frameworks() -> None:
 
 def test_wheels_cover_every_python_from_the_oldest_on() -> None:
     oldest = PYPROJECT["project"]["requires-python"].removeprefix(">=")
-    assert wheel_build.ROWS[0] == (oldest,)
+    rows = wheel_build.ROWS[wheel_build.NATIVE]
+    assert rows[0] == (oldest,)
     stable = wheel_build.STABLE_ABI.removeprefix("cp3")
-    assert min(int(version.split(".")[1]) for version in wheel_build.ROWS[-1]) == int(stable)
+    assert min(int(version.split(".")[1]) for version in rows[-1]) == int(stable)
 
 
 def test_a_python_gets_its_own_wheel_or_that_of_the_stable_abi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +126,19 @@ def test_a_python_gets_its_own_wheel_or_that_of_the_stable_abi(tmp_path: Path, m
     monkeypatch.setattr(wheel_test, "DIST", tmp_path)
     chosen = [wheel_test.wheel_for(version).name for version in ("3.10", "3.11", "3.12", "3.14")]
     assert [next(tag for tag in tags if tag in name) for name in chosen] == [*tags, "cp312-abi3"]
+
+
+def test_a_wheel_of_another_architecture_gets_its_headers_suffix_and_tag() -> None:
+    settings, variables = wheel_build.foreign("aarch64", "3.11")
+    assert settings["cmake.define.Python_INCLUDE_DIR"].endswith("/sysroot-aarch64/root/usr/include/python3.11")
+    assert settings["cmake.define.SIRTAKI_ARCH"] == "aarch64"
+    assert wheel_build.sysroot_of("aarch64") != wheel_build.sysroot_of(wheel_build.NATIVE)
+    assert variables["SETUPTOOLS_EXT_SUFFIX"] == ".cpython-311-aarch64-linux-gnu.so"
+    # The interpreter that runs the build takes its tag from this variable.
+    code = "import sysconfig; print(sysconfig.get_platform())"
+    env = os.environ | variables
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env)
+    assert done.stdout.strip() == "linux-aarch64"
 
 
 def test_the_last_installations_are_within_the_limits() -> None:
