@@ -161,6 +161,14 @@ def test_the_last_stranger_trained_on_two_hosts_within_ten_minutes() -> None:
     assert text in wheel_hosts.README.read_text().replace("\n", " ")
 
 
+def test_the_programs_of_wheels_start_outside_of_pytest() -> None:
+    for name in ("wheel_build.py", "wheel_test.py"):
+        done = subprocess.run(
+            [sys.executable, ROOT / "scripts" / name, "--help"], check=False, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+
 def test_the_stranger_follows_the_text_of_the_readme() -> None:
     text = (
         "```\nsirtakirun -H a --check    # links\n```\n```diff\n+import added\n model = Wrapper(model)\n"
