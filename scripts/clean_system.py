@@ -11,13 +11,18 @@ from pathlib import Path
 MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
 # The script of debootstrap for every suite; an old debootstrap lacks the names of newer suites.
 SCRIPT = "/usr/share/debootstrap/scripts/sid"
-LIMIT_SECONDS = 900
+LIMIT_SECONDS = 1800
+NATIVE = "x86_64"
+#: Debian's names of other architectures, whose programs QEMU runs.
+FOREIGN = {"aarch64": "arm64"}
+QEMU_CHROOT = Path(__file__).resolve().parent / "qemu_chroot.sh"
 
 
 class Chroot:
     """A clean system in a folder; with `namespace`, its commands run in that network namespace, which is a host."""
 
-    def __init__(self, root: Path, host: str = "", namespace: tuple[str, ...] = ()) -> None:
+    def __init__(self, root: Path, host: str = "", namespace: tuple[str, ...] = (), arch: str = NATIVE) -> None:
+        self.arch = arch
         self.root = root
         self.host = host
         self.namespace = namespace
@@ -27,12 +32,16 @@ class Chroot:
         if not (self.root / "made").exists():
             shutil.rmtree(self.root, ignore_errors=True)
             self.root.mkdir(parents=True)
-            with (self.root.parent / f"{suite}.log").open("w") as log:
+            foreign = ["--foreign", f"--arch={FOREIGN[self.arch]}"] if self.arch in FOREIGN else []
+            with (self.root.parent / f"{self.root.name}.log").open("w") as log:
                 subprocess.run(
-                    ["debootstrap", "--variant=minbase", "--include=python3,python3-venv,ca-certificates",
+                    ["debootstrap", *foreign, "--variant=minbase", "--include=python3,python3-venv,ca-certificates",
                      suite, str(self.root), MIRROR, SCRIPT],
                     check=True, stdout=log, stderr=subprocess.STDOUT,
                 )  # fmt: skip
+            if foreign:
+                # In a user namespace no device can be made, as in the containers of lxc; the first stage has made them.
+                self.run("/debootstrap/debootstrap --second-stage", {"container": "lxc"})
             (self.root / "made").touch()
         shutil.copy("/etc/resolv.conf", self.root / "etc/resolv.conf")
 
@@ -45,6 +54,8 @@ class Chroot:
 
     def argv(self, command: str) -> list[str]:
         """Returns the words that run a shell command inside, with a /proc and a host name of its own."""
+        if self.arch in FOREIGN:
+            return [*self.namespace, str(QEMU_CHROOT), str(self.root), command]
         root = shlex.quote(str(self.root))
         name = f"hostname {self.host} && " if self.host else ""
         inner = (

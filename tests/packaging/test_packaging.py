@@ -18,6 +18,7 @@ SETUP = str(ROOT / "scripts/setup.sh")
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import clean_system  # noqa: E402
 import wheel_build  # noqa: E402
 import wheel_hosts  # noqa: E402
 import wheel_test  # noqa: E402
@@ -122,10 +123,15 @@ def test_wheels_cover_every_python_from_the_oldest_on() -> None:
 def test_a_python_gets_its_own_wheel_or_that_of_the_stable_abi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tags = ("cp310-cp310", "cp311-cp311", "cp312-abi3")
     for tag in tags:
-        (tmp_path / f"sirtaki-0.1.0-{tag}-{wheel_build.PLATFORM}.whl").touch()
+        for arch in wheel_build.ROWS:
+            (tmp_path / f"sirtaki-0.1.0-{tag}-{wheel_build.PLATFORM}_{arch}.whl").touch()
     monkeypatch.setattr(wheel_test, "DIST", tmp_path)
-    chosen = [wheel_test.wheel_for(version).name for version in ("3.10", "3.11", "3.12", "3.14")]
-    assert [next(tag for tag in tags if tag in name) for name in chosen] == [*tags, "cp312-abi3"]
+    for arch in wheel_build.ROWS:
+        chosen = [wheel_test.wheel_for(version, arch).name for version in ("3.10", "3.11", "3.12", "3.14")]
+        assert [next(tag for tag in tags if tag in name) for name in chosen] == [*tags, "cp312-abi3"]
+        assert all(arch in name for name in chosen)
+    with pytest.raises(SystemExit, match="make wheel ARCH=riscv64"):
+        wheel_test.wheel_for("3.11", "riscv64")
 
 
 def test_a_wheel_of_another_architecture_gets_its_headers_suffix_and_tag() -> None:
@@ -141,12 +147,22 @@ def test_a_wheel_of_another_architecture_gets_its_headers_suffix_and_tag() -> No
     assert done.stdout.strip() == "linux-aarch64"
 
 
+def test_qemu_runs_the_systems_of_other_architectures() -> None:
+    assert {system.arch for system in wheel_test.SYSTEMS} == set(wheel_build.ROWS)
+    for system in wheel_test.SYSTEMS:
+        chroot = clean_system.Chroot(Path("/systems") / system.place, arch=system.arch)
+        foreign = system.arch != wheel_build.NATIVE
+        assert (system.place != system.suite) == foreign
+        assert ("qemu_chroot.sh" in chroot.argv("true")[0]) == foreign
+
+
 def test_the_last_installations_are_within_the_limits() -> None:
     rows = json.loads(wheel_test.RESULT.read_text())["rows"]
-    assert {(row["system"], row["python"]) for row in rows} == {(s.name, s.python) for s in wheel_test.SYSTEMS}
+    architectures = {(s.name, s.python): s.arch for s in wheel_test.SYSTEMS}
+    assert {(row["system"], row["python"]) for row in rows} == architectures.keys()
     for row in rows:
         assert row["result"] in ("passed", "library and launcher"), row
-        assert wheel_build.PLATFORM in row["wheel"]
+        assert f"{wheel_build.PLATFORM}_{architectures[row['system'], row['python']]}.whl" in row["wheel"]
         assert 0 < row["wheel_bytes"] <= wheel_build.MAX_BYTES
         assert (row["import_seconds"] or 0.0) < wheel_test.MAX_IMPORT_SECONDS
 
