@@ -22,7 +22,7 @@ from typing import Any
 from clean_system import Chroot, pip_environment
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests/process"), str(ROOT / "tests/python")]
+sys.path.insert(0, str(ROOT / "tests/process"))
 
 from launch_support import wait_until  # noqa: E402
 from ssh_hosts import Hosts  # noqa: E402
