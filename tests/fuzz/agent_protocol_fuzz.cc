@@ -66,7 +66,7 @@ std::vector<Input> seeds() {
   hello.addresses = {{"eth0", "10.0.0.1"}};
   Spawn spawn;
   spawn.ranks = {0, 3};
-  spawn.places = 2;
+  spawn.most_ranks = 2;
   spawn.argv = {"python", "train.py"};
   spawn.env = {{"NAME", "value"}};
   spawn.rank_env = {{{"RANK", "0"}}, {}};
