@@ -51,13 +51,15 @@ void Job::on_survived(const hub::Survived& loss) {
     failure.exit_code = std::max(failure.exit_code, 1);
     verdict_.survived.push_back(std::move(failure));
   }
-  if (grows() && !state.parted) {
-    end_process(loss.slot);  // before another process takes its place
+  if (!at_end) {
+    if (grows() && !state.parted) {
+      end_process(loss.slot);  // before another process takes its place
+    }
+    if (fails_by_host() && !state.parted) {
+      fail_host(loss.slot);
+    }
+    plan_restart(loss.slot);
   }
-  if (fails_by_host() && !state.parted && !at_end) {
-    fail_host(loss.slot);
-  }
-  plan_restart(loss.slot);
   check_finished();
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <random>
+#include <utility>
 
 #include "launcher/job.h"
 #include "runtime/base/config/option_value.h"
@@ -176,7 +177,9 @@ void Job::fail_host(Rank rank) {
   }
   for (const Rank other : ranks_of(link)) {
     RankState& state = ranks_.at(static_cast<std::size_t>(other));
-    state.asked = true;
+    if (std::exchange(state.asked, true)) {
+      continue;  // it leaves on notice
+    }
     state.fresh = false;
     if (!state.exited && !link.ended()) {
       link.send(FrameType::kEndRank, encode(EndRank{other, SIGKILL}));

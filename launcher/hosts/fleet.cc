@@ -59,11 +59,13 @@ Duration Fleet::rest(const std::string& host, Duration first, Duration longest, 
   if (entry->ready && now - entry->rests_until >= kLastingUse) {
     entry->rests = 0;
   }
-  const Duration whole = growing_pause(first, longest, entry->rests++);
+  // A host that fails may stop to answer, too: two reasons for one rest.
+  const bool rests = now < entry->rests_until;
+  const Duration whole = growing_pause(first, longest, rests ? entry->rests - 1 : entry->rests++);
   const auto more = std::chrono::duration_cast<std::chrono::milliseconds>(whole * (jitter / 4));
   const Duration pause = std::min<Duration>(whole + more, std::max(whole, longest));
-  entry->rests_until = now + pause;
-  return pause;
+  entry->rests_until = std::max(entry->rests_until, now + pause);
+  return entry->rests_until - now;
 }
 
 void Fleet::exclude(const std::string& host) {

@@ -40,6 +40,9 @@ void ElasticHub::on_waiting(rendezvous::Server& server, PeerId peer, Rank slot, 
   const bool first = slots_.emplace(peer, slot).second;
   control::Regroup regroup;
   if (first) {
+    if (!hosts_[slot].empty()) {
+      homes_[peer] = hosts_[slot];
+    }
     if (grows_ && roster_.epoch() != Epoch()) {
       events_.new_rank({slot, NewRank::Stage::kWaits, {}, {}, 0});
     }
@@ -97,19 +100,21 @@ void ElasticHub::on_quit(rendezvous::Server& server, PeerId peer, bool at_end) {
     lose_process(slot,
                  {Code::kPeerLost, "rank " + std::to_string(slot) + " has not waited for the next epoch", {slot, ""}});
   }
+  const std::string host = host_of(peer);
   slots_.erase(peer);
   waiting_.erase(peer);
+  homes_.erase(peer);
   roster_.on_departure(connection_of(peer), {at_end}, loop_.now());
   if (!at_end) {
-    lose_neighbours(server, slot);
+    lose_neighbours(server, host);
   }
   act(server);
 }
 
 void ElasticHub::on_gone(rendezvous::Server& server, PeerId peer, const Status& cause) {
-  const Rank slot = slots_.at(peer);
+  const std::string host = host_of(peer);
   lose_peer(peer, cause);
-  lose_neighbours(server, slot);
+  lose_neighbours(server, host);
   act(server);
   if (grows_ && in_epoch_) {
     tell_announced(server);
@@ -121,13 +126,14 @@ void ElasticHub::lose_peer(PeerId peer, const Status& cause) {
   lose_process(slots_.at(peer), cause);
   slots_.erase(peer);
   waiting_.erase(peer);
+  homes_.erase(peer);
   roster_.on_lost(connection_of(peer), cause, loop_.now());
 }
 
-// Gives up the others on the host of a lost process, before anybody is told, so that the survivors change once.
-void ElasticHub::lose_neighbours(rendezvous::Server& server, Rank slot) {
-  const std::string host = host_of(slot);
-  if (host.empty()) {
+// Gives up the others on the host of a lost process, before anybody is told, so that the survivors change once. At the
+// end of the job, they may still be writing their results.
+void ElasticHub::lose_neighbours(rendezvous::Server& server, const std::string& host) {
+  if (host.empty() || roster_.phase() == Roster::Phase::kDone) {
     return;
   }
   const auto why = [this](Rank neighbour) {
@@ -135,22 +141,38 @@ void ElasticHub::lose_neighbours(rendezvous::Server& server, Rank slot) {
     return Status(Code::kPeerLost, text, {neighbour, ""});
   };
   for (const auto& [peer, neighbour] : std::map<PeerId, Rank>(slots_)) {
-    if (host_of(neighbour) == host) {
+    if (host_of(peer) == host) {
       server.dismiss(peer, why(neighbour));
       lose_peer(peer, why(neighbour));
     }
   }
   for (const Rank neighbour : std::set<Rank>(remaining_)) {  // those that have not come yet
-    if (host_of(neighbour) == host) {
+    if (hosts_[neighbour] == host && !is_connected(neighbour)) {
       lose(neighbour, why(neighbour));
       roster_.on_expected(neighbour, false, loop_.now());
     }
   }
 }
 
-std::string ElasticHub::host_of(Rank slot) const {
-  const auto found = hosts_.find(slot);
-  return found == hosts_.end() ? "" : found->second;
+// A slot may get a process on another host before the hub has noticed the end of the last one.
+void ElasticHub::set_host(Rank slot, const std::string& host) {
+  hosts_[slot] = host;
+  for (const auto& [peer, occupied] : slots_) {
+    if (occupied == slot && host.empty()) {
+      homes_.erase(peer);
+    } else if (occupied == slot) {
+      homes_.emplace(peer, host);
+    }
+  }
+}
+
+std::string ElasticHub::host_of(PeerId peer) const {
+  const auto found = homes_.find(peer);
+  return found == homes_.end() ? "" : found->second;
+}
+
+bool ElasticHub::is_connected(Rank slot) const {
+  return std::ranges::any_of(slots_, [&](const auto& entry) { return entry.second == slot; });
 }
 
 std::string ElasticHub::name_of(Rank slot) const {
@@ -163,7 +185,7 @@ void ElasticHub::on_absent(rendezvous::Server& server, Rank slot, const Status& 
   if (remaining_.count(slot) != 0) {
     lose(slot, cause);
     roster_.on_expected(slot, false, loop_.now());
-    lose_neighbours(server, slot);
+    lose_neighbours(server, hosts_[slot]);
     act(server);
   }
 }
@@ -216,8 +238,7 @@ void ElasticHub::lose_process(Rank slot, const Status& cause) {
 // Processes may come for all slots that are free after the start, also for those that were late or have failed at it.
 void ElasticHub::expect_others() {
   for (Rank slot = 0; slot < places_; ++slot) {
-    const bool connected = std::ranges::any_of(slots_, [&](const auto& entry) { return entry.second == slot; });
-    if (!connected) {
+    if (!is_connected(slot)) {
       roster_.on_expected(slot, grows_, loop_.now());
     }
   }
@@ -269,6 +290,7 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Close& close)
     lose(found->second, close.why);
     slots_.erase(found);
   }
+  homes_.erase(peer);
   waiting_.erase(peer);
   server.dismiss(peer, close.why);
 }
@@ -328,6 +350,7 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Part& part) {
   const Rank slot = slots_.at(peer);
   remaining_.erase(slot);
   departures_.emplace_back(slot, why);
+  homes_.erase(peer);
   slots_.erase(peer);
   waiting_.erase(peer);
   server.dismiss(peer, why);

@@ -46,7 +46,7 @@ class ElasticHub {
   // Implements CoordinatorServer::give_up().
   void give_up(rendezvous::Server& server, Rank slot);
   // Implements CoordinatorServer::set_host().
-  void set_host(Rank slot, const std::string& host) { hosts_[slot] = host; }
+  void set_host(Rank slot, const std::string& host);
   // Implements CoordinatorServer::begin().
   void begin(rendezvous::Server& server, int ranks);
   // Implements CoordinatorServer::announce().
@@ -58,9 +58,10 @@ class ElasticHub {
   bool lose(Rank slot, const Status& cause);
   void lose_process(Rank slot, const Status& cause);
   void lose_peer(rendezvous::PeerId peer, const Status& cause);
-  void lose_neighbours(rendezvous::Server& server, Rank slot);
-  std::string host_of(Rank slot) const;
+  void lose_neighbours(rendezvous::Server& server, const std::string& host);
+  std::string host_of(rendezvous::PeerId peer) const;
   std::string name_of(Rank slot) const;
+  bool is_connected(Rank slot) const;
   void tell_state(rendezvous::PeerId peer, bool had_state);
   void expect_others();
   void tell_joined(const control::EpochFormed& formed, const rendezvous::Membership& membership);
@@ -80,12 +81,13 @@ class ElasticHub {
   Events events_;
   TimerId tick_;
   const bool grows_;
-  const int places_;                          // slots of the job
-  std::map<rendezvous::PeerId, Rank> slots_;  // slots of connected processes
-  std::set<rendezvous::PeerId> waiting_;      // for the next epoch
-  std::set<Rank> remaining_;                  // slots of the start or of members, neither lost nor left
-  std::map<Rank, std::uint32_t> starts_;      // number of processes that have come for a slot
-  std::map<Rank, std::string> hosts_;         // hosts of slots whose losses take the others there along
+  const int places_;                                 // slots of the job
+  std::map<rendezvous::PeerId, Rank> slots_;         // slots of connected processes
+  std::set<rendezvous::PeerId> waiting_;             // for the next epoch
+  std::set<Rank> remaining_;                         // slots of the start or of members, neither lost nor left
+  std::map<Rank, std::uint32_t> starts_;             // number of processes that have come for a slot
+  std::map<Rank, std::string> hosts_;                // hosts of slots whose losses take the others there along
+  std::map<rendezvous::PeerId, std::string> homes_;  // the same of connected processes
   bool admits_ = false;
   std::set<Rank> announced_;        // slots whose processes are on their way into the job or out of it
   std::vector<Rank> seats_;         // slots of the present or last epoch, indexed by rank

@@ -97,10 +97,10 @@ def await_size(run: Run, size: int) -> Seats:
     seats: Seats = {}
     while len(seats) < size:
         match, _ = run.read_until(r"IN (\d+) (\d+) \d+ (\d+) (\S+) (\d+)")
+        # The lines of one rank are in order; those of two hosts are not.
+        seats.pop(int(match[1]), None)
         if int(match[3]) == size:
             seats[int(match[1])] = (int(match[2]), match[4], int(match[5]))
-        else:
-            seats.clear()
     return seats
 
 

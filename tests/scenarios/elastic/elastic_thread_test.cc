@@ -316,6 +316,51 @@ TEST(ElasticTest, ALostRankTakesTheOthersOfItsHostAlongInOneChange) {
   EXPECT_EQ(events[2], "slot 3 survived by 2 as epoch 2");
 }
 
+TEST(ElasticTest, TheNextHostOfASlotIsNotThatOfTheProcessWhichIsLost) {
+  Hub hub(3, 1);
+  for (const Rank slot : {0, 1, 2}) {
+    hub.set_host(slot, std::string(1, static_cast<char>('a' + slot)));
+  }
+  run(hub, [&](Process& process) {
+    ASSERT_EQ(process.init().to_string(), "ok");
+    hub.all.arrive_and_wait();
+    if (process.slot() == 1) {
+      hub.set_host(1, "c");  // the next process comes there, before the hub has noticed the end of this one
+      return process.die();
+    }
+    EXPECT_EQ(process.work().code(), Code::kRanksChanged);
+    ASSERT_EQ(process.regroup().to_string(), "ok");
+    expect_members(process, {0, 2});
+    process.shutdown();
+  });
+  EXPECT_EQ(hub.events(2).size(), 2U);
+}
+
+TEST(ElasticTest, AtTheEndALostRankLeavesTheOthersOfItsHostAlone) {
+  Hub hub(3, 1);
+  for (const Rank slot : {1, 2}) {
+    hub.set_host(slot, "a");
+  }
+  std::latch left(1);
+  run(hub, [&](Process& process) {
+    ASSERT_EQ(process.init().to_string(), "ok");
+    hub.all.arrive_and_wait();
+    if (process.slot() == 0) {
+      process.shutdown();
+      return left.count_down();
+    }
+    left.wait();
+    if (process.slot() == 1) {
+      return process.die();
+    }
+    EXPECT_EQ(hub.events(2).size(), 2U);
+    process.shutdown();
+  });
+  for (const std::string& event : hub.events(2)) {
+    EXPECT_EQ(event.find("slot 2"), std::string::npos) << event;
+  }
+}
+
 TEST(ElasticTest, AProcessThatNeverComesTakesTheOthersOfItsHostAlong) {
   Hub hub(4, 1);
   for (const Rank slot : {1, 2, 3}) {

@@ -102,6 +102,7 @@ TEST_F(FleetTest, AHostRestsLongerEachTime) {
   now_ += seconds(5);
   EXPECT_EQ(starts({""}), (Starts{{0, "a"}}));
   EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(12), now_), seconds(10));
+  now_ += seconds(10);
   EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(12), now_), seconds(12));
   fleet_.set_ready("a", false);
   EXPECT_EQ(fleet_.absent(seats({""}), now_), Hosts());
@@ -122,10 +123,21 @@ TEST_F(FleetTest, AHostThatIsUsedForLongHasRecovered) {
   EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(60), now_), seconds(10)) << "it did not answer";
 }
 
+TEST_F(FleetTest, TwoReasonsMakeOneRestWhichTheLongerOneDecides) {
+  ready({{"a", 1}});
+  EXPECT_EQ(fleet_.rest("a", seconds(60), seconds(300), now_), seconds(60));
+  now_ += seconds(1);
+  EXPECT_EQ(fleet_.rest("a", seconds(10), seconds(60), now_), seconds(59)) << "its agent is gone, too";
+  now_ += seconds(59);
+  EXPECT_EQ(fleet_.rest("a", seconds(60), seconds(300), now_), seconds(120));
+}
+
 TEST_F(FleetTest, JitterMakesARestLonger) {
   ready({{"a", 1}});
   EXPECT_EQ(fleet_.rest("a", seconds(4), seconds(60), now_, 1), seconds(5));
+  now_ += seconds(5);
   EXPECT_EQ(fleet_.rest("a", seconds(4), seconds(60), now_, 0.5), seconds(9));
+  now_ += seconds(9);
   EXPECT_EQ(fleet_.rest("a", seconds(4), seconds(18), now_, 1), seconds(18)) << "but not longer than the longest";
 }
 
