@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from argparse import Namespace
@@ -41,12 +42,11 @@ def _run_elastic(args: Namespace) -> None:
             if line.startswith(_OWN_LINE):
                 last.append(line)
     if launcher.returncode != 0:
-        raise RuntimeError(f"{_what(args.words, launcher.returncode, last)}\n{''.join(last)}")
+        raise RuntimeError(f"{_what(launcher.returncode, last)}\n{''.join(last)}")
 
 
-def _what(words: Sequence[str], code: int, lines: Sequence[str]) -> str:
+def _what(code: int, lines: Sequence[str]) -> str:
     if any(_AT_LIMIT in line for line in lines):
-        given = next((i for i, word in enumerate(words) if word.startswith("--reset-limit")), len(words))
-        limit = "=".join([*words[given:], ""]).split("=")[1:2]
-        return constants.RESET_LIMIT_EXCEEDED_MESSAGE.format(*limit)
+        limit = re.search(r"more than (\d+) times", "".join(lines))  # else "once"
+        return constants.RESET_LIMIT_EXCEEDED_MESSAGE.format(limit[1] if limit else 1)
     return f"{constants.FAILED_MESSAGE} (sirtakirun: exit code {code})"
