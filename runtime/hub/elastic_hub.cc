@@ -101,9 +101,7 @@ void ElasticHub::on_quit(rendezvous::Server& server, PeerId peer, bool at_end) {
                  {Code::kPeerLost, "rank " + std::to_string(slot) + " has not waited for the next epoch", {slot, ""}});
   }
   const std::string host = host_of(peer);
-  slots_.erase(peer);
-  waiting_.erase(peer);
-  homes_.erase(peer);
+  forget(peer);
   roster_.on_departure(connection_of(peer), {at_end}, loop_.now());
   if (!at_end) {
     lose_neighbours(server, host);
@@ -124,10 +122,14 @@ void ElasticHub::on_gone(rendezvous::Server& server, PeerId peer, const Status& 
 void ElasticHub::lose_peer(PeerId peer, const Status& cause) {
   announced_.erase(slots_.at(peer));
   lose_process(slots_.at(peer), cause);
+  forget(peer);
+  roster_.on_lost(connection_of(peer), cause, loop_.now());
+}
+
+void ElasticHub::forget(PeerId peer) {
   slots_.erase(peer);
   waiting_.erase(peer);
   homes_.erase(peer);
-  roster_.on_lost(connection_of(peer), cause, loop_.now());
 }
 
 // Gives up the others on the host of a lost process, before anybody is told, so that the survivors change once. At the
@@ -277,8 +279,8 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Send& send) {
     server.notify(peer_of(send.to), control::encode(send.notice));
   } else if (const auto* job = std::get_if<control::JobEnds>(&send.notice)) {
     // Others learn it from the end of their epoch, or when they ask for the next one.
-    if (const PeerId peer = peer_of(send.to); waiting_.erase(peer) != 0) {
-      slots_.erase(peer);
+    if (const PeerId peer = peer_of(send.to); waiting_.count(peer) != 0) {
+      forget(peer);
       server.dismiss(peer, over_.value_or(job->why));
     }
   }
@@ -288,10 +290,8 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Close& close)
   const PeerId peer = peer_of(close.connection);
   if (const auto found = slots_.find(peer); found != slots_.end()) {
     lose(found->second, close.why);
-    slots_.erase(found);
   }
-  homes_.erase(peer);
-  waiting_.erase(peer);
+  forget(peer);
   server.dismiss(peer, close.why);
 }
 
@@ -350,9 +350,7 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Part& part) {
   const Rank slot = slots_.at(peer);
   remaining_.erase(slot);
   departures_.emplace_back(slot, why);
-  homes_.erase(peer);
-  slots_.erase(peer);
-  waiting_.erase(peer);
+  forget(peer);
   server.dismiss(peer, why);
 }
 

@@ -58,6 +58,7 @@ class ElasticHub {
   bool lose(Rank slot, const Status& cause);
   void lose_process(Rank slot, const Status& cause);
   void lose_peer(rendezvous::PeerId peer, const Status& cause);
+  void forget(rendezvous::PeerId peer);
   void lose_neighbours(rendezvous::Server& server, const std::string& host);
   std::string host_of(rendezvous::PeerId peer) const;
   std::string name_of(Rank slot) const;
