@@ -278,6 +278,11 @@ Status convert_elastic(const std::string& text, const std::string& max_np, RunOp
   return Status();
 }
 
+// Returns the time with its unit: a number alone is one of seconds, as in command lines of horovodrun.
+std::string with_unit(const std::string& time) {
+  return time + (time.find_first_not_of("0123456789") == std::string::npos ? "s" : "");
+}
+
 // Converts MIN and MAX, where a number is one of seconds, to the options elastic.cooldown and elastic.cooldown_limit.
 Status convert_cooldown(const std::vector<std::string>& range, RunOptions& run) {
   if (range.empty()) {
@@ -286,7 +291,7 @@ Status convert_cooldown(const std::vector<std::string>& range, RunOptions& run) 
   std::vector<std::string> texts;
   std::vector<Duration> times;
   for (const std::string& word : range) {
-    texts.push_back(word + (word.find_first_not_of("0123456789") == std::string::npos ? "s" : ""));
+    texts.push_back(with_unit(word));
     const Result<Duration> time = parse_duration(texts.back());
     times.push_back(time ? *time : Duration::zero());
   }
@@ -315,8 +320,7 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
        {std::pair{&raw.start_timeout, &run.start_timeout}, std::pair{&raw.failure_grace, &run.failure_grace},
         std::pair{&raw.term_grace, &run.term_grace}, std::pair{&raw.discovery_interval, &run.discovery.interval}}) {
     if (!text->empty()) {
-      const bool in_seconds = run.horovod && text->find_first_not_of("0123456789") == std::string::npos;
-      Result<Duration> value = parse_duration(in_seconds ? *text + "s" : *text);
+      Result<Duration> value = parse_duration(run.horovod ? with_unit(*text) : *text);
       if (!value || *value < Duration::zero() || *value > kLongest) {
         return invalid_argument("'" + *text + "' is not a time of at most a week; write for example 30s or 500ms");
       }

@@ -45,16 +45,12 @@ def _rendezvous(url: str, **arguments: Any) -> Iterator[tuple[Any, int, int]]:
     return rendezvous(url, **arguments)
 
 
-def _address(host: str, port: str) -> tuple[str, str]:
-    return host.strip("[]"), port
-
-
 def _has_own_address() -> bool:
     """Returns true if this rank of sirtakirun, or a process that it has started, has set a MASTER_ADDR of its own."""
     if not all(name in os.environ for name in ("SIRTAKI_JOB_RENDEZVOUS", "MASTER_ADDR", "MASTER_PORT")):
         return False
     host, _, port = os.environ["SIRTAKI_JOB_RENDEZVOUS"].rpartition(":")
-    return _address(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) != _address(host, port)
+    return (os.environ["MASTER_ADDR"].strip("[]"), os.environ["MASTER_PORT"]) != (host.strip("[]"), port)
 
 
 def _is_of_the_job(url: str) -> bool:
