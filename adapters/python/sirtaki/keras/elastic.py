@@ -12,8 +12,7 @@ import keras
 import numpy as np
 
 from sirtaki import elastic
-from sirtaki.elastic import ObjectState
-from sirtaki.errors import require
+from sirtaki.elastic.state import VariablesState, optimizer_of, require_built
 from sirtaki.keras._backend import backend
 from sirtaki.objects import broadcast_object
 
@@ -22,7 +21,7 @@ __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "Upd
 Result = TypeVar("Result")
 
 
-class KerasState(ObjectState):
+class KerasState(VariablesState):
     """State of a Keras model and its optimizer, which must be built, and attributes.
 
     Args:
@@ -34,31 +33,18 @@ class KerasState(ObjectState):
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **attributes: Any) -> None:
         del backend
-        require(bool(model.built), "the model has no weights yet; call model.build(input_shape) first")
+        require_built(model)
         self.model = model
-        self.optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
+        self.optimizer = optimizer_of(model, optimizer)
         if self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(model.trainable_variables)
-        self._values: list[Any] = []
         super().__init__(broadcast_object, **attributes)
-        self.save()
 
-    def save(self) -> None:
-        """Copies the state in memory."""
-        self._values = [np.array(keras.ops.convert_to_numpy(variable)) for variable in self._variables()]
-        super().save()
+    def _value_of(self, variable: Any) -> Any:
+        return np.array(keras.ops.convert_to_numpy(variable))
 
-    def restore(self) -> None:
-        """Goes back to the last save()."""
-        for variable, value in zip(self._variables(), self._values, strict=True):
-            variable.assign(value)
-        super().restore()
-
-    def sync(self) -> None:
-        """Makes the state that of rank 0 on all ranks, and saves it. Collective."""
+    def _broadcast_variables(self) -> None:
         backend.broadcast(self._variables(), 0)
-        super().sync()
-        self.save()
 
     def _variables(self) -> list[Any]:
         optimizer = [] if self.optimizer is None else self.optimizer.variables

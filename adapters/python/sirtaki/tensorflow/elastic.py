@@ -13,14 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from sirtaki import elastic, errors
-from sirtaki.elastic import ObjectState
+from sirtaki.elastic.state import VariablesState, optimizer_of, require_built
 from sirtaki.tensorflow._errors import horovod_errors
 from sirtaki.tensorflow.functions import broadcast_object, broadcast_variables
 
 Result = TypeVar("Result")
 
 
-class TensorFlowState(ObjectState):
+class TensorFlowState(VariablesState):
     """Variables and attributes of a training, in eager code.
 
     Args:
@@ -37,26 +37,16 @@ class TensorFlowState(ObjectState):
             raise errors.UnsupportedError("elastic.TensorFlowState is for eager code; save checkpoints instead")
         errors.require(variables is not None, "variables are not given; eager code has no global ones")
         self.variables = list(variables or ())
-        self._values: list[Any] = []
         super().__init__(broadcast_object, **attributes)
-        self.save()
 
-    def save(self) -> None:
-        """Copies the state in memory."""
-        self._values = [np.array(tf.convert_to_tensor(variable)) for variable in self.variables]
-        super().save()
+    def _variables(self) -> list[Any]:
+        return self.variables
 
-    def restore(self) -> None:
-        """Goes back to the last save()."""
-        for variable, value in zip(self.variables, self._values, strict=True):
-            variable.assign(value)
-        super().restore()
+    def _value_of(self, variable: Any) -> Any:
+        return np.array(tf.convert_to_tensor(variable))
 
-    def sync(self) -> None:
-        """Makes the state that of rank 0 on all ranks, and saves it. Collective."""
+    def _broadcast_variables(self) -> None:
         broadcast_variables(self.variables, root_rank=0)
-        super().sync()
-        self.save()
 
 
 class TensorFlowKerasState(TensorFlowState):
@@ -71,9 +61,9 @@ class TensorFlowKerasState(TensorFlowState):
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **attributes: Any) -> None:
         del backend
-        errors.require(bool(model.built), "the model has no weights yet; call model.build(input_shape) first")
+        require_built(model)
         self.model = model
-        self.optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
+        self.optimizer = optimizer_of(model, optimizer)
         super().__init__([*model.variables, *_variables_of(self.optimizer)], **attributes)
 
 
