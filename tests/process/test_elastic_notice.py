@@ -9,6 +9,7 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -96,19 +97,32 @@ def command(np: int, ranks: str, folder: Path, mode: str = "loop", *options: str
     return ("-np", str(np), "--elastic", ranks, *options, PYTHON, "-c", TRAIN, str(folder), mode)
 
 
+def opened(folder: Path, pids: dict[int, int]) -> list[TextIO]:
+    """Returns the other ends of the pipes, when the main thread of each rank sleeps in read()."""
+    gates = [(folder / str(slot)).open("w") for slot in sorted(pids)]
+    for pid in pids.values():
+        wait_until_it_sleeps(pid)
+    return gates
+
+
+def wait_until_it_sleeps(pid: int) -> None:
+    """Waits until the main thread of a process is in the kernel: Python does not see a signal just before a call."""
+    stat = Path(f"/proc/{pid}/task/{pid}/stat")
+    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", 20, "the rank waits")
+
+
 def train(
     np: int, ranks: str, folder: Path, gone: list[int], *options: str, mode: str = "loop", killed: tuple[int, ...] = ()
 ) -> tuple[Outcome, dict[int, int]]:
     """Sends SIGTERM to slots behind the third step, and SIGKILL to others. Returns the outcome and all processes."""
     with running(*command(np, ranks, folder, mode, *options)) as run:
         pids = ready(run, np)
-        # A rank whose pipe is open is in read(); the signal is there when it goes on.
-        gates = {slot: (folder / str(slot)).open("w") for slot in range(np)}
+        gates = opened(folder, pids)  # the signal is there when the rank goes on
         for slot in gone:
             os.kill(pids[slot], signal.SIGTERM)
         for slot in killed:
             os.kill(pids[slot], signal.SIGKILL)
-        for gate in gates.values():
+        for gate in gates:
             gate.close()
         return run.finish(60), pids
 
@@ -177,11 +191,11 @@ def test_a_rank_that_dies_before_it_has_left_is_lost(tmp_path: Path) -> None:
 def test_the_handler_of_the_program_runs_once_and_the_rank_leaves(tmp_path: Path) -> None:
     with running(*command(3, "1:", tmp_path, "own")) as run:
         pids = ready(run, 3)
-        gates = {slot: (tmp_path / str(slot)).open("w") for slot in range(3)}
+        gates = opened(tmp_path, pids)
         os.kill(pids[1], signal.SIGTERM)
         run.read_until("OWN 1")
         os.kill(pids[1], signal.SIGTERM)
-        for gate in gates.values():
+        for gate in gates:
             gate.close()
         done = run.finish(60)
     check_others(done, pids, {1})
@@ -190,21 +204,24 @@ def test_the_handler_of_the_program_runs_once_and_the_rank_leaves(tmp_path: Path
     assert "a second SIGTERM is for the handler of the program alone" in done.err
 
 
-@pytest.mark.parametrize("mode", ["twice", "too few", "too few that grow", "plain"])
+@pytest.mark.parametrize("mode", ["twice", "too few", "too few and stuck", "too few that grow", "plain"])
 def test_a_signal_that_is_no_notice_ends_the_rank_at_once(mode: str, tmp_path: Path) -> None:
-    least = {"too few": "2:", "too few that grow": "2:2"}.get(mode, "1:")
-    with running(*command(2, least, tmp_path, "plain" if mode == "plain" else "loop")) as run:
+    least = {"too few": "2:", "too few and stuck": "2:", "too few that grow": "2:2"}.get(mode, "1:")
+    kind = {"too few and stuck": "stuck", "plain": "plain"}.get(mode, "loop")
+    ends = least == "2:"  # by itself, with the rank
+    with running(*command(2, least, tmp_path, kind)) as run:
         pids = ready(run, 2)
+        wait_until_it_sleeps(pids[1])
         os.kill(pids[1], signal.SIGTERM)
         wait_until(lambda: ended(run, pids[1], again=mode == "twice"), 20, "the rank has ended in its step")
-        if mode != "too few":  # or the job ends by itself
+        if not ends:
             (tmp_path / "0").open("w").close()
         done = run.finish(60)
     text = f"{done.out}\n{done.err}"
     assert "killed by signal 15" in done.err, text
     assert ("rank 1 is started again" in done.err) == (mode == "too few that grow"), text
     if mode != "plain":  # there the other rank may be in a step, which is void then
-        assert done.code == (128 + signal.SIGTERM if mode == "too few" else 0), text
+        assert done.code == (128 + signal.SIGTERM if ends else 0), text
 
 
 def ended(run: Run, pid: int, again: bool) -> bool:
@@ -228,8 +245,7 @@ def test_the_launcher_ends_ranks_that_are_stuck_at_once(tmp_path: Path) -> None:
 
 def test_the_launcher_calls_the_handler_of_the_program_once(tmp_path: Path) -> None:
     with running(*command(2, "1:", tmp_path, "own", "--term-grace", "2s")) as run:
-        ready(run, 2)
-        gates = [(tmp_path / str(slot)).open("w") for slot in range(2)]
+        gates = opened(tmp_path, ready(run, 2))
         run.process.send_signal(signal.SIGINT)
         done = run.finish(30)
         for gate in gates:

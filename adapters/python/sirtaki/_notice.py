@@ -38,6 +38,7 @@ def _begin() -> None:
     _state.asked = False
     _state.possible = basics.is_elastic() and "SIRTAKI_JOB_RANK" in os.environ
     _state.least, _state.most = int(basics.option("elastic.min")), int(basics.option("elastic.max"))
+    _core.notice_sigterm(may_leave())
 
 
 basics.after_init(_begin)
@@ -122,6 +123,7 @@ def _ask() -> bool:
 
 
 def _ask_again() -> None:
+    _core.notice_sigterm(may_leave())
     if not _state.asked:
         return
     with suppress(errors.SirtakiError):
