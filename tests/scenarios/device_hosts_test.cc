@@ -143,7 +143,7 @@ Transfers run_policies(int ranks, const std::function<ScenarioFn(const Compresse
         transfers.fetched += number_of(json, "device.fetched_bytes");
       }
     };
-    CompressedRun run = run_of(seed, world::kSanitized ? 20 : 40);
+    CompressedRun run = run_of(seed, world::kSanitized ? 10 : 40);
     run.codec = kPolicies[seed % std::size(kPolicies)];
     EXPECT_EQ(world::run_threads(chosen, scenario(run)), "") << run.codec;
   }
