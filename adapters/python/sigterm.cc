@@ -14,7 +14,7 @@ struct sigaction python_action {};        // runs the handler of Python in the m
 std::atomic<bool> kills = false;          // SIGTERM that acts ends the process, as it does without a handler
 std::atomic<bool> may_leave = false;      // the first one is a notice
 std::atomic<bool> warned = false;         // a SIGTERM has come before
-std::atomic<bool> the_last_acts = false;  // or was sent by an agent
+std::atomic<bool> the_last_acts = false;  // it was no notice; until Python asks
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
 constexpr int kNotice = 1;  // launcher/agent/agent_ranks.cc: a notice of the agent, which may follow another one
@@ -52,7 +52,7 @@ void watch(bool acts_by_default, bool warned_before) {
 void define_sigterm(nanobind::module_& m) {
   m.def("watch_sigterm", watch, nanobind::arg("kills"), nanobind::arg("warned"));
   m.def("notice_sigterm", [](bool possible) { may_leave = possible; });
-  m.def("sigterm_acts", [] { return the_last_acts.load(); });
+  m.def("sigterm_acts", [] { return the_last_acts.exchange(false); });
 }
 
 }  // namespace sirtaki_python

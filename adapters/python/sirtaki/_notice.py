@@ -38,7 +38,6 @@ def _begin() -> None:
     _state.asked = False
     _state.possible = basics.is_elastic() and "SIRTAKI_JOB_RANK" in os.environ
     _state.least, _state.most = int(basics.option("elastic.min")), int(basics.option("elastic.max"))
-    _core.notice_sigterm(may_leave())
 
 
 basics.after_init(_begin)
@@ -73,6 +72,7 @@ def _install() -> bool:
         return False  # handled by other code than Python's, or nobody's concern
     _state.before = before
     signal.signal(signal.SIGTERM, _on_signal)
+    _core.notice_sigterm(may_leave())
     _core.watch_sigterm(before is signal.SIG_DFL, _state.asked)
     return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -76,6 +77,24 @@ def test_a_handler_gets_what_is_no_notice(leave_soon: mock.Mock, change: dict[st
     run(sigterm)
     handler.assert_called_once()
     leave_soon.assert_not_called()
+
+
+def test_a_notice_counts_after_a_signal_that_was_none(leave_soon: mock.Mock) -> None:
+    handler = mock.Mock()
+    signal.signal(signal.SIGTERM, handler)
+    _notice._state.least = 3
+
+    def train() -> None:
+        sigterm()
+        leave_soon.assert_not_called()
+        _notice._state.least = 2  # another rank has joined
+        _notice._ask_again()
+        # The notice of an agent, launcher/agent/agent_ranks.cc.
+        ctypes.CDLL(None).sigqueue(os.getpid(), signal.SIGTERM, ctypes.c_void_p(1))
+
+    run(train)
+    assert handler.call_count == 2
+    leave_soon.assert_called_once_with()
 
 
 def test_nothing_is_installed_in_another_thread_or_under_another_launcher(
