@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launch_support import PYTHON, launch
+from launch_support import PYTHON, launch, warm
 
 pytest.importorskip("torch")
 pytest.importorskip("sirtaki")
@@ -55,7 +55,7 @@ CODECS = ["twobit:min=0,wire=scatter", "group_topk:min=0,wire=gather"]
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_replicas_stay_equal(codec: str, program: str) -> None:
-    done = launch("-np", "3", "--compression", codec, PYTHON, program, "-1", timeout=60)
+    done = launch("-np", "3", "--compression", codec, *warm(program, "-1"), timeout=60)
     digests = {line.split()[-1] for line in done.out.splitlines() if "digest" in line}
     assert done.code == 0, done.out + done.err
     assert done.out.count("digest") == 3
@@ -71,7 +71,7 @@ def test_sums_have_the_bits_of_other_machines() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_rank_killed_in_a_compressed_step_is_named(codec: str, program: str) -> None:
-    done = launch("-np", "3", "--compression", codec, PYTHON, program, "3", timeout=60)
+    done = launch("-np", "3", "--compression", codec, *warm(program, "3"), timeout=60)
     told = [line for line in done.out.splitlines() if "told:" in line]
     assert len(told) == 2, done.out + done.err
     assert all("rank 1" in line for line in told), told

@@ -18,18 +18,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 from launch_support import PYTHON, Outcome, Run, running, wait_until
 
 SAMPLES = 240
-# Each step trains on one sample a rank; the state keeps the numbers of all. Behind step 3 each rank says that it is
-# there, and waits at a named pipe for the test; in the mode "stuck" for ever, in code that no signal interrupts. In the
-# mode "own" the program has a handler, which waits at the pipe, too. In the mode "grows" slots 0 and 1 wait for others.
+# Each step trains on one sample a rank, without a framework, whose import takes longer than the test; the state keeps the
+# numbers of all samples. Behind step 3 each rank says that it is there, and waits at a named pipe for the test; in the
+# mode "stuck" for ever, in code that no signal interrupts. In the mode "own" the program has a handler, which waits at
+# the pipe, too. In the mode "grows" slots 0 and 1 wait for others.
 TRAIN = f"""
 import ctypes, os, signal, sys
-import torch
-import sirtaki
-import sirtaki.torch as hvd
+import numpy as np
+import sirtaki.elastic
+from sirtaki._numpy import numpy_ops
 from sirtaki.objects import allgather_object
+from sirtaki.ops import Average
 
 slot, folder, mode = int(os.environ["SIRTAKI_JOB_RANK"]), sys.argv[1], sys.argv[2]
-torch.set_num_threads(1)
 
 def wait(text=None):
     with open(f"{{folder}}/{{slot}}") as gate:
@@ -43,22 +44,17 @@ def own(*_):
 
 if mode == "own":
     signal.signal(signal.SIGTERM, own)
-hvd.init()
-torch.manual_seed(0)
-model = torch.nn.Linear(1, 1)
-optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.01), model.named_parameters())
-sampler = hvd.elastic.ElasticSampler(list(range({SAMPLES})), shuffle=False)
+sirtaki.init()
 
 def train(state):
-    print("IN", slot, os.getpid(), hvd.rank(), hvd.size(), flush=True)
-    for batch, index in enumerate(sampler):
-        optimizer.zero_grad()
-        model(torch.ones(1)).sum().backward()
-        optimizer.step()
-        assert optimizer.committed
-        state.seen += allgather_object(index)
+    print("IN", slot, os.getpid(), sirtaki.rank(), sirtaki.size(), flush=True)
+    while left := sorted(set(range({SAMPLES})) - set(state.seen)):
+        sample = left[sirtaki.rank() % len(left)]
+        gradient = np.full(3, sample, np.float32)
+        numpy_ops.start_one(numpy_ops.allreduce(gradient, "gradient", Average, (1.0, 1.0), in_place=True)).wait()
+        state.weights = state.weights - gradient
+        state.seen = state.seen + allgather_object(sample)
         state.step += 1
-        sampler.record_batch(batch, 1)
         state.commit()
         if state.step == 3:
             print("READY", slot, os.getpid(), flush=True)
@@ -69,16 +65,17 @@ def train(state):
             wait()
         while mode == "grows" and set(allgather_object(slot)) == {{0, 1}}:
             state.commit()
+    assert len(set(map(str, allgather_object(state.weights)))) == 1
     return state
 
-state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, step=0, seen=[])
-state.register_reset_callbacks([lambda: print("RESET", slot, hvd.rank(), hvd.size(), flush=True)])
+state = sirtaki.elastic.ObjectState(weights=np.zeros(3, np.float32), step=0, seen=[])
+state.register_reset_callbacks([lambda: print("RESET", slot, sirtaki.rank(), sirtaki.size(), flush=True)])
 if mode == "plain":
     train(state)
 else:
     sirtaki.elastic.run(train)(state)
 print("DONE", slot, state.step, len(state.seen), len(set(state.seen)), flush=True)
-hvd.shutdown()
+sirtaki.shutdown()
 """
 
 

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launch_support import PYTHON, launch
+from launch_support import launch, warm
 
 pytest.importorskip("torch")
 pytest.importorskip("sirtaki")
@@ -39,7 +39,7 @@ except hvd.HorovodInternalError as error:
 def test_a_death_ends_the_wait_of_those_that_have_joined(ranks: int, tmp_path: Path) -> None:
     program = tmp_path / "training.py"
     program.write_text(TRAINING)
-    done = launch("-np", str(ranks), PYTHON, str(program), timeout=60)
+    done = launch("-np", str(ranks), *warm(str(program)), timeout=60)
     told = [line for line in done.out.splitlines() if "told after" in line]
     assert len(told) == ranks - 1, done.out + done.err
     assert all("rank 1" in line for line in told), told
