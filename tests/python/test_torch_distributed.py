@@ -87,7 +87,7 @@ def program(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 @pytest.mark.parametrize("program", [AGAIN, WITH_OURS, APART], indirect=True, ids=["env", "sirtaki", "hosts"])
 @pytest.mark.parametrize("np", [1, 2])
 def test_groups_come_and_go_under_sirtakirun(np: int, program: Path) -> None:
-    done = launch(np, str(program), limit=LIMIT_SECONDS)
+    done = launch(np, str(program), limit=LIMIT_SECONDS, warm=True)
     assert results(done.stdout) == [f"RESULT {rank} {np} {np}" for rank in range(np)], done.stdout
     assert done.returncode == 0
 
@@ -163,6 +163,13 @@ dist.destroy_process_group()
 def test_programs_for_torchrun_run_as_they_are(program: Path, how: str) -> None:
     done = launch(2, str(program), how, limit=LIMIT_SECONDS, warm=how != "environment")
     assert results(done.stdout) == ["RESULT 0 0 0 2", "RESULT 1 1 1 2"], done.stdout
+
+
+@pytest.mark.parametrize("program", [FOR_TORCHRUN], indirect=True)
+def test_an_elastic_job_says_that_groups_of_torch_are_not(program: Path) -> None:
+    done = launch(2, str(program), "given", limit=LIMIT_SECONDS, options=("--elastic", "1:"), warm=True)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("programs of torch.distributed end with the first lost rank") == 1, done.stdout
 
 
 @pytest.mark.parametrize("program", [FOR_TORCHRUN], indirect=True)
@@ -321,7 +328,7 @@ except RuntimeError as error:
 @pytest.mark.parametrize("program", [DYING], indirect=True)
 @pytest.mark.parametrize("how", ["ddp", "all_reduce"])
 def test_survivors_of_a_killed_rank_raise_and_name_it(program: Path, how: str) -> None:
-    done = launch(3, str(program), how, limit=LIMIT_SECONDS)
+    done = launch(3, str(program), how, limit=LIMIT_SECONDS, warm=True)
     told = [line[line.index("SURVIVOR") :].split() for line in done.stdout.splitlines() if "SURVIVOR" in line]
     assert sorted(words[1] for words in told) == ["0", "2"], done.stdout
     for words in told:

@@ -7,6 +7,7 @@ import ipaddress
 import multiprocessing
 import os
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -45,6 +46,12 @@ class _SessionOwner:
         else:
             basics.open_session(job, options)
         self.opened = basics.generation()
+        if basics.is_elastic() and basics.rank() == 0:
+            print(
+                "sirtaki: the job is elastic (elastic.min), but programs of torch.distributed end with the first lost "
+                "rank: torch's groups keep their ranks. docs/elastic.md shows loops that go on",
+                file=sys.stderr,
+            )
 
     def add(self, group: SirtakiGroup, name: str) -> None:
         self.groups.add(name)
