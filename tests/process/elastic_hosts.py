@@ -9,8 +9,8 @@ from pathlib import Path
 from launch_support import PYTHON, Outcome, Run
 
 # Each rank trains on data of its own; without a framework, whose import takes longer than the test. In each step all
-# compare the parameters of the step before. The training ends when the file "stop" is there. A rank whose "fail.SLOT" is
-# there ends with code 3, one of "hang.SLOT" takes no notice.
+# compare the parameters of the step before. The training ends when the file "stop" is there. A rank whose "fail.SLOT"
+# is there ends with code 3, one of "hang.SLOT" takes no notice.
 TRAIN = """
 import os, sys, threading
 from pathlib import Path

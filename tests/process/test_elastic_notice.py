@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from launch_support import PYTHON, Outcome, Run, running, wait_until
 
 SAMPLES = 240
-# Each step trains on one sample a rank, without a framework, whose import takes longer than the test; the state keeps the
-# numbers of all samples. Behind step 3 each rank says that it is there, and waits at a named pipe for the test; in the
-# mode "stuck" for ever, in code that no signal interrupts. In the mode "own" the program has a handler, which waits at
-# the pipe, too. In the mode "grows" slots 0 and 1 wait for others.
+# Each step trains on one sample a rank, without a framework, whose import takes longer than the test; the state keeps
+# the numbers of all samples. Behind step 3 each rank says that it is there, and waits at a named pipe for the test; in
+# the mode "stuck" for ever, in code that no signal interrupts. In the mode "own" the program has a handler, which waits
+# at the pipe, too. In the mode "grows" slots 0 and 1 wait for others.
 TRAIN = f"""
 import ctypes, os, signal, sys
 import numpy as np
