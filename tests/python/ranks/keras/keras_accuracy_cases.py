@@ -15,7 +15,7 @@ import numpy as np
 import sirtaki.keras as hvd
 
 FOLDER = Path(os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist"))
-SEED, BATCH, IMAGES, TESTS, EPOCHS = 7, 64, 6400, 2000, 4
+SEED, BATCH, IMAGES, TESTS, EPOCHS = 7, 64, 6400, 2000, 2
 
 
 def load(stem: str, count: int) -> tuple[np.ndarray, np.ndarray]:

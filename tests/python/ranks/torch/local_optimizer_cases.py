@@ -161,7 +161,7 @@ def case_averages_of_the_state_take_a_small_part_of_the_time() -> None:
 
     def slow() -> None:
         average()
-        for _ in range(300):  # as on a slow link
+        for _ in range(100):  # as on a slow link
             hvd.barrier()
 
     def in_turn() -> None:
