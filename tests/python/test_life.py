@@ -306,7 +306,7 @@ main(sys.argv[1])
 def test_a_training_ends_with_one_report(how: str, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(TRAINED)
-    done = launch(2, str(program), how)
+    done = launch(2, str(program), how, warm=how in ("return", "shutdown", "progress"))
     reports = 0 if how == "error" else 1
     # The launcher repeats the last lines of a failing rank without "[0!]", so the prefix makes each report count once.
     assert done.stdout.count("[0!]   exposed communication  ") == reports, done.stdout
@@ -318,6 +318,6 @@ def test_a_training_ends_with_one_report(how: str, tmp_path: Path) -> None:
 def test_a_training_ends_without_a_report_where_none_is_wanted(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(TRAINED)
-    done = launch(2, str(program), "return", variables=(("SIRTAKI_REPORT_END", "false"),))
+    done = launch(2, str(program), "return", variables=(("SIRTAKI_REPORT_END", "false"),), warm=True)
     assert done.returncode == 0, done.stdout
     assert "exposed communication  " not in done.stdout

@@ -94,7 +94,7 @@ def check(path: Path, steps: int, slack: int = 0) -> dict[str, Any]:
 )
 def test_a_training_ends_with_a_run_file(how: str, ended_by: str, program: str, tmp_path: Path) -> None:
     path = tmp_path / "new folder" / "run.json"
-    done = launch(2, program, how, options=("--report-file", str(path), "--report-end", "false"))
+    done = launch(2, program, how, options=("--report-file", str(path), "--report-end", "false"), warm=how != "error")
     assert (done.returncode == 0) == (how != "error"), done.stdout
     assert check(path, 3)["ended_by"] == ended_by
 
