@@ -150,6 +150,8 @@ elif sys.argv[1] == "reversed":
 else:
     if sys.argv[1] == "removed":
         del os.environ["WORLD_SIZE"], os.environ["MASTER_PORT"]
+    if sys.argv[1] == "address":
+        os.environ["MASTER_ADDR"] = "localhost"
     dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
@@ -159,7 +161,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("program", [FOR_TORCHRUN], indirect=True)
-@pytest.mark.parametrize("how", ["environment", "given", "removed"])
+@pytest.mark.parametrize("how", ["environment", "given", "removed", "address"])
 def test_programs_for_torchrun_run_as_they_are(program: Path, how: str) -> None:
     done = launch(2, str(program), how, limit=LIMIT_SECONDS, warm=how != "environment")
     assert results(done.stdout) == ["RESULT 0 0 0 2", "RESULT 1 1 1 2"], done.stdout

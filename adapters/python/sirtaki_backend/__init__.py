@@ -2,7 +2,7 @@
 
 torch calls register() when it is imported (entry point group torch.backends), so that an ordinary program needs no
 import of ours. Ranks of sirtakirun have met, so env://, the default init_method of torch, is answered as sirtaki:// is,
-unless the program names an address of its own; under mpirun and srun, if no variable of torchrun is set.
+unless the program names a port of its own; under mpirun and srun, if no variable of torchrun is set.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ def _rendezvous(url: str, **arguments: Any) -> Iterator[tuple[Any, int, int]]:
 
 
 def _has_own_address() -> bool:
-    """Returns true if this rank of sirtakirun, or a process that it has started, has set a MASTER_ADDR of its own."""
-    if not all(name in os.environ for name in ("SIRTAKI_JOB_RENDEZVOUS", "MASTER_ADDR", "MASTER_PORT")):
+    """Returns true if this rank of sirtakirun, or a process that it has started, has set a MASTER_PORT of its own.
+
+    MASTER_ADDR alone, which scripts set to "localhost", leads to no other place: the launcher listens on its port.
+    """
+    if "SIRTAKI_JOB_RENDEZVOUS" not in os.environ or "MASTER_PORT" not in os.environ:
         return False
-    host, _, port = os.environ["SIRTAKI_JOB_RENDEZVOUS"].rpartition(":")
-    return (os.environ["MASTER_ADDR"].strip("[]"), os.environ["MASTER_PORT"]) != (host.strip("[]"), port)
+    return os.environ["MASTER_PORT"] != os.environ["SIRTAKI_JOB_RENDEZVOUS"].rpartition(":")[2]
 
 
 def _is_of_the_job(url: str) -> bool:
