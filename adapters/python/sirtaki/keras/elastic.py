@@ -91,7 +91,8 @@ class CommitStateCallback(keras.callbacks.Callback):
 class UpdateBatchStateCallback(keras.callbacks.Callback):
     """Keeps the number of batches done of an epoch in state.batch.
 
-    An epoch that begins again after a loss has all of its batches, unless the program gives fit() another number.
+    An epoch that begins again after a change of ranks has all of its batches, unless the program gives fit() another
+    number.
 
     Args:
         state: the state, with an attribute `batch`.
