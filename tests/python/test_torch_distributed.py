@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rank_support import case_names, check_case, clean_environment, launch
+from rank_support import case_names, check_case, clean_environment, environment, launch, pool
 from test_launchers import as_open_mpi, run_all
 
 pytest.importorskip("torch")
@@ -206,6 +206,34 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("backend", ["gloo", "sirtaki"])
 def test_groups_of_processes_within_ranks_meet_on_their_own(program: Path, backend: str) -> None:
     done = launch(2, str(program), backend, limit=LIMIT_SECONDS)
+    assert results(done.stdout) == ["RESULT 0 0 2", "RESULT 0 1 2", "RESULT 1 0 4", "RESULT 1 1 4"], done.stdout
+
+
+#: Each rank starts programs of its own, as many as there are ranks, which get its variables.
+STARTING = """
+import os, socket, subprocess, sys
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+started = [subprocess.Popen([*sys.argv[1:], str(rank)], env={**os.environ, **own}) for rank in range(2)]
+sys.exit(max(program.wait() for program in started))
+"""
+STARTED = """
+import os, sys, torch, torch.distributed as dist
+rank, outer = int(sys.argv[1]), int(os.environ["RANK"])
+dist.init_process_group("sirtaki", rank=rank, world_size=2)
+total = torch.full((1,), outer + 1.0)
+dist.all_reduce(total)
+sys.stdout.write(f"RESULT {outer} {rank} {int(total)}\\n")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("program", [STARTING], indirect=True)
+def test_groups_of_programs_that_ranks_start_meet_at_their_own_port(program: Path, tmp_path: Path) -> None:
+    started = tmp_path / "started.py"
+    started.write_text(STARTED)
+    done = launch(2, str(program), *pool().command((str(started),), environment()), limit=LIMIT_SECONDS)
     assert results(done.stdout) == ["RESULT 0 0 2", "RESULT 0 1 2", "RESULT 1 0 4", "RESULT 1 1 4"], done.stdout
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from sirtaki_backend.own_port import has_own_port
+
 _NAME = "sirtaki"
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _OTHER_LAUNCHERS = ("SIRTAKI_JOB_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -45,16 +47,6 @@ def _rendezvous(url: str, **arguments: Any) -> Iterator[tuple[Any, int, int]]:
     return rendezvous(url, **arguments)
 
 
-def _has_own_address() -> bool:
-    """Returns true if this rank of sirtakirun, or a process that it has started, has set a MASTER_PORT of its own.
-
-    MASTER_ADDR alone, which scripts set to "localhost", leads to no other place: the launcher listens on its port.
-    """
-    if "SIRTAKI_JOB_RENDEZVOUS" not in os.environ or "MASTER_PORT" not in os.environ:
-        return False
-    return os.environ["MASTER_PORT"] != os.environ["SIRTAKI_JOB_RENDEZVOUS"].rpartition(":")[2]
-
-
 def _is_of_the_job(url: str) -> bool:
     """Returns true if the ranks of the launcher meet by `url`, and false if torch shall find others by its variables.
 
@@ -64,7 +56,7 @@ def _is_of_the_job(url: str) -> bool:
     query = parse_qs(urlsplit(url).query)
     if "SIRTAKI_JOB_RANK" not in os.environ:
         return not query and not any(name in os.environ for name in _TORCHRUN)
-    if _has_own_address():
+    if has_own_port():
         return False
     job = (os.environ["SIRTAKI_JOB_RANK"], os.environ.get("SIRTAKI_JOB_SIZE", ""))
     given = [query.get(name.lower(), [os.environ.get(name, "")])[0] for name in ("RANK", "WORLD_SIZE")]

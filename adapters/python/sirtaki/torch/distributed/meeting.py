@@ -23,6 +23,7 @@ from sirtaki.process_sets import ProcessSet
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch.distributed.group import SirtakiGroup
 from sirtaki.torch.functions import broadcast_object
+from sirtaki_backend.own_port import has_own_port
 
 _GLOO = 'torch.distributed.new_group(ranks, backend="gloo")'
 _LONGEST_STALL = 8760 * 3600  # largest value of control.stall_fail, in seconds
@@ -139,10 +140,11 @@ def _open(options: Any) -> None:
 def _in_job() -> bool:
     """Returns true in a rank of a launcher, and false in a process that such a rank has started for other groups.
 
-    That process has the variables of the rank, too. If it stands in for the rank, env:// has opened the session.
+    That process has the variables of the rank, too. If it stands in for the rank, env:// has opened the session. A
+    rank that names a port of its own counts as such a process: nothing tells them apart.
     """
     is_child = multiprocessing.parent_process() is not None or "TORCHELASTIC_RUN_ID" in os.environ
-    return any(name in os.environ for name in _JOB) and not is_child
+    return any(name in os.environ for name in _JOB) and not is_child and not has_own_port()
 
 
 def join_default_group() -> None:
