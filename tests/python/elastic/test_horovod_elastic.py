@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import sirtaki
 
 FOLDER = Path(__file__).parent
 PACKAGE = Path(sirtaki.__file__).with_name("_horovod")
-LIMIT_SECONDS = 240
+LIMIT_SECONDS = 120
 DRIVER = """
 from unittest import mock
 from horovod.runner.common.util import config_parser
@@ -37,6 +39,25 @@ sed -n "$(($(cat {folder}/log 2>/dev/null | wc -l) + 1))p" {folder}/rounds | tr 
 """
 
 
+def drive(program: str, *words: str, limit: float = LIMIT_SECONDS) -> tuple[int, str]:
+    """Returns the exit status and the output of a program that starts a job, which is killed at the limit."""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *words],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as driver:
+        try:
+            output, _ = driver.communicate(timeout=limit)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(driver.pid, signal.SIGKILL)
+    return driver.returncode, output
+
+
 def run(tmp_path: Path, kind: str, rounds: list[str], *options: str) -> tuple[list[dict[str, Any]], str]:
     """Returns the lines of the log and the output of a job; rounds[i] are the hosts of round i."""
     (tmp_path / "rounds").write_text("\n".join(rounds) + "\n")
@@ -45,18 +66,10 @@ def run(tmp_path: Path, kind: str, rounds: list[str], *options: str) -> tuple[li
     script.chmod(0o755)
     words = [*options, "--host-discovery-script", str(script), "--log-level", "WARNING"]
     program = str(FOLDER / ("keras_program.py" if kind == "keras" else "horovod_program.py"))
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, *words, sys.executable, program, kind, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=LIMIT_SECONDS,
-    )
-    assert done.returncode == 0, done.stdout
+    code, output = drive(DRIVER, *words, sys.executable, program, kind, str(tmp_path))
+    assert code == 0, output
     log = tmp_path / "log"
-    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else [], done.stdout
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else [], output
 
 
 @pytest.mark.parametrize("kind", ["torch", "tensorflow", "keras"])
