@@ -98,25 +98,25 @@ def _call(
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
-        preexec_fn=_restore_sigquit,  # noqa: PLW1509  (touches nothing but the signal)
+        preexec_fn=restore_sigquit,  # noqa: PLW1509  (touches nothing but the signal)
     ) as launcher:
         try:
             output, _ = launcher.communicate(timeout=timeout)
         except BaseException as error:
-            _end(launcher)
+            end(launcher)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise TimeoutError(f"the ranks were not done after {timeout} s and were ended") from None
             raise
     return subprocess.CompletedProcess(command, launcher.returncode, output)
 
 
-def _restore_sigquit() -> None:
-    """Lets SIGQUIT end the launcher, see _end(): a background program of a shell ignores it and passes that on."""
+def restore_sigquit() -> None:
+    """Lets SIGQUIT end the launcher, see end(): a background program of a shell ignores it and passes that on."""
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
-def _end(launcher: subprocess.Popen[str]) -> None:
-    """Makes the launcher end all ranks at once, without time to save anything."""
+def end(launcher: subprocess.Popen[str]) -> None:
+    """Makes a launcher, started with restore_sigquit(), end all ranks at once, without time to save anything."""
     launcher.send_signal(signal.SIGQUIT)
     try:
         launcher.communicate(timeout=_END_SECONDS)

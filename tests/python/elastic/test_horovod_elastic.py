@@ -120,3 +120,29 @@ def test_other_modules_of_the_runner_name_what_to_use(tmp_path: Path) -> None:
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True, cwd=tmp_path, timeout=60
     )
     assert done.stdout.count("sirtaki.run()") == 4, done.stdout
+
+
+CLOSED = """
+import sys
+from unittest import mock
+from horovod.runner.launch import _run_elastic, parse_args
+
+with mock.patch.object(sys.stderr, "write", side_effect=ERROR):
+    try:
+        _run_elastic(parse_args())
+    except BaseException as error:
+        print("RAISED", type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("error", ["OSError", "ValueError"])
+def test_a_job_ends_as_it_does_where_standard_error_is_closed(error: str) -> None:
+    _, output = drive(CLOSED.replace("ERROR", error), "-np", "1", "sh", "-c", "echo a line >&2; exit 3", limit=30)
+    assert "RAISED RuntimeError Horovod detected that one or more processes exited with non-zero status" in output
+    assert "sirtakirun: " in output
+
+
+def test_ctrl_c_ends_the_job() -> None:
+    forever = ("sh", "-c", "echo a line >&2; exec tail -f /dev/null")
+    code, output = drive(CLOSED.replace("ERROR", "KeyboardInterrupt"), "-np", "1", *forever, limit=30)
+    assert (code, output) == (0, "RAISED KeyboardInterrupt \n")

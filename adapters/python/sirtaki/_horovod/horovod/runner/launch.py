@@ -9,9 +9,10 @@ import sys
 from argparse import Namespace
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 from horovod.runner.elastic import constants, driver
-from sirtaki.launch import launcher_path
+from sirtaki.launch import end, launcher_path, restore_sigquit
 
 #: Begins lines of the launcher, of which an error shows the last ones.
 _OWN_LINE = "sirtakirun: "
@@ -35,12 +36,25 @@ def _run_elastic(args: Namespace) -> None:
     command = [launcher_path(), "--horovod", interval, *args.words]
     env = {"HOROVOD_ELASTIC_TIMEOUT": str(driver.ELASTIC_TIMEOUT_SECS), **os.environ}
     last: deque[str] = deque(maxlen=_LINES)
-    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, errors="replace") as launcher:
+    with subprocess.Popen(
+        command,
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        preexec_fn=restore_sigquit,  # noqa: PLW1509  (touches nothing but the signal)
+    ) as launcher:
         assert launcher.stderr is not None
-        for line in launcher.stderr:
-            sys.stderr.write(line)
-            if line.startswith(_OWN_LINE):
-                last.append(line)
+        try:
+            for line in launcher.stderr:
+                with suppress(OSError, ValueError):  # the program may have closed standard error
+                    sys.stderr.write(line)
+                if line.startswith(_OWN_LINE):
+                    last.append(line)
+            launcher.wait()
+        except BaseException:
+            end(launcher)
+            raise
     if launcher.returncode != 0:
         raise RuntimeError(f"{_what(launcher.returncode, last)}\n{''.join(last)}")
 
