@@ -23,16 +23,23 @@ from unittest import mock
 from horovod.runner.common.util import config_parser
 from horovod.runner.elastic import constants, driver
 from horovod.runner.launch import _run_elastic, parse_args
+from horovod.runner.util.threads import in_thread
 
 arguments = parse_args()
 assert config_parser.set_env_from_args({}, arguments) == {}
-with mock.patch("horovod.runner.elastic.driver.DISCOVER_HOSTS_FREQUENCY_SECS", 0.05), mock.patch(
-    "horovod.runner.gloo_run._get_min_start_hosts", return_value=1
-):
+
+def job():
     try:
         _run_elastic(arguments)
     except RuntimeError as error:
         print("RAISED", str(error).replace("\\n", " | "))
+
+with (
+    mock.patch("horovod.runner.elastic.driver.DISCOVER_HOSTS_FREQUENCY_SECS", 0.05),
+    mock.patch("horovod.runner.elastic.driver.ELASTIC_TIMEOUT_SECS", 77),
+    mock.patch("horovod.runner.gloo_run._get_min_start_hosts", return_value=1),
+):
+    in_thread(job).join()
 """
 SCRIPT = """#!/bin/sh
 sed -n "$(($(cat {folder}/log 2>/dev/null | wc -l) + 1))p" {folder}/rounds | tr , '\\n'
@@ -146,3 +153,43 @@ def test_ctrl_c_ends_the_job() -> None:
     forever = ("sh", "-c", "echo a line >&2; exec tail -f /dev/null")
     code, output = drive(CLOSED.replace("ERROR", "KeyboardInterrupt"), "-np", "1", *forever, limit=30)
     assert (code, output) == (0, "RAISED KeyboardInterrupt \n")
+
+
+#: The last of several ranks fails in each epoch.
+FAILING = """
+import sys
+import sirtaki
+from sirtaki import basics, elastic
+from sirtaki.objects import allgather_object
+
+sirtaki.init()
+
+@elastic.run
+def train(state):
+    print("TIMEOUT", basics.option("elastic.timeout"), flush=True)
+    if 0 < sirtaki.rank() == sirtaki.size() - 1:
+        sys.exit(3)
+    while True:
+        allgather_object(sirtaki.rank())
+
+train(elastic.ObjectState())
+"""
+
+
+def test_a_job_that_comes_to_its_limit_of_resets_names_it() -> None:
+    options = ("-np", "3", "--min-num-proc", "1", "--reset-limit", "1")
+    _, output = drive(DRIVER, *options, sys.executable, "-c", FAILING)
+    message = "Horovod was shutdown because number of resets during elastic job exceeded limit: 1 | "
+    assert f"RAISED {message}" in output, output
+    assert "(elastic.reset_limit)" in output
+    assert "TIMEOUT 77s" in output
+
+
+def test_the_limit_of_resets_is_read_from_the_line_about_it() -> None:
+    lines = ["sirtakirun: changed more than 3 times (elastic.reset_limit), for the last time because\n"]
+    program = f"from horovod.runner.launch import _what\nprint(_what(1, {lines}))\nprint(_what(1, ['more than once']))"
+    _, output = drive(program, limit=30)
+    assert output.splitlines() == [
+        "Horovod was shutdown because number of resets during elastic job exceeded limit: 3",
+        "Horovod detected that one or more processes exited with non-zero status (sirtakirun: exit code 1)",
+    ]

@@ -17,8 +17,8 @@ from sirtaki.launch import end, launcher_path, restore_sigquit
 #: Begins lines of the launcher, of which an error shows the last ones.
 _OWN_LINE = "sirtakirun: "
 _LINES = 20
-#: Names the limit in the line about a job that has come to it.
-_AT_LIMIT = "(elastic.reset_limit)"
+#: In the line about a job that has come to its limit.
+_AT_LIMIT = re.compile(r"more than (?:once|(\d+) times) \(elastic\.reset_limit\)")
 
 
 def parse_args() -> Namespace:
@@ -60,7 +60,6 @@ def _run_elastic(args: Namespace) -> None:
 
 
 def _what(code: int, lines: Sequence[str]) -> str:
-    if any(_AT_LIMIT in line for line in lines):
-        limit = re.search(r"more than (\d+) times", "".join(lines))  # else "once"
-        return constants.RESET_LIMIT_EXCEEDED_MESSAGE.format(limit[1] if limit else 1)
+    if found := _AT_LIMIT.search("".join(lines)):
+        return constants.RESET_LIMIT_EXCEEDED_MESSAGE.format(found[1] or 1)
     return f"{constants.FAILED_MESSAGE} (sirtakirun: exit code {code})"
