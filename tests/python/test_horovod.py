@@ -99,7 +99,7 @@ for name in "check_extension", "nonsense", "stats":
         print("ABSENT", name, "|", error)
 try:
     horovod.run
-except AttributeError as error:
+except ImportError as error:
     print("ABSENT run |", error)
 """
 

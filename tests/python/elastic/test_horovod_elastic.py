@@ -109,24 +109,31 @@ def test_a_job_that_fails_is_an_error_with_the_reason(tmp_path: Path) -> None:
     assert "sirtakirun: " in raised, output
 
 
-def test_other_modules_of_the_runner_name_what_to_use(tmp_path: Path) -> None:
-    program = (
-        "import importlib, horovod.runner\n"
-        "for name in 'mpi_run', 'driver.driver_service', 'elastic.rendezvous':\n"
-        "    try:\n"
-        "        importlib.import_module('horovod.runner.' + name)\n"
-        "    except ImportError as error:\n"
-        "        print(error)\n"
-        "try:\n"
-        "    horovod.runner.run\n"
-        "except AttributeError as error:\n"
-        "    print(error)\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(PACKAGE)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True, cwd=tmp_path, timeout=60
-    )
-    assert done.stdout.count("sirtaki.run()") == 4, done.stdout
+ABSENT = """
+import importlib
+import horovod.runner.launch
+
+for name in "mpi_run", "driver.driver_service", "elastic.rendezvous":
+    try:
+        importlib.import_module("horovod.runner." + name)
+    except ImportError as error:
+        print(error)
+for module, name in ("", "run"), (".runner", "run"), (".runner.launch", "run_commandline"):
+    try:
+        exec(f"from horovod{module} import {name}")
+    except ImportError as error:
+        print(error)
+try:
+    horovod.runner.launch.check_build
+except AttributeError as error:
+    assert "docs/horovod.md" in str(error), error
+"""
+
+
+def test_what_the_runner_lacks_names_what_to_use() -> None:
+    code, output = drive(ABSENT, limit=60)
+    assert code == 0, output
+    assert output.count("sirtaki.run()") == 6, output
 
 
 CLOSED = """

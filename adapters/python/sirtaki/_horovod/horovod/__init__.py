@@ -15,5 +15,4 @@ _unsupported.warn_ignored_variables()
 
 
 def __getattr__(name: str) -> object:
-    instead = "; use sirtaki.run()" if name == "run" else ""
-    raise AttributeError(f"module 'horovod' of Sirtaki has no attribute '{name}'{instead}")
+    raise _unsupported.missing(__name__, name)

@@ -20,6 +20,8 @@ MODULES = {
     "horovod.data": "use torch.utils.data.DataLoader, which loads in the background with num_workers",
     "horovod.tensorflow.data": "use tf.data, which loads in the background with prefetch()",
 }
+#: Functions that start a job.
+_STARTERS = ("run", "run_commandline")
 #: Only some modules of this package exist.
 _RUNNER = "horovod.runner."
 #: Variables by which launchers of Horovod place a rank; sirtakirun has variables of its own.
@@ -43,7 +45,10 @@ class _Refusal(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules that Sirtaki does not have: the last finder also those that no other one has found."""
+    """Finds modules that Sirtaki does not have.
+
+    The last finder also finds those of horovod.runner that no other one has found.
+    """
 
     def __init__(self, last: bool) -> None:
         self._last = last
@@ -60,6 +65,17 @@ def refuse_modules() -> None:
     """Makes imports of missing modules raise an error that names the replacement."""
     sys.meta_path.insert(0, _Finder(last=False))
     sys.meta_path.append(_Finder(last=True))
+
+
+def missing(module: str, name: str) -> Exception:
+    """Returns the error about a name that a module does not have.
+
+    For functions that start a job it is an ImportError: `from module import name` drops the text of an AttributeError.
+    """
+    text = f"module '{module}' of Sirtaki has no attribute '{name}'"
+    if name in _STARTERS:
+        return ImportError(f"{text}; {_RUN} ({_PAGE})", name=module)
+    return AttributeError(f"{text}; {_PAGE}")
 
 
 def ignored(environment: Mapping[str, str], understood: set[str]) -> list[str]:

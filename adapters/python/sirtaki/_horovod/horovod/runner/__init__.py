@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from horovod import _unsupported
+
 
 def __getattr__(name: str) -> object:
-    instead = "; use sirtaki.run()" if name == "run" else "; docs/horovod.md shows what there is"
-    raise AttributeError(f"module 'horovod.runner' of Sirtaki has no attribute '{name}'{instead}")
+    raise _unsupported.missing(__name__, name)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
+from horovod import _unsupported
 from horovod.runner.elastic import constants, driver
 from sirtaki.launch import end, launcher_path, restore_sigquit
 
@@ -57,6 +58,10 @@ def _run_elastic(args: Namespace) -> None:
             raise
     if launcher.returncode != 0:
         raise RuntimeError(f"{_what(launcher.returncode, last)}\n{''.join(last)}")
+
+
+def __getattr__(name: str) -> object:
+    raise _unsupported.missing(__name__, name)
 
 
 def _what(code: int, lines: Sequence[str]) -> str:
