@@ -53,7 +53,7 @@ class Chroot:
         )
 
     def argv(self, command: str) -> list[str]:
-        """Returns the words that run a shell command inside, with a /proc and a host name of its own."""
+        """Returns the words that run a shell command inside, with a /proc and, except under QEMU, its own host name."""
         if self.arch in FOREIGN:
             return [*self.namespace, str(QEMU_CHROOT), str(self.root), command]
         root = shlex.quote(str(self.root))

@@ -33,8 +33,13 @@ if [ "${1:-}" = --inside ]; then
 fi
 exec 3>&1
 coproc exec unshare --user "$0" --inside "$1" "$2"
-pid=$COPROC_PID
-read -r _ <&"${COPROC[0]}"
+# The shell unsets these variables when the process has ended.
+pid="${COPROC_PID-}"
+if ! { read -r _ <&"${COPROC[0]-}"; } 2>/dev/null; then
+  echo "qemu_chroot: there is no user namespace: unshare has failed (sysctl user.max_user_namespaces or" \
+    "kernel.unprivileged_userns_clone)" >&2
+  exit 1
+fi
 echo "$MAP" >"/proc/$pid/uid_map"
 echo "$MAP" >"/proc/$pid/gid_map"
 echo >&"${COPROC[1]}"

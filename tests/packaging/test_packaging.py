@@ -156,6 +156,19 @@ def test_qemu_runs_the_systems_of_other_architectures() -> None:
         assert ("qemu_chroot.sh" in chroot.argv("true")[0]) == foreign
 
 
+def test_qemu_without_a_user_namespace_says_so(tmp_path: Path) -> None:
+    for name in ("qemu-aarch64-static", "unshare"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [str(clean_system.QEMU_CHROOT), str(tmp_path), "true"],
+        check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("qemu_chroot: there is no user namespace: unshare has failed"), done.stderr
+
+
 def test_the_last_installations_are_within_the_limits() -> None:
     rows = json.loads(wheel_test.RESULT.read_text())["rows"]
     architectures = {(s.name, s.python): s.arch for s in wheel_test.SYSTEMS}
