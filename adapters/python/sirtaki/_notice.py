@@ -115,8 +115,12 @@ def _ask() -> bool:
     with suppress(errors.SirtakiError):
         _core.leave_soon()
         _state.asked = True
-        own = callable(_state.before) and not _is_ours(_state.before)
-        again = "is for the handler of the program alone" if own else "ends this process at once"
+        if not callable(_state.before):
+            again = "ends this process at once"
+        elif _is_ours(_state.before):
+            again = "ends this process"  # when its main thread is back in Python
+        else:
+            again = "is for the handler of the program alone"
         when = "at its next commit" if _enough() else "when another rank has joined (elastic.min)"
         _say(f"rank {basics.rank()} has got SIGTERM and leaves the job {when}; a second SIGTERM {again}")
     return _state.asked

@@ -135,7 +135,9 @@ def test_the_handler_of_the_program_is_not_called_while_it_runs(leave_soon: mock
     assert signal.getsignal(signal.SIGTERM) is save
 
 
-def test_the_handler_of_the_run_file_gets_the_second_signal(leave_soon: mock.Mock) -> None:
+def test_the_handler_of_the_run_file_gets_the_second_signal(
+    leave_soon: mock.Mock, capfd: pytest.CaptureFixture[str]
+) -> None:
     signal.signal(signal.SIGTERM, writer._on_sigterm)
     went_on: list[bool] = []
 
@@ -148,6 +150,8 @@ def test_the_handler_of_the_run_file_gets_the_second_signal(leave_soon: mock.Moc
         run(train)
     assert ended.value.code == 128 + signal.SIGTERM
     assert went_on == [True]
+    # Not "at once": the handler is Python's, which runs when the main thread is back from a call.
+    assert capfd.readouterr().err.endswith("; a second SIGTERM ends this process\n")
     leave_soon.assert_called_once_with()
 
 
