@@ -406,7 +406,7 @@ def test_what_does_not_survive_a_loss_is_refused(elastic_job: mock.Mock, options
 
 def test_a_commit_waits_for_an_announced_change_that_the_program_has_seen(elastic_job: mock.Mock) -> None:
     state = elastic.ObjectState()
-    on_their_way = mock.patch("sirtaki._core.changes_announced", create=True, side_effect=[1, 1, 1, 0, 0])
+    on_their_way = mock.patch("sirtaki._core.changes_announced", side_effect=[1, 1, 1, 0, 0])
     wanted = mock.patch("sirtaki._growth.change_wanted", side_effect=lambda: 0)
     with on_their_way as announced, wanted:
         state.commit()
@@ -419,7 +419,7 @@ def test_a_commit_waits_for_an_announced_change_that_the_program_has_seen(elasti
 
 def test_messages_about_hosts_stay_until_the_next_commit(elastic_job: mock.Mock) -> None:
     state = elastic.ObjectState()
-    with mock.patch("sirtaki._core.changes_announced", create=True, side_effect=[1, 0, 0, 0]):
+    with mock.patch("sirtaki._core.changes_announced", side_effect=[1, 0, 0, 0]):
         assert not state._host_messages.empty()
         assert not state._host_messages.empty(), "the process has arrived, and the program has not joined it yet"
         with mock.patch("sirtaki._growth.change_wanted", return_value=0):
