@@ -425,3 +425,11 @@ def test_messages_about_hosts_stay_until_the_next_commit(elastic_job: mock.Mock)
         with mock.patch("sirtaki._growth.change_wanted", return_value=0):
             state.commit()
         assert state._host_messages.empty()
+
+
+def test_a_message_about_hosts_is_over_behind_a_commit_that_is_not_collective(elastic_job: mock.Mock) -> None:
+    state = elastic.ObjectState()
+    with mock.patch("sirtaki._core.changes_announced", side_effect=[1, 0]):
+        assert not state._host_messages.empty()
+        state.commit()
+        assert state._host_messages.empty()

@@ -99,6 +99,7 @@ class State:
         """
         wanted = _growth.change_wanted()
         if wanted is None:
+            self._host_messages.seen = False
             return
         while (change := self._agreed_change(wanted)) == _LATER:
             time.sleep(_PAUSE)
