@@ -14,6 +14,7 @@ import sirtaki  # noqa: E402
 import sirtaki.torch as hvd  # noqa: E402
 from sirtaki import _growth, basics, elastic, process_sets  # noqa: E402
 from sirtaki.errors import MismatchError, RanksChangedError  # noqa: E402
+from sirtaki.ops import Ops  # noqa: E402
 from sirtaki.torch.elastic import TorchState  # noqa: E402
 from sirtaki.torch.elastic import state as states  # noqa: E402
 from sirtaki.torch.elastic.state import StateHandler, snapshot  # noqa: E402
@@ -425,6 +426,17 @@ def test_messages_about_hosts_stay_until_the_next_commit(elastic_job: mock.Mock)
         with mock.patch("sirtaki._growth.change_wanted", return_value=0):
             state.commit()
         assert state._host_messages.empty()
+
+
+@pytest.mark.parametrize("kind", [elastic.ObjectState, TorchState])
+def test_a_rank_that_waits_in_a_commit_can_name_it(elastic_job: mock.Mock, kind: type[elastic.State]) -> None:
+    state = kind()
+    sent = mock.patch.object(Ops, "broadcast", autospec=True, side_effect=Ops.broadcast)
+    two_ranks, nobody = mock.patch.object(basics, "size", return_value=2), mock.patch("sirtaki._growth.change_wanted")
+    with sent as broadcast, two_ranks, nobody as wanted:
+        wanted.return_value = 0
+        state.commit()
+    assert [call.args[3] for call in broadcast.call_args_list] == ["state.commit().bytes", "state.commit().object"]
 
 
 def test_a_message_about_hosts_is_over_behind_a_commit_that_is_not_collective(elastic_job: mock.Mock) -> None:

@@ -7,6 +7,7 @@ state of rank 0, which has been in the job for longest.
 from __future__ import annotations
 
 import copy
+import inspect
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -117,10 +118,9 @@ class State:
         if self._host_messages.seen:
             # In this order, because the last process may bring its change about in between.
             wanted = _LATER if _growth.announced() else _growth.change_wanted() or 0
-        # A rank that waits in vain for the others names the call.
-        broadcast = self._bcast_object
-        named = broadcast is _broadcast_object
-        return int(_broadcast_object(wanted, "state.commit()") if named else broadcast(wanted))
+        # A rank that waits in vain for the others names the call, unless the function of a program takes no name.
+        name = {"name": "state.commit()"} if _takes_name(self._bcast_object) else {}
+        return int(self._bcast_object(wanted, **name))
 
     def save(self) -> None:
         """Copies the state in memory."""
@@ -230,6 +230,12 @@ def require_built(model: Any) -> None:
 def optimizer_of(model: Any, optimizer: Any) -> Any:
     """Returns the optimizer that is given, or else that of the Keras model, or None."""
     return optimizer if optimizer is not None else getattr(model, "optimizer", None)
+
+
+def _takes_name(broadcast: Broadcast) -> bool:
+    with suppress(TypeError, ValueError):  # a function in C may have no signature
+        return "name" in inspect.signature(broadcast).parameters
+    return False
 
 
 def _copied(name: str, value: Any) -> Any:
