@@ -66,9 +66,9 @@ def change_wanted() -> int | None:
     return int(change) if grows or _notice.may_leave() else None
 
 
-def announced() -> bool:
-    """Returns True if processes that the launcher has started or asked to leave have yet to bring a change about."""
-    return _core.is_initialized() and basics.is_elastic() and _core.changes_announced() > 0
+def announced() -> int:
+    """Returns the number of processes that the launcher has started or asked to leave and that have not done so yet."""
+    return _core.changes_announced() if _core.is_initialized() and basics.is_elastic() else 0
 
 
 def end_session_for(change: int) -> None:

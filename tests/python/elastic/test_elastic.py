@@ -439,6 +439,29 @@ def test_a_rank_that_waits_in_a_commit_can_name_it(elastic_job: mock.Mock, kind:
     assert [call.args[3] for call in broadcast.call_args_list] == ["state.commit().bytes", "state.commit().object"]
 
 
+def test_a_commit_waits_for_an_announced_change_with_a_line_and_not_for_ever(
+    elastic_job: mock.Mock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, now = elastic.ObjectState(), [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        assert now[0] < 700, "the commit waits for ever"
+
+    clock = mock.patch("sirtaki.elastic.state.time", monotonic=lambda: now[0], sleep=mock.Mock(side_effect=sleep))
+    announced = mock.patch("sirtaki._core.changes_announced", return_value=2)
+    with clock as time, announced, mock.patch("sirtaki._growth.change_wanted", return_value=7):
+        assert not state._host_messages.empty()
+        with pytest.raises(elastic.HostsUpdatedInterrupt):
+            state.commit()
+    assert 600 <= now[0] < 601, "the time that the launcher gives a process to join"
+    assert time.sleep.call_count < 1300
+    assert capsys.readouterr().err == (
+        "sirtaki: rank 0 waits in state.commit() for processes that the launcher has started or asked to leave (2); "
+        "look at their output\n"
+    )
+
+
 def test_a_message_about_hosts_is_over_behind_a_commit_that_is_not_collective(elastic_job: mock.Mock) -> None:
     state = elastic.ObjectState()
     with mock.patch("sirtaki._core.changes_announced", side_effect=[1, 0]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -20,8 +21,10 @@ Broadcast = Callable[..., Any]
 
 #: In the place of the number of a change: the ranks ask again.
 _LATER = -1
-#: Pause before that, in seconds.
-_PAUSE = 0.01
+#: Pauses before that, in seconds; each is twice as long as the one before.
+_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+#: Seconds until rank 0 says for what it waits, and until it waits no more: the default of elastic.join_timeout.
+_TELL_AFTER, _PATIENCE = 10.0, 600.0
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  (Horovod's name)
@@ -102,8 +105,7 @@ class State:
         if wanted is None:
             self._host_messages.seen = False
             return
-        while (change := self._agreed_change(wanted)) == _LATER:
-            time.sleep(_PAUSE)
+        change = self._await_change(wanted)
         self._host_messages.seen = False
         if change:
             _growth.end_session_for(change)
@@ -113,11 +115,28 @@ class State:
                 ops.start_one(ops.barrier("sirtaki.change")).wait()
             raise HostsUpdatedInterrupt
 
-    def _agreed_change(self, wanted: int) -> int:
-        """Returns the number of a change, 0 or _LATER, as rank 0 knows it. Collective."""
+    def _await_change(self, wanted: int) -> int:
+        """Returns the number of a change, or 0, as rank 0 knows it. Collective.
+
+        Waits for changes that the program on rank 0 has been told of.
+        """
+        begin, pause, told = time.monotonic(), _PAUSE, False
+        while (change := self._agreed_change(wanted, time.monotonic() - begin < _PATIENCE)) == _LATER:
+            if not told and basics.rank() == 0 and time.monotonic() - begin > _TELL_AFTER:
+                told = True
+                _say_what_is_awaited()
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return change
+
+    def _agreed_change(self, wanted: int, patient: bool) -> int:
+        """Returns the number of a change, 0 or _LATER, as rank 0 knows it. Collective.
+
+        It is _LATER only while rank 0 is patient.
+        """
         if self._host_messages.seen:
             # In this order, because the last process may bring its change about in between.
-            wanted = _LATER if _growth.announced() else _growth.change_wanted() or 0
+            wanted = _LATER if patient and _growth.announced() else _growth.change_wanted() or 0
         # A rank that waits in vain for the others names the call, unless the function of a program takes no name.
         name = {"name": "state.commit()"} if _takes_name(self._bcast_object) else {}
         return int(self._bcast_object(wanted, **name))
@@ -230,6 +249,16 @@ def require_built(model: Any) -> None:
 def optimizer_of(model: Any, optimizer: Any) -> Any:
     """Returns the optimizer that is given, or else that of the Keras model, or None."""
     return optimizer if optimizer is not None else getattr(model, "optimizer", None)
+
+
+def _say_what_is_awaited() -> None:
+    with suppress(OSError, ValueError):  # a program may have closed standard error
+        print(
+            "sirtaki: rank 0 waits in state.commit() for processes that the launcher has started or asked to leave "
+            f"({_growth.announced()}); look at their output",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _takes_name(broadcast: Broadcast) -> bool:
