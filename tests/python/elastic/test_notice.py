@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 import sirtaki
-from sirtaki import _growth, _notice, basics, elastic
+from sirtaki import _core, _growth, _notice, basics, elastic
 from sirtaki._telemetry.run_file import writer
 from sirtaki.errors import NotInitializedError
 
@@ -37,7 +37,9 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(_notice._state, "possible", True)
     monkeypatch.setattr(_notice._state, "least", 2)
     monkeypatch.setattr(_notice._state, "asked", False)
+    _core.notice_sigterm(True)
     yield
+    _core.notice_sigterm(False)
     monkeypatch.undo()
     sirtaki.shutdown()
     signal.signal(signal.SIGTERM, before)
