@@ -39,12 +39,12 @@ class Facts:
 
 
 class Training:
-    """Steps of one optimizer in the current session. It lives as long as the optimizer or the session."""
+    """Steps of one optimizer since the last report. It lives as long as the optimizer or the session."""
 
     def __init__(self, optimizer: Any, session: _Session) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._session = session
-        self._generation = 0
+        self._part = 0
         self._begin = self._last = time.monotonic()
         self._steps = 0
         self._waited_before = self._waited = 0.0
@@ -55,13 +55,12 @@ class Training:
     def stepped(self) -> None:
         """Records a step."""
         before, self._last = self._last, time.monotonic()
-        if self._generation != basics.first_generation():
-            if self._generation != 0:
+        if self._part != self._session.part:
+            if self._part != 0:
                 self._begin = before = self._last
-                self._waited_before = self._waited
-                self._waits = Waits(self._waited)
+                self._waited_before = self._waited = self._waits.counted_seconds
                 self._steps, self._samples = 0, StepSamples()
-            self._generation = basics.first_generation()
+            self._part = self._session.part
             self._session.add(self)
         self._steps += 1
         optimizer = self._optimizer()
@@ -82,7 +81,7 @@ class Training:
     def count_waits(self, optimizer: Any = None) -> None:
         """Adds waits after the last step to the totals of the session. `optimizer` is given where it is about to go."""
         optimizer = self._optimizer() if optimizer is None else optimizer
-        if optimizer is not None and self._generation == basics.first_generation():
+        if optimizer is not None and self._part == self._session.part:
             self._session.totals.add_waits(self._waits, optimizer.exposed_seconds)
 
     def facts(self, layers: bool) -> Facts | None:
@@ -104,6 +103,8 @@ class _Session:
     def __init__(self) -> None:
         self._trainings: deque[Training] = deque(maxlen=_MAX_TRAININGS)
         self._reported = False
+        #: Number of the report to come. A rank that wants to leave an elastic job and has to stay makes more than one.
+        self.part = 1
         #: SIGTERM ends the program, as after Ctrl-C in the launcher. Another rank may end first; that is no failure.
         self.terminated = False
         self.totals = Totals()
@@ -114,10 +115,15 @@ class _Session:
 
     def begin(self) -> None:
         """Begins a session."""
+        self._begin_part()
         self.terminated = False
         self.totals, self.last_local = Totals(), {}
         wanted = (basics.rank() == 0 and basics.option("report.file")) or basics.option("metrics.port") != "0"
         self.readings = Readings() if wanted else None
+
+    def _begin_part(self) -> None:
+        self._trainings.clear()
+        self.part += 1
 
     def stepped(self, now: float, optimizer: Any) -> None:
         """Makes a reading after a step of `optimizer`, if one is due."""
@@ -147,7 +153,7 @@ class _Session:
         return self.readings.rows()
 
     def add(self, training: Training) -> None:
-        """Adds a training at its first step in this session."""
+        """Adds a training at its first step since the last report."""
         self._trainings.append(training)
 
     def has(self, training: Training) -> bool:
@@ -175,14 +181,17 @@ class _Session:
         self._reported = True
 
     def end(self, stream: TextIO | None = None) -> None:
-        """Writes the report, if there are facts. Called before the session ends; never raises."""
+        """Writes the report of the steps since the last one, if there are any.
+
+        Called before the session ends, or may end; never raises.
+        """
         text = ""
         try:
             if self.will_report() and (self.terminated or not failing()):
                 text = text_of(self.facts(layers=True), basics.stats())
         except Exception as error:
             text = f"sirtaki: there is no report at the end: {error}\n"
-        self._trainings.clear()
+        self._begin_part()
         self._reported = False
         out = sys.stderr if stream is None else stream
         # A program may have closed standard error.

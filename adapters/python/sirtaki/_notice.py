@@ -143,12 +143,14 @@ basics.on_regroup(_ask_again)
 def leaving() -> Iterator[None]:
     """Returns a context for a regroup at which this rank may leave the job. Then the program ends with code 0."""
     if _state.asked:
-        # Needs the session. If the rank stays after all, its report and its run file are in two parts.
+        # Needs the session. If the rank stays after all, the next report and run file have its steps from here on.
         from sirtaki._end_report import session
 
         session.terminated = True
-        basics.prepare_end()
-        session.terminated = False
+        try:
+            basics.prepare_end()
+        finally:
+            session.terminated = False
     try:
         yield
     except errors.NotInitializedError as error:

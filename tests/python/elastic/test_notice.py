@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from unittest import mock
 import pytest
 
 import sirtaki
-from sirtaki import _core, _growth, _notice, basics, elastic
+from sirtaki import _core, _end_report, _growth, _notice, basics, elastic
 from sirtaki._telemetry.run_file import writer
 from sirtaki.errors import NotInitializedError
 
@@ -173,6 +174,38 @@ def test_a_rank_asks_again_in_the_next_epoch(leave_soon: mock.Mock, capfd: pytes
         _growth.regroup()
     assert leave_soon.call_count == 2
     assert "rank 1 cannot leave the job yet, because too few ranks would be left" in capfd.readouterr().err
+
+
+class Trained:
+    """The part of an optimizer that a report reads."""
+
+    exposed_seconds = 0.0
+
+    local_stats = staticmethod(dict)
+    compression_report = staticmethod(list)
+
+
+def test_a_rank_that_stays_has_a_report_of_each_part(
+    leave_soon: mock.Mock, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(basics, "rank", lambda: 0)
+    optimizer = Trained()
+    training = _end_report.follow(optimizer)
+
+    def reported() -> list[str]:
+        return re.findall(r"\d+ in ", capfd.readouterr().err)
+
+    run(sigterm)
+    for steps in (2, 3):
+        for _ in range(steps):
+            training.stepped()
+        with mock.patch("sirtaki._core.regroup"):
+            _growth.regroup()
+        assert reported() == [f"{steps} in "]
+        assert not _end_report.session.terminated
+    training.stepped()
+    basics.prepare_end()
+    assert reported() == ["1 in "]
 
 
 @pytest.mark.parametrize(("rank", "code"), [(1, 0), (None, None)])
