@@ -199,58 +199,6 @@ class ObjectState(State):
         self._saved = {name: _copied(name, getattr(self, name)) for name in self._names}
 
 
-class VariablesState(ObjectState):
-    """State of variables with a method assign(), and attributes. Derived classes find, copy and broadcast variables.
-
-    Args:
-        bcast_object: accepted as in Horovod, see State.
-        **attributes: picklable values, which become attributes.
-    """
-
-    def __init__(self, bcast_object: Broadcast, **attributes: Any) -> None:
-        self._values: list[Any] = []
-        super().__init__(bcast_object, **attributes)
-        self.save()
-
-    def save(self) -> None:
-        """Copies the state in memory."""
-        self._values = [self._value_of(variable) for variable in self._variables()]
-        super().save()
-
-    def restore(self) -> None:
-        """Goes back to the last save()."""
-        for variable, value in zip(self._variables(), self._values, strict=True):
-            variable.assign(value)
-        super().restore()
-
-    def sync(self) -> None:
-        """Makes the state that of rank 0 on all ranks, and saves it. Collective."""
-        self._broadcast_variables()
-        super().sync()
-        self.save()
-
-    def _variables(self) -> list[Any]:
-        raise NotImplementedError
-
-    def _value_of(self, variable: Any) -> Any:
-        """Returns a copy of the value, as an array of numpy."""
-        raise NotImplementedError
-
-    def _broadcast_variables(self) -> None:
-        """Overwrites the variables with those of rank 0. Collective."""
-        raise NotImplementedError
-
-
-def require_built(model: Any) -> None:
-    """Raises InvalidArgumentError if a Keras model has no weights yet, of which a state could be made."""
-    errors.require(bool(model.built), "the model has no weights yet; call model.build(input_shape) first")
-
-
-def optimizer_of(model: Any, optimizer: Any) -> Any:
-    """Returns the optimizer that is given, or else that of the Keras model, or None."""
-    return optimizer if optimizer is not None else getattr(model, "optimizer", None)
-
-
 def _say_what_is_awaited() -> None:
     with suppress(OSError, ValueError):  # a program may have closed standard error
         print(

@@ -12,9 +12,8 @@ import keras
 import numpy as np
 
 from sirtaki import elastic
-from sirtaki.elastic.state import VariablesState, optimizer_of, require_built
+from sirtaki.elastic.variables import VariablesState, optimizer_of, require_built
 from sirtaki.keras._backend import backend
-from sirtaki.objects import broadcast_object
 
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
 
@@ -38,7 +37,7 @@ class KerasState(VariablesState):
         self.optimizer = optimizer_of(model, optimizer)
         if self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(model.trainable_variables)
-        super().__init__(broadcast_object, **attributes)
+        super().__init__(**attributes)
 
     def _value_of(self, variable: Any) -> Any:
         return np.array(keras.ops.convert_to_numpy(variable))

@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from sirtaki import elastic, errors
-from sirtaki.elastic.state import VariablesState, optimizer_of, require_built
+from sirtaki.elastic.variables import VariablesState, optimizer_of, require_built
 from sirtaki.tensorflow._errors import horovod_errors
-from sirtaki.tensorflow.functions import broadcast_object, broadcast_variables
+from sirtaki.tensorflow.functions import broadcast_variables
 
 Result = TypeVar("Result")
 
@@ -37,7 +37,7 @@ class TensorFlowState(VariablesState):
             raise errors.UnsupportedError("elastic.TensorFlowState is for eager code; save checkpoints instead")
         errors.require(variables is not None, "variables are not given; eager code has no global ones")
         self.variables = list(variables or ())
-        super().__init__(broadcast_object, **attributes)
+        super().__init__(**attributes)
 
     def _variables(self) -> list[Any]:
         return self.variables
