@@ -48,7 +48,6 @@ else:
     keras.utils.set_random_seed(hvd.rank() + int(os.environ["HOROVOD_RANK"]))
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
     optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
-    optimizer.build(model.trainable_variables)
     state = hvd.elastic.TensorFlowKerasState(model, optimizer, round=0, step=0, entered=0)
 
     @tf.function

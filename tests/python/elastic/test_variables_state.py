@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import sirtaki
-from sirtaki.elastic.variables import VariablesState
+from sirtaki.elastic.variables import KerasModelState, VariablesState
 
 
 @pytest.fixture(autouse=True)
@@ -29,15 +29,10 @@ class Variable:
         self.value = value
 
 
-class Variables(VariablesState):
-    """State of a list of such variables; counts the copies of them."""
+class Pretended(VariablesState):
+    """State of such variables; counts the copies of them."""
 
-    def __init__(self, variables: list[Variable], **attributes: Any) -> None:
-        self.variables, self.copies = variables, 0
-        super().__init__(**attributes)
-
-    def _variables(self) -> list[Any]:
-        return self.variables
+    copies = 0
 
     def _value_of(self, variable: Any) -> Any:
         self.copies += 1
@@ -46,6 +41,17 @@ class Variables(VariablesState):
     def _broadcast_variables(self) -> None:
         for variable in self._variables():
             variable.assign(10.0)
+
+
+class Variables(Pretended):
+    """State of a list of variables."""
+
+    def __init__(self, variables: list[Variable], **attributes: Any) -> None:
+        self.variables = variables
+        super().__init__(**attributes)
+
+    def _variables(self) -> list[Any]:
+        return self.variables
 
 
 class Counted:
@@ -78,3 +84,78 @@ def test_variables_go_back_to_the_last_save() -> None:
     variable.assign(3.0)
     state.restore()
     assert variable.value == 10.0
+
+
+class Optimizer:
+    """An optimizer of Keras 3: it has the variable `iterations`, and a momentum for each weight once it is built."""
+
+    def __init__(self) -> None:
+        self.built = False
+        self.variables = [Variable(0.0)]
+
+    def build(self, weights: list[Variable]) -> None:
+        """Makes the momenta."""
+        assert not self.built
+        self.built = True
+        self.variables = [*self.variables, *(Variable(0.0) for _ in weights)]
+
+
+class OptimizerOfKeras2:
+    """A legacy optimizer of Keras 2, whose variables are a method."""
+
+    def __init__(self) -> None:
+        self.made = [Variable(0.0)]
+
+    def variables(self) -> list[Variable]:
+        """Returns all variables."""
+        return list(self.made)
+
+    def _create_all_weights(self, weights: list[Variable]) -> None:
+        self.made += [Variable(0.0) for _ in weights]
+
+
+class Model:
+    """A Keras model with one weight."""
+
+    def __init__(self, optimizer: Any = None, built: bool = True) -> None:
+        self.optimizer, self.built = optimizer, built
+        self.variables = self.trainable_variables = [Variable(1.0)]
+
+
+class OfModel(KerasModelState, Pretended):
+    """State of a model."""
+
+
+@pytest.mark.parametrize("kind", [Optimizer, OptimizerOfKeras2])
+@pytest.mark.parametrize("of_model", [False, True])
+def test_momenta_of_the_first_step_belong_to_the_state(kind: type[Any], of_model: bool) -> None:
+    optimizer = kind()
+    state = OfModel(Model(optimizer)) if of_model else OfModel(Model(), optimizer)
+    assert state.optimizer is optimizer
+    found = state._variables()
+    assert len(found) == 3
+    for variable in found:
+        variable.assign(5.0)
+    state.restore()
+    assert [variable.value for variable in found] == [1.0, 0.0, 0.0]
+    state.sync()
+    assert [variable.value for variable in found] == [10.0] * 3
+
+
+def test_variables_that_come_after_a_save_keep_their_values() -> None:
+    optimizer = OptimizerOfKeras2()
+    state = OfModel(Model(optimizer))
+    late = Variable(7.0)
+    optimizer.made.append(late)
+    state.restore()
+    assert late.value == 7.0
+    state.commit()
+    late.assign(8.0)
+    state.restore()
+    assert late.value == 7.0
+
+
+def test_a_model_needs_weights_and_no_optimizer() -> None:
+    assert len(OfModel(Model())._variables()) == 1
+    with pytest.raises(ValueError, match="no weights yet"):
+        OfModel(Model(built=False))

@@ -26,7 +26,7 @@ class VariablesState(ObjectState):
 
     def restore(self) -> None:
         """Goes back to the last save()."""
-        for variable, value in zip(self._variables(), self._values, strict=True):
+        for variable, value in self._values:  # not those that have come since
             variable.assign(value)
         super().restore()
 
@@ -37,7 +37,7 @@ class VariablesState(ObjectState):
         self._save_variables()
 
     def _save_variables(self) -> None:
-        self._values = [self._value_of(variable) for variable in self._variables()]
+        self._values = [(variable, self._value_of(variable)) for variable in self._variables()]
 
     def _variables(self) -> list[Any]:
         raise NotImplementedError
@@ -51,11 +51,37 @@ class VariablesState(ObjectState):
         raise NotImplementedError
 
 
-def require_built(model: Any) -> None:
-    """Raises InvalidArgumentError if a Keras model has no weights yet, of which a state could be made."""
-    errors.require(bool(model.built), "the model has no weights yet; call model.build(input_shape) first")
+class KerasModelState(VariablesState):
+    """State of a Keras model and its optimizer, and attributes. Builds the optimizer, for its momenta.
+
+    Args:
+        model: a Keras model.
+        optimizer: a Keras optimizer; None: that of the model.
+        **attributes: picklable values, which become attributes.
+
+    Raises:
+        InvalidArgumentError: the model has no weights yet.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, **attributes: Any) -> None:
+        errors.require(bool(model.built), "the model has no weights yet; call model.build(input_shape) first")
+        self.model = model
+        self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+        _build(self.optimizer, model.trainable_variables)
+        super().__init__(**attributes)
+
+    def _variables(self) -> list[Any]:
+        optimizer = getattr(self.optimizer, "variables", ())
+        optimizer = optimizer() if callable(optimizer) else optimizer  # a method in Keras 2
+        known: dict[int, Any] = {id(variable): variable for variable in [*self.model.variables, *optimizer]}
+        return list(known.values())
 
 
-def optimizer_of(model: Any, optimizer: Any) -> Any:
-    """Returns the optimizer that is given, or else that of the Keras model, or None."""
-    return optimizer if optimizer is not None else getattr(model, "optimizer", None)
+def _build(optimizer: Any, weights: list[Any]) -> None:
+    """Makes the variables of an optimizer, which otherwise come at its first step: behind the first save."""
+    if getattr(optimizer, "built", False):
+        return
+    # Optimizers of Keras 2 do not have `built`; build() of the newer ones may be called twice.
+    make = getattr(optimizer, "build", None) or getattr(optimizer, "_create_all_weights", None)
+    if make is not None:
+        make(weights)

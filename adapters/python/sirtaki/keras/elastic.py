@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from sirtaki import elastic
-from sirtaki.elastic.variables import VariablesState, optimizer_of, require_built
+from sirtaki.elastic.variables import KerasModelState
 from sirtaki.keras._backend import backend
 
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
@@ -20,35 +20,25 @@ __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "Upd
 Result = TypeVar("Result")
 
 
-class KerasState(VariablesState):
-    """State of a Keras model and its optimizer, which must be built, and attributes.
+class KerasState(KerasModelState):
+    """State of a Keras model, which must be built, its optimizer and attributes.
 
     Args:
         model: a Keras model.
-        optimizer: a Keras optimizer; None: that of the model.
+        optimizer: a Keras optimizer; None: that of the model. Built here if it is not.
         backend: accepted as in Horovod; not used.
         **attributes: picklable values, which become attributes, such as epoch=0, batch=0.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **attributes: Any) -> None:
         del backend
-        require_built(model)
-        self.model = model
-        self.optimizer = optimizer_of(model, optimizer)
-        if self.optimizer is not None and not self.optimizer.built:
-            self.optimizer.build(model.trainable_variables)
-        super().__init__(**attributes)
+        super().__init__(model, optimizer, **attributes)
 
     def _value_of(self, variable: Any) -> Any:
         return np.array(keras.ops.convert_to_numpy(variable))
 
     def _broadcast_variables(self) -> None:
         backend.broadcast(self._variables(), 0)
-
-    def _variables(self) -> list[Any]:
-        optimizer = [] if self.optimizer is None else self.optimizer.variables
-        known: dict[int, Any] = {id(variable): variable for variable in [*self.model.variables, *optimizer]}
-        return list(known.values())
 
 
 class CommitStateCallback(keras.callbacks.Callback):

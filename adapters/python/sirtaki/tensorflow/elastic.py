@@ -13,14 +13,24 @@ import numpy as np
 import tensorflow as tf
 
 from sirtaki import elastic, errors
-from sirtaki.elastic.variables import VariablesState, optimizer_of, require_built
+from sirtaki.elastic.variables import KerasModelState, VariablesState
 from sirtaki.tensorflow._errors import horovod_errors
 from sirtaki.tensorflow.functions import broadcast_variables
 
 Result = TypeVar("Result")
 
 
-class TensorFlowState(VariablesState):
+class _StateInTensorFlow(VariablesState):
+    """State of variables of TensorFlow or Keras, in eager code."""
+
+    def _value_of(self, variable: Any) -> Any:
+        return np.array(tf.convert_to_tensor(variable))
+
+    def _broadcast_variables(self) -> None:
+        broadcast_variables(self._variables(), root_rank=0)
+
+
+class TensorFlowState(_StateInTensorFlow):
     """Variables and attributes of a training, in eager code.
 
     Args:
@@ -33,8 +43,7 @@ class TensorFlowState(VariablesState):
     """
 
     def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, **attributes: Any) -> None:
-        if session is not None or not tf.executing_eagerly():
-            raise errors.UnsupportedError("elastic.TensorFlowState is for eager code; save checkpoints instead")
+        _require_eager(session)
         errors.require(variables is not None, "variables are not given; eager code has no global ones")
         self.variables = list(variables or ())
         super().__init__(**attributes)
@@ -42,34 +51,26 @@ class TensorFlowState(VariablesState):
     def _variables(self) -> list[Any]:
         return self.variables
 
-    def _value_of(self, variable: Any) -> Any:
-        return np.array(tf.convert_to_tensor(variable))
 
-    def _broadcast_variables(self) -> None:
-        broadcast_variables(self.variables, root_rank=0)
-
-
-class TensorFlowKerasState(TensorFlowState):
-    """State of a Keras model and its optimizer, which must be built, and attributes.
+class TensorFlowKerasState(KerasModelState, _StateInTensorFlow):
+    """State of a Keras model, which must be built, its optimizer and attributes, in eager code.
 
     Args:
         model: a Keras model.
-        optimizer: a Keras optimizer; None: that of the model.
+        optimizer: a Keras optimizer; None: that of the model. Built here if it is not.
         backend: accepted as in Horovod; not used.
         **attributes: picklable values, which become attributes.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **attributes: Any) -> None:
         del backend
-        require_built(model)
-        self.model = model
-        self.optimizer = optimizer_of(model, optimizer)
-        super().__init__([*model.variables, *_variables_of(self.optimizer)], **attributes)
+        _require_eager()
+        super().__init__(model, optimizer, **attributes)
 
 
-def _variables_of(optimizer: Any) -> Sequence[Any]:
-    found = getattr(optimizer, "variables", ())
-    return found() if callable(found) else found  # the legacy optimizers of Keras 2 have a method
+def _require_eager(session: Any = None) -> None:
+    if session is not None or not tf.executing_eagerly():
+        raise errors.UnsupportedError("elastic states of TensorFlow are for eager code; save checkpoints instead")
 
 
 def run(func: Callable[..., Result]) -> Callable[..., Result]:

@@ -127,10 +127,21 @@ def case_states_of_a_training_are_kept_in_memory() -> None:
     state.restore()
     assert (state.batch, float(made[0][0, 0])) == (21, 5.0)
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
-    model.compile("adam", "mse")
-    hvd.elastic.TensorFlowKerasState(model, epoch=0).sync()
-    kernels = hvd.allgather(tf.reshape(model.layers[0].kernel, [1, 2])).numpy()
-    assert (kernels == kernels[0]).all()
+    optimizer = keras.optimizers.SGD(1.0, momentum=0.5)
+    of_model = hvd.elastic.TensorFlowKerasState(model, optimizer, epoch=0)
+    of_model.sync()
+    before = model.layers[0].kernel.numpy()
+    assert (hvd.allgather(tf.reshape(before, [1, 2])).numpy() == before[:, 0]).all()
+    weights = model.trainable_variables
+    optimizer.apply([tf.fill(weight.shape, 1.0 + rank) for weight in weights], weights)
+    of_model.restore()
+    assert (model.layers[0].kernel.numpy() == before).all()
+    assert all(np.all(momentum == 0) for momentum in optimizer.variables[2:]), "as before the first step"
+    optimizer.apply([tf.fill(weight.shape, 1.0 + rank) for weight in weights], weights)
+    of_model.sync()
+    momenta = hvd.allgather(tf.stack([tf.reduce_sum(variable) for variable in optimizer.variables[2:]])[None]).numpy()
+    assert (momenta == momenta[0]).all()
+    assert momenta[0].any()
 
 
 def case_helpers_by_their_names() -> None:
