@@ -89,6 +89,55 @@ def test_one_process_without_a_launcher() -> None:
     assert "'BroadcastGlobalVariablesHook': for sessions of TensorFlow 1" in done.stdout
 
 
+#: Errors of Python in a graph, of which TensorFlow keeps only the text.
+NOTED = """
+import gc, weakref
+import sirtaki
+from sirtaki.tensorflow import horovod_errors
+from sirtaki.tensorflow._errors import noting_error, to_builtin_error, with_tensorflow_type
+
+class Large:
+    pass
+
+def made():
+    return sirtaki.MismatchError("tensor 'a' differs", 1, "a")
+
+def in_a_graph(make):
+    large = Large()
+    large_ones.append(weakref.ref(large))
+    try:
+        with noting_error():
+            raise make()
+    except sirtaki.MismatchError as error:
+        return RuntimeError("in a graph: " + str(error))
+
+def kind(make):
+    try:
+        with horovod_errors():
+            raise make()
+    except Exception as error:
+        return type(error).__name__
+
+for make in made, lambda: with_tensorflow_type(made()):
+    large_ones = []
+    print(kind(lambda: in_a_graph(make)))
+    with horovod_errors():
+        later = in_a_graph(make)
+        gc.collect()
+        print([one() for one in large_ones])
+    print(kind(lambda: later))
+to_builtin_error(made())
+print(kind(lambda: RuntimeError(str(made()))))
+"""
+
+
+def test_an_error_of_a_graph_is_found_again_in_its_context_alone() -> None:
+    done = run(NOTED)
+    assert done.returncode == 0, done.stderr
+    each = ["MismatchError", "[None, None]", "RuntimeError"]
+    assert done.stdout.splitlines() == [*each, *each, "RuntimeError"]
+
+
 def test_a_tape_refuses_local_updates() -> None:
     program = (
         "import tensorflow as tf, sirtaki.tensorflow as hvd\n"

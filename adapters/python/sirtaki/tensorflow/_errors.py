@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,7 +66,12 @@ def to_sirtaki_error(error: tf.errors.OpError) -> BaseException:
 
 class _Noted:
     #: The last error of a function that was being traced, or of Python in a graph: TensorFlow keeps only the text.
+    #: Without its traceback, which has tensors; horovod_errors() forgets what a program has caught.
     error: errors.SirtakiError | None = None
+
+
+def _note(error: errors.SirtakiError) -> None:
+    _Noted.error = copy.copy(error)
 
 
 @contextmanager
@@ -74,19 +80,19 @@ def noting_error() -> Iterator[None]:
     try:
         yield
     except errors.SirtakiError as error:
-        _Noted.error = error
+        _note(error)
         raise
 
 
 def _noted(error: BaseException) -> errors.SirtakiError | None:
     """Returns the error of which `error` has the text."""
-    noted, _Noted.error = _Noted.error, None
+    noted = _Noted.error
     return None if noted is None or str(noted) not in str(error) else with_tensorflow_type(noted)
 
 
 def to_builtin_error(error: errors.SirtakiError) -> Exception:
     """Returns the error as a built-in exception: AutoGraph converts any other class to a StagingError."""
-    _Noted.error = error
+    _note(error)
     for kind in (ValueError, NotImplementedError, RuntimeError):
         if isinstance(error, kind):
             return kind(str(error))
@@ -107,6 +113,7 @@ def horovod_errors() -> Iterator[None]:
         HorovodInternalError: an operation failed on several ranks.
         ValueError: arguments of an operation are wrong.
     """
+    _Noted.error = None
     try:
         yield
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
@@ -119,3 +126,5 @@ def horovod_errors() -> Iterator[None]:
                 raise
             converted = noted
         raise converted from error
+    finally:
+        _Noted.error = None
