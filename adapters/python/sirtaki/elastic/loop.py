@@ -18,8 +18,8 @@ def run(func: Callable[..., Result]) -> Callable[..., Result]:
     It calls state.sync(), then `func` with its own arguments. When a rank is lost, `func` ends with an error, the state
     goes back to its last commit, the survivors get a new rank and size, reset callbacks run, and it begins again with
     sync(). So `func` takes its place in the training (epoch, batch) from the state. When ranks join, commit() or
-    check_host_updates() raises HostsUpdatedInterrupt, and the same happens, but the state stays as it is. So it does
-    when a rank leaves that has got SIGTERM, whose program ends there with code 0.
+    check_host_updates() raises HostsUpdatedInterrupt, and the same happens, but the state stays as it is. When a rank
+    that has got SIGTERM leaves, the same happens on the others; its own program ends there with code 0.
 
     Other errors that ranks share (HorovodInternalError) are treated in the same way once: if one comes again before the
     next commit, it is raised, and so is any error in a job that is not elastic.

@@ -42,7 +42,7 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  (Horovod's name)
 
 
 class HostMessages:
-    """Messages about hosts, as programs for Horovod see them: they ask only whether there are any."""
+    """Tells programs for Horovod whether there are messages about hosts, which is all that they ask."""
 
     def __init__(self) -> None:
         #: The program knows that there are.
@@ -94,8 +94,9 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Lets ranks join that wait, and leave that have to. Collective in elastic.run(), where any may; else a no-op.
+        """Lets waiting ranks join, and lets ranks leave that have to.
 
+        Collective in elastic.run() if ranks may join or leave; otherwise does nothing.
         Call it on all ranks behind the same step. A lost rank is an error of the next operation.
 
         Raises:
