@@ -32,7 +32,7 @@ class StepTable {
   static StepTable& instance();
   std::shared_ptr<Step> of(sirtaki_stream stream, int count);
   std::int64_t next_number();
-  // Makes operations that were traced for the stream `traced`, of an earlier session, use `stream` instead.
+  // Makes operations that were traced with the id `traced` use `stream`, which their function has opened since.
   void renew(sirtaki_stream traced, sirtaki_stream stream);
   // Returns the stream that operations use which were traced for `traced`.
   sirtaki_stream current(sirtaki_stream traced);

@@ -154,7 +154,7 @@ SIRTAKI_API int sirtaki_tensorflow_asynchronous(void) {
   return sirtaki_tensorflow::asynchronous() ? 1 : 0;
 }
 
-// Makes traced functions that use the stream `traced`, of a session before a regroup, use `stream` instead.
+// Makes operations that were traced with the id `traced`, which is below those of streams, use `stream`.
 SIRTAKI_API void sirtaki_tensorflow_renew(sirtaki_stream traced, sirtaki_stream stream) {
   sirtaki_tensorflow::StepTable::instance().renew(traced, stream);
 }

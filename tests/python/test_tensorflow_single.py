@@ -138,6 +138,39 @@ def test_an_error_of_a_graph_is_found_again_in_its_context_alone() -> None:
     assert done.stdout.splitlines() == [*each, *each, "RuntimeError"]
 
 
+def test_a_traced_function_of_an_elastic_job_opens_its_streams_when_it_runs() -> None:
+    program = (
+        "import tensorflow as tf, sirtaki.tensorflow as hvd\n"
+        "from sirtaki import _core\n"
+        "from unittest import mock\n"
+        "v = tf.Variable(3.0)\n"
+        "def gradient():\n"
+        "    with hvd.DistributedGradientTape(tf.GradientTape()) as tape:\n"
+        "        y = v * v\n"
+        "    return tape.gradient(y, v)\n"
+        "def opened():\n"
+        "    return [call.args[0] for call in stream.call_args_list]\n"
+        "@tf.function\n"
+        "def step():\n"
+        "    first = gradient()\n"
+        "    tf.py_function(lambda: print('BETWEEN', opened()), [], [])\n"
+        "    return first, gradient()\n"
+        "elastic = mock.patch('sirtaki.basics.is_elastic', return_value=True)\n"
+        "with elastic, mock.patch('sirtaki._core.Stream', side_effect=_core.Stream) as stream:\n"
+        "    for session in range(2):\n"
+        "        hvd.init()\n"
+        "        step.get_concrete_function()\n"
+        "        print('TRACED', opened())\n"
+        "        print('STEP', *map(float, step()), opened())\n"
+        "        hvd.shutdown()\n"
+        "        stream.reset_mock()\n"
+    )
+    done = run(program)
+    one, two = ["tensorflow.tape.0"], ["tensorflow.tape.0", "tensorflow.tape.1"]
+    session = ["TRACED []", f"BETWEEN {one}", f"STEP 6.0 6.0 {two}"]
+    assert done.stdout.splitlines() == session * 2, done.stderr
+
+
 def test_a_tape_refuses_local_updates() -> None:
     program = (
         "import tensorflow as tf, sirtaki.tensorflow as hvd\n"

@@ -55,6 +55,6 @@ def _load() -> tuple[Any, bool, Any]:
     return operations, waits_apart, functions.sirtaki_tensorflow_renew
 
 
-#: Wrappers of the operations; True if they wait without a thread of TensorFlow; makes traced functions use a stream of
-#: this session in the place of that for which they were traced.
+#: Wrappers of the operations; True if they wait without a thread of TensorFlow; makes operations that were traced with
+#: an id below those of streams use a stream.
 operations, asynchronous, renew_stream = _load()

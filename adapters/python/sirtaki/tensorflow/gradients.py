@@ -7,6 +7,7 @@ and gradients are compressed by the choice of compression. IndexedSlices are gat
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,45 +78,27 @@ class _Streams:
     """Streams of this session by their contents, so that a function that is traced again uses the same ones."""
 
     def __init__(self) -> None:
-        self.by_key: dict[Any, Any] = {}
-        self.opened: Counter[str] = Counter()
-        #: The function that opens a stream of traced functions, and its ids there, of this session and those before.
-        self._traced: dict[Any, tuple[Any, set[int]]] = {}
+        self._by_key: dict[Any, Any] = {}
+        self._opened: Counter[str] = Counter()
 
     def of(self, name: str, key: Any, open_stream: Any) -> Any:
-        """Returns the stream of `key`; calls `open_stream(its name)` on first use."""
-        self._traced.setdefault((name, key), (open_stream, set()))
-        self.ensure(name, key)
-        stream = self.by_key[name, key]
-        self._traced[name, key][1].add(stream.id)
-        return stream
-
-    def ensure(self, name: str, key: Any) -> None:
-        """Opens the stream of `key` unless it is open, also for functions that were traced in an earlier session.
-
-        Waits until all ranks open it.
-        """
-        if (name, key) in self.by_key:
-            return
-        open_stream, ids = self._traced[name, key]
-        stream = self.by_key[name, key] = open_stream(f"{name}.{self.opened[name]}")
-        self.opened[name] += 1
-        for traced in ids:
-            renew_stream(traced, stream.id)
+        """Returns the stream of `key`; calls `open_stream(its name)` on first use, which waits for all ranks."""
+        if (name, key) not in self._by_key:
+            self._by_key[name, key] = open_stream(f"{name}.{self._opened[name]}")
+            self._opened[name] += 1
+        return self._by_key[name, key]
 
     def forget(self) -> None:
         """Drops all streams, because the session has ended."""
-        self.by_key.clear()
-        self.opened.clear()
-
-    def forget_traced(self) -> None:
-        """Drops what a new job does not continue."""
-        self._traced.clear()
+        self._by_key.clear()
+        self._opened.clear()
 
 
 _streams = _Streams()
 basics.on_shutdown(_streams.forget)
-basics.after_init(_streams.forget_traced)
+
+#: Ids that operations of traced functions have in the place of that of a stream; those of streams are larger.
+_traced_ids = itertools.count(1)
 
 
 def gradient_name(variable: Any, place: int) -> str:
@@ -219,39 +202,45 @@ class GradientReducer:
         how = (int(options.op), options.prescale, options.postscale, codec, 0)
         key = (tuple(names), tuple(shapes), tuple(dtypes), how, tuple(variables))
 
+        refuse_momentum(text)
+
         def open_stream(name: str) -> Any:
-            refuse_momentum(text)
             tensors = [(0, dtype, 0, 0, shape, None) for dtype, shape in zip(dtypes, shapes, strict=True)]
             return _core.Stream(name, names, tensors, None, how)
 
         # Two uses in one graph may run at the same time.
         place_in_graph = (key, count_in_graph(repr((self._name, key))))
-        stream = _streams.of(self._name, place_in_graph, open_stream)
+        stream, opened = _stream_here(self._name, place_in_graph, open_stream)
         tokens: list[tf.Tensor] = []
         count = len(grads)
-        with tf.control_dependencies(_opens_again(self._name, place_in_graph)):
+        with tf.control_dependencies(opened):
             number = call("sirtaki_step_number")
         # The order of backpropagation, because TensorFlow keeps operations with state in program order.
         for index in reversed(range(count)):
-            place = {"stream": stream.id, "index": index, "count": count}
+            place = {"stream": stream, "index": index, "count": count}
             tokens.append(call("sirtaki_ready", grads[index], number, **place))
-        reduced = call("sirtaki_finish", tokens[::-1], number, stream=stream.id)
+        reduced = call("sirtaki_finish", tokens[::-1], number, stream=stream)
         for tensor, shape in zip(reduced, shapes, strict=True):
             tensor.set_shape(shape)
         return list(reduced)
 
 
-def _opens_again(name: str, key: Any) -> list[Any]:
-    """Returns the operation by which a traced function of an elastic job opens its stream when ranks have changed."""
+def _stream_here(name: str, key: Any, open_stream: Any) -> tuple[int, list[Any]]:
+    """Returns the id of a stream for operations made here, and the operations that have to come before them.
+
+    A function of an elastic job opens its streams when it runs, not when it is traced: after a change of ranks some
+    ranks have traced it before, and all have to open them in the same order, in which other operations may wait.
+    """
     if tf.executing_eagerly() or not basics.is_elastic():
-        return []
+        return _streams.of(name, key, open_stream).id, []
+    traced = next(_traced_ids)
 
     def opened() -> bool:
         with noting_error():
-            _streams.ensure(name, key)
+            renew_stream(traced, _streams.of(name, key, open_stream).id)
         return True
 
-    return [tf.py_function(opened, [], tf.bool)]
+    return traced, [tf.py_function(opened, [], tf.bool)]
 
 
 def _sum_duplicate_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
