@@ -95,7 +95,7 @@ void ElasticHub::tell_state(PeerId peer, bool had_state) {
 void ElasticHub::on_quit(rendezvous::Server& server, PeerId peer, bool at_end) {
   const Rank slot = slots_.at(peer);
   if (at_end) {
-    remaining_.erase(slot);
+    vacate(slot);
   } else {
     lose_process(slot,
                  {Code::kPeerLost, "rank " + std::to_string(slot) + " has not waited for the next epoch", {slot, ""}});
@@ -114,13 +114,9 @@ void ElasticHub::on_gone(rendezvous::Server& server, PeerId peer, const Status& 
   lose_peer(peer, cause);
   lose_neighbours(server, host);
   act(server);
-  if (grows_ && in_epoch_) {
-    tell_announced(server);
-  }
 }
 
 void ElasticHub::lose_peer(PeerId peer, const Status& cause) {
-  announced_.erase(slots_.at(peer));
   lose_process(slots_.at(peer), cause);
   forget(peer);
   roster_.on_lost(connection_of(peer), cause, loop_.now());
@@ -205,7 +201,8 @@ void ElasticHub::announce(rendezvous::Server& server, Rank slot, bool on_its_way
 }
 
 void ElasticHub::tell_announced(rendezvous::Server& server) {
-  const control::Announced count{static_cast<std::uint32_t>(announced_.size())};
+  told_ = announced_.size();
+  const control::Announced count{static_cast<std::uint32_t>(told_)};
   for (const auto& [peer, slot] : slots_) {
     if (std::ranges::count(seats_, slot) != 0) {
       server.notify(peer, control::encode(control::RosterNotice(count)));
@@ -221,9 +218,20 @@ void ElasticHub::begin(rendezvous::Server& server, int ranks) {
   act(server);
 }
 
+// Notes that a slot has no member any more, or that no process of the start comes there, and returns whether that is
+// new. This ends the announcement of its process. That of a process which has not joined ended with its arrival, and
+// the slot may have another one since.
+bool ElasticHub::vacate(Rank slot) {
+  const bool counted = remaining_.erase(slot) != 0;
+  if (counted) {
+    announced_.erase(slot);
+  }
+  return counted;
+}
+
 // Notes a loss. Returns whether the slot had a member, or a process of the start was expected there.
 bool ElasticHub::lose(Rank slot, const Status& cause) {
-  const bool counted = remaining_.erase(slot) != 0;
+  const bool counted = vacate(slot);
   if (counted) {
     losses_.emplace_back(slot, cause);
   }
@@ -260,6 +268,9 @@ void ElasticHub::act(rendezvous::Server& server) {
   events_.connected(static_cast<int>(slots_.size()));
   if (const bool admits = roster_.epoch() != Epoch() && !over_ && roster_.admits(); admits != admits_) {
     events_.admits(admits_ = admits);
+  }
+  if (grows_ && in_epoch_ && told_ != announced_.size()) {
+    tell_announced(server);
   }
   tell_owner();
   loop_.cancel(std::exchange(tick_, {}));
@@ -348,7 +359,7 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Part& part) {
   const Status why(Code::kShutdown, names_.at(static_cast<std::size_t>(part.rank)) + " has left in order",
                    {part.rank, ""});
   const Rank slot = slots_.at(peer);
-  remaining_.erase(slot);
+  vacate(slot);
   departures_.emplace_back(slot, why);
   forget(peer);
   server.dismiss(peer, why);

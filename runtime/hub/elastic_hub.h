@@ -55,6 +55,7 @@ class ElasticHub {
   Rank slot_of(Rank rank) const { return seats_.at(static_cast<std::size_t>(rank)); }
 
  private:
+  bool vacate(Rank slot);
   bool lose(Rank slot, const Status& cause);
   void lose_process(Rank slot, const Status& cause);
   void lose_peer(rendezvous::PeerId peer, const Status& cause);
@@ -91,6 +92,7 @@ class ElasticHub {
   std::map<rendezvous::PeerId, std::string> homes_;  // the same of connected processes
   bool admits_ = false;
   std::set<Rank> announced_;        // slots whose processes are on their way into the job or out of it
+  std::size_t told_ = 0;            // number of these that the members know
   std::vector<Rank> seats_;         // slots of the present or last epoch, indexed by rank
   std::vector<std::string> names_;  // texts that name its members, indexed by rank
   bool arrived_ = false;            // some process has come, so programs do use the runtime

@@ -10,6 +10,7 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <mutex>
 #include <optional>
 #include <sstream>
@@ -131,27 +132,32 @@ class CoordinatorServerTest : public testing::Test {
   void SetUp() override {
     auto secret = rendezvous::Secret::generate();
     ASSERT_TRUE(secret.ok());
+    secret_ = *secret;
     CoordinatorServerOptions options;
     options.server.size = size();
-    options.server.secret = *secret;
-    choose(options);
+    options.server.secret = secret_;
     CoordinatorServerEvents events;
     events.on_lost = [this](Rank rank, const Status&) { lost_rank_ = rank; };
+    choose(options, events);
     auto started = CoordinatorServer::start(std::move(options), std::move(events));
     ASSERT_TRUE(started.ok()) << started.status().to_string();
     hub_ = std::move(*started);
     for (Member& member : members_) {
-      rendezvous::ClientOptions client;
-      client.server = "127.0.0.1:" + std::to_string(hub_->port());
-      client.secret = *secret;
-      auto connected = rendezvous::Client::connect(*member.loop, client, member, {});
-      ASSERT_TRUE(connected.ok()) << connected.status().to_string();
-      member.client = std::move(*connected);
+      ASSERT_NO_FATAL_FAILURE(connect(member));
     }
     AsJoined();
   }
 
-  virtual void choose(CoordinatorServerOptions& /*options*/) {}
+  virtual void choose(CoordinatorServerOptions& /*options*/, CoordinatorServerEvents& /*events*/) {}
+
+  void connect(Member& member) {
+    rendezvous::ClientOptions client;
+    client.server = "127.0.0.1:" + std::to_string(hub_->port());
+    client.secret = secret_;
+    auto connected = rendezvous::Client::connect(*member.loop, client, member, {});
+    ASSERT_TRUE(connected.ok()) << connected.status().to_string();
+    member.client = std::move(*connected);
+  }
 
   void AsJoined() {
     std::vector<Status> joined(members_.size());
@@ -165,7 +171,8 @@ class CoordinatorServerTest : public testing::Test {
     }
   }
 
-  Status join(Rank rank) {
+  Status join(Rank rank) { return join(rank, members_[static_cast<std::size_t>(rank)]); }
+  Status join(Rank rank, Member& member) {
     rendezvous::JoinRequest request;
     request.rank = rank;
     request.size = size();
@@ -174,7 +181,7 @@ class CoordinatorServerTest : public testing::Test {
     request.host_id = std::string("id");
     request.version = "test";
     request.report = report_;
-    return members_[static_cast<std::size_t>(rank)].client->join(request).status();
+    return member.client->join(request).status();
   }
 
   int size() const { return static_cast<int>(members_.size()); }
@@ -187,6 +194,7 @@ class CoordinatorServerTest : public testing::Test {
   }
 
   const int fanout_;
+  rendezvous::Secret secret_;
   std::vector<std::byte> report_;  // comes with the request to join
   std::atomic<Rank> lost_rank_{-1};
   std::unique_ptr<CoordinatorServer> hub_;
@@ -324,10 +332,16 @@ class GrowingJobTest : public CoordinatorServerTest {
  protected:
   GrowingJobTest() : CoordinatorServerTest(2) { report_ = control::encode(control::RosterReport(control::Regroup())); }
 
-  void choose(CoordinatorServerOptions& options) override {
+  void choose(CoordinatorServerOptions& options, CoordinatorServerEvents& events) override {
     options.elastic_min = 1;
     options.elastic_max = 4;
+    events.on_new_rank = [this](const NewRank& rank) {
+      (rank.stage == NewRank::Stage::kWaits ? candidate_waits_ : candidate_lost_).count_down();
+    };
   }
+
+  std::latch candidate_waits_{1};
+  std::latch candidate_lost_{1};
 };
 
 TEST_F(GrowingJobTest, RanksLearnHowManyProcessesAreOnTheirWay) {
@@ -341,6 +355,39 @@ TEST_F(GrowingJobTest, RanksLearnHowManyProcessesAreOnTheirWay) {
   EXPECT_TRUE(members_[0].wait_for_announced(2));
   members_[1].client->report(control::encode(control::RosterReport(control::MustLeave())));
   EXPECT_TRUE(members_[0].wait_for_announced(1)) << "it has asked for its change";
+}
+
+// The launcher announces the next process of a place as soon as it knows the end of the last one, the hub may be later.
+TEST_F(GrowingJobTest, TheLossOfAProcessThatHasComeLeavesTheNextOneAnnounced) {
+  Member candidate;
+  ASSERT_NO_FATAL_FAILURE(connect(candidate));
+  hub_->announce(2, true);
+  const std::jthread waits([&] { EXPECT_FALSE(join(2, candidate).ok()); });
+  candidate_waits_.wait();
+  EXPECT_TRUE(members_[0].wait_for_announced(0));
+  hub_->announce(2, true);
+  hub_->report_exit(2, "exit code 1");
+  candidate_lost_.wait();
+  hub_->announce(3, true);
+  EXPECT_TRUE(members_[0].wait_for_announced(2));
+}
+
+// Its notice may come from somebody else, just before the launcher asks it to leave.
+TEST_F(GrowingJobTest, AMemberThatHasPartedIsNotOnItsWayOutAnyMore) {
+  hub_->announce(1, true);
+  EXPECT_TRUE(members_[0].wait_for_announced(1));
+  members_[1].client->report(control::encode(control::RosterReport(control::MustLeave())));
+  EXPECT_TRUE(members_[0].wait_for_announced(0));
+  hub_->announce(1, true);
+  EXPECT_TRUE(members_[0].wait_for_announced(1));
+  control::Regroup regroup;
+  regroup.last = Epoch(1);
+  regroup.change = 1;
+  regroup.has_state = true;
+  report_ = control::encode(control::RosterReport(regroup));
+  const std::jthread parts([&] { EXPECT_EQ(join(1).code(), Code::kShutdown); });
+  ASSERT_EQ(join(0).to_string(), "ok");
+  EXPECT_TRUE(members_[0].wait_for_announced(0));
 }
 
 // Or survivors that cannot connect would repeat their epochs for ever.
