@@ -344,6 +344,7 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Form& form) {
 
 void ElasticHub::tell_joined(const control::EpochFormed& formed, const rendezvous::Membership& membership) {
   for (std::size_t rank = 0; rank < seats_.size() && formed.epoch != Epoch(1); ++rank) {
+  tell_owner();  // the losses and departures that have brought the epoch about
     const rendezvous::Member& member = membership.members[rank];
     if (formed.seats[rank].old_rank < 0) {
       events_.new_rank({seats_[rank], NewRank::Stage::kJoined,

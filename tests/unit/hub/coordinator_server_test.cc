@@ -172,7 +172,7 @@ class CoordinatorServerTest : public testing::Test {
   }
 
   Status join(Rank rank) { return join(rank, members_[static_cast<std::size_t>(rank)]); }
-  Status join(Rank rank, Member& member) {
+  Status join(Rank rank, Member& member, const std::optional<control::Regroup>& regroup = {}) {
     rendezvous::JoinRequest request;
     request.rank = rank;
     request.size = size();
@@ -180,7 +180,7 @@ class CoordinatorServerTest : public testing::Test {
     request.hostname = "host";
     request.host_id = std::string("id");
     request.version = "test";
-    request.report = report_;
+    request.report = regroup ? control::encode(control::RosterReport(*regroup)) : report_;
     return member.client->join(request).status();
   }
 
@@ -338,10 +338,54 @@ class GrowingJobTest : public CoordinatorServerTest {
     events.on_new_rank = [this](const NewRank& rank) {
       (rank.stage == NewRank::Stage::kWaits ? candidate_waits_ : candidate_lost_).count_down();
     };
+    events.on_epoch = [this](const rendezvous::Membership& epoch) {
+      note("epoch " + std::to_string(epoch.epoch.value));
+    };
+    events.on_survived = [this](const Survived& survived) {
+      note("slot " + std::to_string(survived.slot) + " survived by " + std::to_string(survived.remaining) +
+           " as epoch " + std::to_string(survived.next.value));
+    };
+  }
+
+  void TearDown() override { hub_.reset(); }  // its events come no more
+
+  // Lets a member ask for the second epoch, which the first change of the job brings about.
+  Status change(Rank rank) {
+    control::Regroup regroup;
+    regroup.last = Epoch(1);
+    regroup.change = 1;
+    regroup.has_state = true;
+    return join(rank, members_[static_cast<std::size_t>(rank)], regroup);
+  }
+
+  // Returns the first epochs, losses and departures, in their order, when there are as many.
+  std::vector<std::string> history(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kDeadline, [&] { return history_.size() >= count; });
+    return history_;
+  }
+
+  // Lets the second member ask for the first change of the job, in which it leaves.
+  void ask_to_leave() {
+    hub_->announce(1, true);
+    EXPECT_TRUE(members_[0].wait_for_announced(1));
+    members_[1].client->report(control::encode(control::RosterReport(control::MustLeave())));
+    EXPECT_TRUE(members_[0].wait_for_announced(0));
   }
 
   std::latch candidate_waits_{1};
   std::latch candidate_lost_{1};
+
+ private:
+  void note(const std::string& event) {
+    const std::lock_guard lock(mutex_);
+    history_.push_back(event);
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> history_;
 };
 
 TEST_F(GrowingJobTest, RanksLearnHowManyProcessesAreOnTheirWay) {
@@ -374,20 +418,20 @@ TEST_F(GrowingJobTest, TheLossOfAProcessThatHasComeLeavesTheNextOneAnnounced) {
 
 // Its notice may come from somebody else, just before the launcher asks it to leave.
 TEST_F(GrowingJobTest, AMemberThatHasPartedIsNotOnItsWayOutAnyMore) {
+  ask_to_leave();
   hub_->announce(1, true);
   EXPECT_TRUE(members_[0].wait_for_announced(1));
-  members_[1].client->report(control::encode(control::RosterReport(control::MustLeave())));
+  const std::jthread parts([&] { EXPECT_EQ(change(1).code(), Code::kShutdown); });
+  ASSERT_EQ(change(0).to_string(), "ok");
   EXPECT_TRUE(members_[0].wait_for_announced(0));
-  hub_->announce(1, true);
-  EXPECT_TRUE(members_[0].wait_for_announced(1));
-  control::Regroup regroup;
-  regroup.last = Epoch(1);
-  regroup.change = 1;
-  regroup.has_state = true;
-  report_ = control::encode(control::RosterReport(regroup));
-  const std::jthread parts([&] { EXPECT_EQ(join(1).code(), Code::kShutdown); });
-  ASSERT_EQ(join(0).to_string(), "ok");
-  EXPECT_TRUE(members_[0].wait_for_announced(0));
+}
+
+// Or the owner would look for the reason of the new epoch in vain.
+TEST_F(GrowingJobTest, ADepartureIsToldBeforeTheEpochThatItBringsAbout) {
+  ask_to_leave();
+  const std::jthread parts([&] { EXPECT_EQ(change(1).code(), Code::kShutdown); });
+  ASSERT_EQ(change(0).to_string(), "ok");
+  EXPECT_EQ(history(3), (std::vector<std::string>{"epoch 1", "slot 1 survived by 1 as epoch 2", "epoch 2"}));
 }
 
 // Or survivors that cannot connect would repeat their epochs for ever.
