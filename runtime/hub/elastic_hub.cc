@@ -261,6 +261,9 @@ void ElasticHub::act(rendezvous::Server& server) {
     for (const Roster::Action& action : actions) {
       std::visit([&](const auto& what) { perform(server, what); }, action);
     }
+    for (const std::string& host : std::exchange(closed_hosts_, {})) {
+      lose_neighbours(server, host);
+    }
   }
   if (roster_.phase() != Roster::Phase::kRunning) {
     end_epoch(server);
@@ -302,6 +305,9 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Close& close)
   if (const auto found = slots_.find(peer); found != slots_.end()) {
     lose(found->second, close.why);
   }
+  if (const std::string host = host_of(peer); !host.empty() && close.why.code() != Code::kShutdown) {
+    closed_hosts_.insert(host);  // its other processes are lost later: the next action may form an epoch with them
+  }
   forget(peer);
   server.dismiss(peer, close.why);
 }
@@ -338,13 +344,13 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Form& form) {
   if (grows_) {
     tell_announced(server);
   }
+  tell_owner();  // the losses and departures that have brought the epoch about
   events_.formed(membership);
   tell_joined(form.notice, membership);
 }
 
 void ElasticHub::tell_joined(const control::EpochFormed& formed, const rendezvous::Membership& membership) {
   for (std::size_t rank = 0; rank < seats_.size() && formed.epoch != Epoch(1); ++rank) {
-  tell_owner();  // the losses and departures that have brought the epoch about
     const rendezvous::Member& member = membership.members[rank];
     if (formed.seats[rank].old_rank < 0) {
       events_.new_rank({seats_[rank], NewRank::Stage::kJoined,

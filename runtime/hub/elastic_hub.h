@@ -90,6 +90,7 @@ class ElasticHub {
   std::map<Rank, std::uint32_t> starts_;             // number of processes that have come for a slot
   std::map<Rank, std::string> hosts_;                // hosts of slots whose losses take the others there along
   std::map<rendezvous::PeerId, std::string> homes_;  // the same of connected processes
+  std::set<std::string> closed_hosts_;               // hosts of processes that the roster has closed
   bool admits_ = false;
   std::set<Rank> announced_;        // slots whose processes are on their way into the job or out of it
   std::size_t told_ = 0;            // number of these that the members know
