@@ -47,6 +47,7 @@ class Agent {
   void kill_ranks(ConstBytes payload);
   void terminate();
   void kill_all_now();
+  void leave_if_signalled();
   void watch_silence();
   void finish();
   void protocol_error(const Status& status);
@@ -61,6 +62,7 @@ class Agent {
   RankProcesses ranks_;
   Duration term_grace_{};
   bool terminating_ = false;  // the ranks have received their SIGTERM
+  bool by_signal_ = false;    // ... because this process has got it
   bool paused_ = false;       // the job is stopped, and its launcher is silent
   bool ending_ = false;       // the launcher is gone
 };
@@ -73,8 +75,10 @@ Agent::Agent()
       silence_(io_),
       channel_(io_, FileDescriptor(fcntl(0, F_DUPFD_CLOEXEC, 3)), FileDescriptor(fcntl(1, F_DUPFD_CLOEXEC, 3)), false,
                {[this](const Frame& frame) { on_frame(frame); }, [this](const Status&) { on_end(); }}),
-      ranks_(io_, environment_, raise_open_files(),
-             [this](FrameType type, ConstBytes payload) { channel_.send(type, payload); }) {
+      ranks_(io_, environment_, raise_open_files(), [this](FrameType type, ConstBytes payload) {
+        channel_.send(type, payload);
+        leave_if_signalled();
+      }) {
   signals_.add(SIGINT);
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   dup2(null, 0);
@@ -115,6 +119,7 @@ void Agent::on_frame(const Frame& frame) {
   switch (frame.type) {
     case FrameType::kPing:
       channel_.send(FrameType::kPong, {});
+      leave_if_signalled();
       return;
     case FrameType::kCredit:
       if (const auto credit = decode_credit(frame.payload)) {
@@ -163,9 +168,12 @@ void Agent::spawn(ConstBytes payload) {
     return;
   }
   term_grace_ = std::chrono::milliseconds(request->term_grace_ms);
-  if (!terminating_) {
-    ranks_.spawn_all(*request);
+  if (terminating_) {
+    const SpawnFailed refused{request->ranks.front(), 1, "the agent has got SIGTERM, and starts no ranks any more"};
+    channel_.send(FrameType::kSpawnFailed, encode(refused));
+    return;
   }
+  ranks_.spawn_all(*request);
 }
 
 void Agent::end_rank(ConstBytes payload) {
@@ -234,6 +242,16 @@ void Agent::kill_all_now() {
   });
 }
 
+// An agent that has got SIGTERM starts no ranks any more, so when its ranks have ended, the launcher has to learn that
+// this host is gone. It notices the end of the writing side, unless a wrapper of the agent holds that: then at the end
+// of the agent, which comes after one of its pings.
+void Agent::leave_if_signalled() {
+  if (by_signal_ && ranks_.all_closed()) {
+    channel_.finish_writing();
+    channel_.queued() == 0 ? finish() : void();
+  }
+}
+
 void Agent::wait_for_signal() {
   signals_.async_wait([this](const error_code& error, int number) {
     if (error) {
@@ -244,7 +262,8 @@ void Agent::wait_for_signal() {
     } else if (ranks_.all_exited()) {
       on_end();
     } else {
-      terminate();  // continues to serve the launcher, which may not know yet
+      by_signal_ = true;
+      terminate();  // continues to serve the launcher until all that the ranks have written is sent
     }
     wait_for_signal();
   });

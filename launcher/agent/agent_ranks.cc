@@ -306,12 +306,11 @@ std::vector<Rank> RankProcesses::pass_on(int signal_number) {
 }
 
 bool RankProcesses::all_exited() const {
-  for (const auto& process : ranks_) {
-    if (!process->exited) {
-      return false;
-    }
-  }
-  return true;
+  return std::ranges::all_of(ranks_, [](const auto& process) { return process->exited; });
+}
+
+bool RankProcesses::all_closed() const {
+  return std::ranges::all_of(ranks_, [](const auto& process) { return process->closed; });
 }
 
 }  // namespace sirtaki::launcher

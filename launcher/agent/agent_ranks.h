@@ -45,6 +45,8 @@ class RankProcesses {
   // other ranks.
   std::vector<Rank> pass_on(int signal_number);
   bool all_exited() const;
+  // Returns whether all ranks have exited and their output has ended.
+  bool all_closed() const;
 
  private:
   struct OutputPipe {

@@ -7,13 +7,15 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launch_support import PYTHON, Outcome, launch, running, warm
+from launch_support import PYTHON, Outcome, Run, launch, running, warm
 from test_elastic_plain import TRAIN as PLAIN_LOOP
 
 # A fault "slot:start:place" kills that process of the slot there, "slot:start:place:stop" stops it, and
@@ -224,14 +226,31 @@ except RanksChangedError:
 """
 
 
-def test_a_place_is_given_up_when_its_host_goes_away_while_a_start_is_due(tmp_path: Path) -> None:
-    ssh = tmp_path / "ssh"
+@contextmanager
+def on_two_hosts(folder: Path, program: str) -> Iterator[Run]:
+    """Runs a program with a rank on each of two hosts."""
+    ssh = folder / "ssh"
     ssh.write_text(SSH)
     ssh.chmod(0o755)
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    env = {"PATH": f"{folder}:{os.environ['PATH']}"}
     hosts = ("-H", "localhost:1,elsewhere:1", "--rendezvous-address", "127.0.0.1", "--elastic", "1:2")
-    with running(*hosts, PYTHON, "-c", ALONE, env=env, stderr=subprocess.STDOUT) as run:
+    with running(*hosts, PYTHON, "-c", program, env=env, stderr=subprocess.STDOUT) as run:
+        yield run
+
+
+def test_a_place_is_given_up_when_its_host_goes_away_while_a_start_is_due(tmp_path: Path) -> None:
+    with on_two_hosts(tmp_path, ALONE) as run:
         agent = int(run.read_until(r"AGENT (\d+)")[0][1])
         run.read_until("lost ranks are started again while the other ranks are in elastic.run")
         os.kill(agent, signal.SIGKILL)
+        run.read_until("rank 1 is not started again: its host is gone")
+
+
+# Or the launcher would start ranks there for ever: an agent that has got SIGTERM starts none any more.
+def test_a_host_is_gone_when_its_agent_has_got_sigterm_and_its_ranks_have_ended(tmp_path: Path) -> None:
+    alive = ALONE.replace("os.kill(os.getpid(), signal.SIGKILL)", "print('JOINED', flush=True)")
+    with on_two_hosts(tmp_path, alive) as run:
+        agent = int(run.read_until(r"AGENT (\d+)")[0][1])
+        run.read_until("JOINED")
+        os.kill(agent, signal.SIGTERM)
         run.read_until("rank 1 is not started again: its host is gone")
