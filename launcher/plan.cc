@@ -212,7 +212,7 @@ Status place(RunOptions& options, const std::vector<Host>& hosts, JobPlan& plan)
 
 Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
   JobPlan plan;
-  SRT_ASSIGN(plan.variables, variables_for_ranks(environment, options.env));
+  SRT_ASSIGN(plan.variables, variables_for_ranks(environment, options.env, options.horovod));
   SRT_ASSIGN(const std::vector<Host> hosts, read_hosts(options));
   SRT_TRY(add_configuration(options, hosts, environment, plan));
   SRT_TRY(place(options, hosts, plan));

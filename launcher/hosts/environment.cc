@@ -78,10 +78,13 @@ bool stays_here(std::string_view name) {
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-Result<Variables> variables_for_ranks(const Environment& environment, const std::vector<std::string>& wanted) {
+Result<Variables> variables_for_ranks(const Environment& environment, const std::vector<std::string>& wanted,
+                                      bool horovod) {
   Environment chosen;
+  const bool theirs = horovod && !environment.contains("RANK");
   for (const auto& [name, value] : environment) {
-    if (!stays_here(name)) {
+    const bool meets = name == "MASTER_ADDR" || name == "MASTER_PORT";
+    if (!stays_here(name) || (theirs && meets)) {
       chosen[name] = value;
     }
   }

@@ -24,7 +24,10 @@ bool stays_here(std::string_view name);
 
 // Returns all variables except stays_here(), then `wanted` ("NAME" or "NAME=VALUE", -x), which wins. An error
 // names a variable that is not set, or a text that is not a variable name.
-Result<Variables> variables_for_ranks(const Environment& environment, const std::vector<std::string>& wanted);
+// With `horovod`, MASTER_ADDR and MASTER_PORT are the user's unless another job has set them: the ranks get none from
+// this launcher, and the program may meet there.
+Result<Variables> variables_for_ranks(const Environment& environment, const std::vector<std::string>& wanted,
+                                      bool horovod = false);
 
 // Returns the variables of one rank, which tell its numbers in the job before any import: under Sirtaki's names, and
 // under those of torchrun (RANK, WORLD_SIZE, ...), or with `horovod` under those of Horovod.

@@ -24,6 +24,15 @@ TEST(Environment, WhatIsAskedForAlwaysGoes) {
   EXPECT_EQ(*passed, (Variables{{"A", "2"}, {"B", ""}, {"HOME", "/root"}}));
 }
 
+TEST(Environment, UnderHorovodTheProgramMayMeetWhereTheUserSays) {
+  const Environment here = {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "1234"}};
+  EXPECT_EQ(*variables_for_ranks(here, {}, true), Variables(here.begin(), here.end()));
+  EXPECT_EQ(*variables_for_ranks(here, {}, false), Variables()) << "the launcher names its own rendezvous";
+  Environment outer = here;
+  outer["RANK"] = "0";
+  EXPECT_EQ(*variables_for_ranks(outer, {}, true), Variables()) << "the rendezvous of another job";
+}
+
 TEST(Environment, NamesAVariableThatIsNotSet) {
   const auto passed = variables_for_ranks({}, {"NOPE"});
   ASSERT_FALSE(passed);
