@@ -137,7 +137,7 @@ void Job::reap_children() {
       growth_.script->on_child_exit(pid, status);
     }
     const auto lookup =
-        std::ranges::find_if(growth_.lookups, [pid](const auto& entry) { return entry.second->is(pid); });
+        std::ranges::find_if(growth_.lookups, [pid](const auto& entry) { return entry.second->runs(pid); });
     if (lookup != growth_.lookups.end()) {
       lookup->second->on_child_exit(pid, status);
     }

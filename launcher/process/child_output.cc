@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -68,24 +69,27 @@ void ChildOutput::read(const std::shared_ptr<Run>& run, std::size_t which) {
   });
 }
 
-// Returns whether more may come.
+// Returns whether more may come. A command that writes without end must not keep the loop from its other work.
 bool ChildOutput::drain(Run& run, std::size_t which) {
   boost::asio::posix::stream_descriptor& pipe = *run.pipes.at(which);
   std::string& text = run.end.texts.at(which);
   std::array<char, 4096> buffer;
   error_code error;
-  while (!error && pipe.is_open() && text.size() < kMostText) {
-    text.append(buffer.data(), pipe.read_some(boost::asio::buffer(buffer), error));
+  for (std::size_t seen = 0; !error && pipe.is_open() && seen < kMostText;) {
+    const std::size_t size = pipe.read_some(boost::asio::buffer(buffer), error);
+    text.append(buffer.data(), std::min(size, kMostText - text.size()));
+    seen += size;
   }
-  return pipe.is_open() && (error == boost::asio::error::would_block || error == boost::asio::error::try_again);
+  const bool empty = error == boost::asio::error::would_block || error == boost::asio::error::try_again;
+  return pipe.is_open() && (!error || empty);
 }
 
-bool ChildOutput::is(pid_t pid) const {
+bool ChildOutput::runs(pid_t pid) const {
   return run_ && pid == run_->pid;
 }
 
 void ChildOutput::on_child_exit(pid_t pid, int wait_status) {
-  if (!is(pid)) {
+  if (!runs(pid)) {
     return;
   }
   const std::shared_ptr<Run> run = std::exchange(run_, nullptr);

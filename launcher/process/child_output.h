@@ -17,7 +17,7 @@ namespace sirtaki::launcher {
 
 class ChildOutput {
  public:
-  static constexpr std::size_t kMostText = std::size_t{1} << 20;  // that is read of each stream
+  static constexpr std::size_t kMostText = std::size_t{1} << 20;  // that is kept of each stream; the rest is dropped
   struct End {
     bool late = false;  // it was ended at its deadline
     int wait_status = 0;
@@ -31,7 +31,8 @@ class ChildOutput {
   // Starts the command, and ends it after `patience`. `on_end` fires when it has ended, and may destroy this object.
   // Call it once.
   Status start(SpawnSpec spec, Duration patience, std::function<void(const End&)> on_end);
-  bool is(pid_t pid) const;
+  // Returns whether this process is the command, which runs.
+  bool runs(pid_t pid) const;
   // Reports the end of a child of this process. Ignores other processes than the command.
   void on_child_exit(pid_t pid, int wait_status);
 

@@ -99,6 +99,16 @@ TEST_F(DiscoveryTest, ReadsMoreThanAPipeHolds) {
   EXPECT_EQ(found.front().substr(found.front().size() - 13), "host-19999:1 ");
 }
 
+TEST_F(DiscoveryTest, AScriptThatPrintsTooMuchIsNotHeldUp) {
+  const std::string much = "head -c 2000000 /dev/zero";
+  EXPECT_EQ(results(much + " >&2; echo a:2", 1, std::chrono::seconds(5)), std::vector<std::string>{"a:2 "});
+}
+
+TEST_F(DiscoveryTest, SaysThatAScriptHasPrintedTooMuch) {
+  EXPECT_EQ(results("head -c 2000000 /dev/zero", 1, std::chrono::seconds(5)),
+            std::vector<std::string>{"it has printed more than 1 MiB"});
+}
+
 TEST_F(DiscoveryTest, SaysWhyARunHasFailed) {
   EXPECT_EQ(results("echo a; echo 'no such cluster' >&2; exit 3", 1),
             std::vector<std::string>{"exit code 3: no such cluster"});
