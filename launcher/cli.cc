@@ -320,6 +320,7 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
        {std::pair{&raw.start_timeout, &run.start_timeout}, std::pair{&raw.failure_grace, &run.failure_grace},
         std::pair{&raw.term_grace, &run.term_grace}, std::pair{&raw.discovery_interval, &run.discovery.interval}}) {
     if (!text->empty()) {
+  constexpr Duration kShortestInterval = std::chrono::milliseconds(100);  // a script in a tight loop takes a core
       Result<Duration> value = parse_duration(run.horovod ? with_unit(*text) : *text);
       if (!value || *value < Duration::zero() || *value > kLongest) {
         return invalid_argument("'" + *text + "' is not a time of at most a week; write for example 30s or 500ms");
@@ -331,6 +332,9 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
   run.failure_grace = std::min<Duration>(run.failure_grace, std::chrono::seconds(3));
   Result<std::vector<std::string>> extra = split_words(raw.ssh_options);
   if (!extra) {
+  if (run.discovery.interval < kShortestInterval) {
+    return invalid_argument("--discovery-interval " + raw.discovery_interval + ": write at least 100ms");
+  }
     return extra.status().with_context("--ssh-options");
   }
   run.ssh.extra = std::move(*extra);

@@ -105,6 +105,8 @@ TEST(CommandLine, TakesAScriptThatNamesTheHosts) {
   }
   EXPECT_NE(refused({"--slots-per-host", "0", "--host-discovery-script", "x", "cmd"}), "");
 }
+  EXPECT_NE(refused({"--discovery-interval", "0s", "--host-discovery-script", "x", "cmd"}).find("at least 100ms"),
+            std::string::npos);
 
 TEST(CommandLine, TakesHorovodsRulesForFailingHosts) {
   const RunOptions run = parsed({"--blacklist-cooldown-range", "10", "2min", "--reset-limit", "3", "cmd", "x"});
