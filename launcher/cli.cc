@@ -214,8 +214,12 @@ constexpr std::string_view kNotYet[] = {"--spares", "--join"};
 constexpr std::pair<std::string_view, std::string_view> kOfTorchrun[] = {
     {"--nproc-per-node", "write -np with the number of all ranks, and -H HOST:RANKS,... for several hosts"},
     {"--nnodes", "name the hosts with -H HOST:RANKS,... or --hostfile"},
+    {"--node-rank", "leave it out: one launcher starts the ranks of all hosts"},
     {"--standalone", "leave it out: ranks on one host need no address"},
+    {"--rdzv-backend", "leave it out: the launcher serves the rendezvous"},
     {"--rdzv-endpoint", "leave it out: the launcher serves the rendezvous"},
+    {"--rdzv-id", "leave it out: the launcher serves the rendezvous"},
+    {"--master-addr", "leave it out: the launcher serves the rendezvous"},
     {"--master-port", "leave it out: the launcher serves the rendezvous"},
     {"--max-restarts", "write --elastic MIN:MAX, which starts lost ranks again"}};
 

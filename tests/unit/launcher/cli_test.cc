@@ -87,7 +87,8 @@ TEST(CommandLine, TakesTheFewestRanksOfAnElasticJob) {
   const std::string conflict = refused({"-np", "4", "--elastic", "2:4", "--max-np", "8", "cmd"});
   EXPECT_EQ(conflict, "--elastic 2:4 and --max-np 8 both name the most ranks; give one of them");
   EXPECT_NE(refused({"-np", "4", "--spares", "1", "cmd"}).find("not there yet"), std::string::npos);
-  for (const std::string name : {"--nproc_per_node=2", "--standalone", "--nnodes"}) {
+  for (const std::string name : {"--nproc_per_node=2", "--standalone", "--nnodes", "--master-addr", "--master_port",
+                                 "--node-rank", "--rdzv-backend", "--rdzv_id"}) {
     EXPECT_NE(refused({name, "2", "cmd"}).find(name + " is an option of torchrun; "), std::string::npos) << name;
   }
 }
