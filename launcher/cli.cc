@@ -201,8 +201,8 @@ std::size_t command_start(const CLI::App& app, const std::vector<std::string>& a
     const std::string name = is_long ? argument.substr(0, equals) : argument.substr(0, 2);
     const CLI::Option* option = app.get_option_no_throw(name);
     const bool value_inside = is_long ? equals != std::string::npos : argument.size() > 2;
-    const int values = option != nullptr && !value_inside ? option->get_items_expected_min() : 0;
-    i += 1 + static_cast<std::size_t>(values);
+    const int values = option == nullptr ? 0 : option->get_items_expected_min() - (value_inside ? 1 : 0);
+    i += 1 + static_cast<std::size_t>(std::max(0, values));
   }
   return std::min(i, arguments.size());
 }
@@ -320,11 +320,11 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
   }
   run.tag_output = !raw.no_tags;
   constexpr Duration kLongest = std::chrono::hours(24 * 7);
+  constexpr Duration kShortestInterval = std::chrono::milliseconds(100);  // a script in a tight loop takes a core
   for (const auto& [text, target] :
        {std::pair{&raw.start_timeout, &run.start_timeout}, std::pair{&raw.failure_grace, &run.failure_grace},
         std::pair{&raw.term_grace, &run.term_grace}, std::pair{&raw.discovery_interval, &run.discovery.interval}}) {
     if (!text->empty()) {
-  constexpr Duration kShortestInterval = std::chrono::milliseconds(100);  // a script in a tight loop takes a core
       Result<Duration> value = parse_duration(run.horovod ? with_unit(*text) : *text);
       if (!value || *value < Duration::zero() || *value > kLongest) {
         return invalid_argument("'" + *text + "' is not a time of at most a week; write for example 30s or 500ms");
@@ -332,13 +332,13 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
       *target = *value;
     }
   }
+  if (run.discovery.interval < kShortestInterval) {
+    return invalid_argument("--discovery-interval " + raw.discovery_interval + ": write at least 100ms");
+  }
   // A run must be over within 5 s of a failure, and the ranks get one of these seconds to end by themselves.
   run.failure_grace = std::min<Duration>(run.failure_grace, std::chrono::seconds(3));
   Result<std::vector<std::string>> extra = split_words(raw.ssh_options);
   if (!extra) {
-  if (run.discovery.interval < kShortestInterval) {
-    return invalid_argument("--discovery-interval " + raw.discovery_interval + ": write at least 100ms");
-  }
     return extra.status().with_context("--ssh-options");
   }
   run.ssh.extra = std::move(*extra);

@@ -105,9 +105,9 @@ TEST(CommandLine, TakesAScriptThatNamesTheHosts) {
     EXPECT_NE(refused(all).find("names the hosts"), std::string::npos);
   }
   EXPECT_NE(refused({"--slots-per-host", "0", "--host-discovery-script", "x", "cmd"}), "");
-}
   EXPECT_NE(refused({"--discovery-interval", "0s", "--host-discovery-script", "x", "cmd"}).find("at least 100ms"),
             std::string::npos);
+}
 
 TEST(CommandLine, TakesHorovodsRulesForFailingHosts) {
   const RunOptions run = parsed({"--blacklist-cooldown-range", "10", "2min", "--reset-limit", "3", "cmd", "x"});
@@ -116,6 +116,9 @@ TEST(CommandLine, TakesHorovodsRulesForFailingHosts) {
     EXPECT_NE(run.option_lines.find(line), std::string::npos) << run.option_lines;
   }
   EXPECT_EQ(run.command, (Words{"cmd", "x"}));
+  const RunOptions joined = parsed({"--blacklist-cooldown-range=10", "120", "cmd", "x"});
+  EXPECT_EQ(joined.option_lines, "elastic.cooldown = \"10s\"\nelastic.cooldown_limit = \"120s\"\n");
+  EXPECT_EQ(joined.command, (Words{"cmd", "x"}));
   EXPECT_EQ(parsed({"-x", "A=1", "cmd", "x"}).command, (Words{"cmd", "x"})) << "one value only";
   for (const auto& [shortest, longest] : {std::pair{"0", "5"}, {"10", "5"}, {"1s", "much"}}) {
     EXPECT_NE(refused({"--blacklist-cooldown-range", shortest, longest, "cmd"}).find("60 300"), std::string::npos);
