@@ -16,6 +16,7 @@ namespace sirtaki::launcher {
 namespace {
 
 constexpr std::size_t kMaxFile = std::size_t{1} << 20;
+constexpr int kMostRanks = 65535;  // that elastic.max takes
 
 Result<std::string> read_text(const std::string& path, const char* option) {
   std::ifstream file(path, std::ios::binary);
@@ -75,7 +76,8 @@ Status add_configuration(RunOptions& options, const std::vector<Host>& hosts, co
   SRT_ASSIGN(plan.config, load_config(sources));
   if (options.horovod && plan.config->elastic.min > 0 && !chosen(*plan.config, "elastic.max") && !hosts.empty()) {
     // Elastic jobs of Horovod take all slots of their hosts unless they are told the most ranks.
-    options.option_lines += option_line("elastic.max", std::to_string(slots_of(hosts)));
+    const int most = std::min(slots_of(hosts), kMostRanks);
+    options.option_lines += option_line("elastic.max", std::to_string(most));
     sources.command_line = options.option_lines;
     SRT_ASSIGN(plan.config, load_config(sources));
   }
