@@ -166,12 +166,12 @@ SIRTAKI_API sirtaki_status sirtaki_admit(int admits);
  * that it has the state; and *change to the number of a change that waits, or 0. Ranks may learn of a change at
  * different times: let one of them decide, and if its number is not 0, call sirtaki_regroup_at() with it on all. */
 SIRTAKI_API sirtaki_status sirtaki_change_wanted(int* grows, int* fresh, uint32_t* change);
-/* Sets *processes to the number that the launcher has started or asked to leave, and for which no change waits yet. */
+/* Sets *processes to how many the launcher has started or asked to leave, and whose change does not wait yet. */
 SIRTAKI_API sirtaki_status sirtaki_changes_announced(uint32_t* processes);
 /* Does the same as sirtaki_regroup() for a change that all ranks have agreed on, where no rank has to be lost. */
 SIRTAKI_API sirtaki_status sirtaki_regroup_at(uint32_t change);
-/* Says that this rank of an elastic job has to leave. A regroup at which it can returns SIRTAKI_NOT_INITIALIZED, with
- * its rank as that of the error. Does not block. No effect during a regroup: call it again behind that. */
+/* Says that this rank of an elastic job (else SIRTAKI_UNSUPPORTED) has to leave. A regroup at which it can returns
+ * SIRTAKI_NOT_INITIALIZED and blames this rank. Does not block. No effect during a regroup: call it again after it. */
 SIRTAKI_API sirtaki_status sirtaki_leave_soon(void);
 /* Returns 1 or 0. A forked child gets 0: it never uses the session of its parent. */
 SIRTAKI_API int sirtaki_is_initialized(void);

@@ -52,8 +52,8 @@ class OutputWriter {
 
 class RankFiles {
  public:
-  // Creates empty files DIR/rank.N/stdout and stderr for ranks 0..ranks-1. Those of further ones, below `places`, are
-  // created when these write. N has leading zeros if there are more than ten places.
+  // Creates empty files DIR/rank.N/stdout and stderr for ranks 0..ranks-1. The files of ranks from `ranks` to
+  // `places` - 1 are created at their first output. N has leading zeros if there are more than ten places.
   static Result<RankFiles> create(const std::string& directory, int ranks, int places);
   // Appends bytes. An error is returned once (disk full); later writes to that file are dropped.
   Status write(Rank rank, OutputStream stream, std::string_view bytes);

@@ -99,14 +99,15 @@ class CoordinatorServer {
   virtual void report_exit(Rank rank, std::string what) = 0;
   // In a job that grows, says that no process will come for the slot of a lost one any more. Any thread.
   virtual void give_up(Rank slot) = 0;
-  // A process that is lost in this slot takes all processes of the same host along; "": it does not. Any thread.
+  // Says on which host the process of a slot runs; if one there is lost, all processes of that host are given up. "":
+  // it takes none along. Any thread.
   virtual void set_host(Rank slot, std::string host) = 0;
   // In a job that grows, says how many processes are started if these are fewer than start() was told: those of the
   // first slots. Call it before any of them is started. Any thread.
   virtual void begin(int ranks) = 0;
   // In a job that grows, tells the ranks that a process for this slot is about to be started, or that the one there is
-  // asked to leave; or that neither is so any more. That comes to its end by itself when the process arrives, says that
-  // it leaves, or is lost. Any thread.
+  // asked to leave; or that neither is so any more. The announcement ends by itself when the process arrives, says that
+  // it leaves, has left, or is lost as a member. Any thread.
   virtual void announce(Rank slot, bool on_its_way) = 0;
   // Waits at most `grace` until no member is connected; returns true if none is. Any thread.
   virtual bool drain(Duration grace) = 0;

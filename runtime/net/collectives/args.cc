@@ -71,8 +71,8 @@ Status check_overlap(const CollectiveArgs& args) {
   return {};
 }
 
-// Requires recv_counts that total_bytes() accepts. The own block may be where `whole`, the memory of all blocks, has
-// it.
+// Accepts `block`, that of this rank, at its place in `whole`, the memory of all blocks, or outside of it. Requires
+// recv_counts that total_bytes() accepts.
 Status check_block(const CollectiveArgs& args, ConstBytes block, ConstBytes whole, Rank rank) {
   if (block.data() == whole.data() + bytes_before(args, rank)) {
     return {};
