@@ -78,6 +78,7 @@ class Job {
     bool settled = false;      // the end of its process is dealt with: another one will start, or the place is vacant
     bool due = false;          // ... as soon as the other ranks admit it
     bool vacant = false;       // has no host
+    bool given_up = false;     // ... and gets none any more
     int starts = 0;
     int wait_status = 0;
     std::optional<TimePoint> member_since;  // with the state of the job

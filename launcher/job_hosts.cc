@@ -64,7 +64,8 @@ std::vector<Fleet::Seat> Job::seats() const {
   std::vector<Fleet::Seat> seats;
   for (const RankState& state : ranks_) {
     const bool has_state = state.member_since && !state.lost;
-    seats.push_back(state.vacant ? Fleet::Seat() : Fleet::Seat{state.link->placement().host, has_state});
+    seats.push_back(state.vacant ? Fleet::Seat{"", false, state.given_up}
+                                 : Fleet::Seat{state.link->placement().host, has_state});
   }
   return seats;
 }
@@ -144,7 +145,9 @@ void Job::give_up_vacant() {
   }
   long room = growth_.fleet.room(seats());
   for (Rank rank = 0; rank < plan_.places; ++rank) {
-    if (ranks_.at(static_cast<std::size_t>(rank)).vacant && room-- <= 0) {
+    RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+    if (state.vacant && !state.given_up && room-- <= 0) {
+      state.given_up = true;
       coordinator_->give_up(rank);
     }
   }

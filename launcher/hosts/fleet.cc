@@ -15,6 +15,10 @@ long count_seats(const std::vector<Fleet::Seat>& seats, const std::string& host)
   return std::ranges::count(seats, host, &Fleet::Seat::host);
 }
 
+bool is_free(const Fleet::Seat& seat) {
+  return seat.host.empty() && !seat.given_up;
+}
+
 }  // namespace
 
 Fleet::Entry* Fleet::find(const std::string& host) {
@@ -88,7 +92,7 @@ long Fleet::room(const Entry& entry, const std::vector<Seat>& seats) {
 }
 
 std::vector<Host> Fleet::absent(const std::vector<Seat>& seats, TimePoint now) const {
-  long vacant = count_seats(seats, "");
+  auto vacant = std::ranges::count_if(seats, is_free);
   for (const Entry& entry : entries_) {
     const bool rests = now < entry.rests_until;
     vacant -= (entry.ready && !rests) || entry.pending ? room(entry, seats) : 0;
@@ -106,13 +110,12 @@ std::vector<Host> Fleet::absent(const std::vector<Seat>& seats, TimePoint now) c
 
 std::vector<std::pair<Rank, std::string>> Fleet::starts(const std::vector<Seat>& seats, TimePoint now) const {
   std::vector<std::pair<Rank, std::string>> starts;
-  const auto is_vacant = [](const Seat& seat) { return seat.host.empty(); };
-  auto vacant = std::ranges::find_if(seats, is_vacant);
+  auto vacant = std::ranges::find_if(seats, is_free);
   for (const Entry& entry : entries_) {
     long space = entry.ready && now >= entry.rests_until ? room(entry, seats) : 0;
     for (; space > 0 && vacant != seats.end(); --space) {
       starts.emplace_back(static_cast<Rank>(vacant - seats.begin()), entry.host.name);
-      vacant = std::find_if(vacant + 1, seats.end(), is_vacant);
+      vacant = std::find_if(vacant + 1, seats.end(), is_free);
     }
   }
   return starts;

@@ -18,6 +18,7 @@ class Fleet {
   struct Seat {
     std::string host;        // "": the place is vacant
     bool has_state = false;  // its rank is a member with the state of the job
+    bool given_up = false;   // the other ranks wait for no process here, and none may come
   };
 
   // Takes the hosts that the job may use from now on, each once. Closed slots of a host that was gone, or has more

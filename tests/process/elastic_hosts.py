@@ -100,6 +100,12 @@ def await_size(run: Run, size: int) -> Seats:
     return seats
 
 
+def parent_of(process: int) -> int:
+    """Returns the process that has started this one: the agent of its host."""
+    stat = Path(f"/proc/{process}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
 def stop(run: Run, folder: Path) -> Outcome:
     """Ends the training and checks that all ranks have the same result."""
     (folder / "stop").touch()

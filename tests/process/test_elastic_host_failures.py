@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from elastic_hosts import Seats, await_size, command, offer, script, stop
+from elastic_hosts import Seats, await_size, command, offer, parent_of, script, stop
 from launch_support import running
 
 TWO_HOSTS = ("-H", "localhost:2,127.0.0.1:2")
@@ -90,6 +90,18 @@ def test_a_host_that_is_out_is_not_used_again_when_the_script_names_it_anew(tmp_
         offer(tmp_path, "localhost:1")
         offer(tmp_path, "localhost:1", "127.0.0.1:1", "127.0.0.2:1")
         assert await_size(run, 2)[1][1] == "127.0.0.2"
+        stop(run, tmp_path)
+
+
+def test_a_host_comes_back_though_another_one_is_gone(tmp_path: Path) -> None:
+    options = ("--elastic", "2:3", *BY_HOST, "--blacklist-cooldown-range", "1", "1")
+    with running("-H", "localhost:1,127.0.0.1:1,127.0.0.2:1", *options, *command(tmp_path)) as run:
+        seats = await_size(run, 3)
+        os.kill(parent_of(seats[1][0]), signal.SIGKILL)  # the agent of its host, which is out for good
+        await_size(run, 2)
+        fail(tmp_path, 2)
+        again = await_size(run, 2)
+        assert again[2][0] != seats[2][0]
         stop(run, tmp_path)
 
 

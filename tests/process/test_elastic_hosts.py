@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from elastic_hosts import await_size, command, stop, with_false_ssh
+from elastic_hosts import await_size, command, parent_of, stop, with_false_ssh
 from launch_support import Run, launch, running
 
 
@@ -63,8 +63,7 @@ def test_a_place_on_a_host_that_is_gone_goes_to_another_with_room(tmp_path: Path
     hosts = "localhost:1,elsewhere:1,spare:2"
     with training_on(hosts, "-np", "2", "--elastic", "1:3", folder=tmp_path) as run:
         seats = await_size(run, 3)
-        stat = Path(f"/proc/{seats[1][0]}/stat").read_text()
-        os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)  # the agent, its parent
+        os.kill(parent_of(seats[1][0]), signal.SIGKILL)
         await_size(run, 2)
         await_size(run, 3)
         done = stop(run, tmp_path)

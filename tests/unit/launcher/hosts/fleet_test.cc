@@ -44,6 +44,15 @@ TEST_F(FleetTest, FillsVacantPlacesOnHostsWithRoom) {
   EXPECT_EQ(starts({"a", "", ""}), (Starts{{1, "a"}}));
 }
 
+TEST_F(FleetTest, FillsNoPlaceThatIsGivenUp) {
+  ready({{"a", 1}, {"b", 1}});
+  const std::vector<Fleet::Seat> places = {{"a", true}, {"", false, true}, {""}};
+  EXPECT_EQ(fleet_.starts(places, now_), (Starts{{2, "b"}}));
+  fleet_.set_ready("b", false);
+  EXPECT_EQ(fleet_.absent(places, now_), (Hosts{{"b", 1}}));
+  EXPECT_EQ(fleet_.absent({{"a", true}, {"", false, true}}, now_), Hosts()) << "nobody would have a place there";
+}
+
 TEST_F(FleetTest, ClosesUnusedSlotsOfTheHostToo) {
   ready({{"a", 8}});
   fleet_.close_slot("a", seats({"a", "a", "a", ""}));
