@@ -205,8 +205,8 @@ void Job::ask_to_leave(Rank rank) {
 
 void Job::end_late_leaver(Rank rank) {
   RankState& state = ranks_.at(static_cast<std::size_t>(rank));
-  if (phase_ != Phase::kRunning || state.exited || state.link->ended()) {
-    return;
+  if (phase_ != Phase::kRunning || growth_.over || state.exited || state.link->ended()) {
+    return;  // one that has come to the end of the program may write its results
   }
   const std::vector<Rank> leaves = growth_.fleet.leaves(seats());
   if (std::ranges::count(leaves, rank) == 0) {
