@@ -72,6 +72,7 @@ class Job {
     bool left = false;         // in order, as the coordinator reports it; elastic jobs only
     bool lost = false;         // the other ranks go on without it
     bool asked = false;        // its host is gone or rests: it has got the notice, or is ended
+    bool noticed = false;      // it has got the notice, and leaves also if its host has come back meanwhile
     bool parted = false;       // it had to leave, and has done so
     bool fresh = false;        // its process was started later and has not joined yet
     bool came = false;         // ... but waits for that at the coordinator

@@ -199,7 +199,9 @@ void Job::ask_to_leave(Rank rank) {
   // A process that has not joined yet has nothing to lose.
   const int signal_number = std::exchange(state.fresh, false) ? SIGKILL : SIGTERM;
   coordinator_->announce(rank, signal_number == SIGTERM);
-  state.link->send(FrameType::kEndRank, encode(EndRank{rank, signal_number}));
+  if (!std::exchange(state.noticed, signal_number == SIGTERM)) {  // a second SIGTERM would end it at once
+    state.link->send(FrameType::kEndRank, encode(EndRank{rank, signal_number}));
+  }
   restart_after(rank, plan_.options.term_grace, [this, rank] { end_late_leaver(rank); });
 }
 
@@ -210,7 +212,8 @@ void Job::end_late_leaver(Rank rank) {
   }
   const std::vector<Rank> leaves = growth_.fleet.leaves(seats());
   if (std::ranges::count(leaves, rank) == 0) {
-    state.asked = false;  // its host is there again
+    state.asked = false;
+    log_verbose("rank " + std::to_string(rank) + " is not ended: " + state.link->placement().host + " is there again");
     if (fails_by_host()) {
       coordinator_->set_host(rank, state.link->placement().host);
     }

@@ -98,7 +98,7 @@ void Job::plan_restart(Rank rank) {
     fail_host(rank);
   }
   coordinator_->announce(rank, false);
-  if (state.asked || (discovers() && state.link->ended())) {
+  if (state.asked || state.noticed || (discovers() && state.link->ended())) {
     release(rank);
     return update_places();
   }
@@ -165,7 +165,7 @@ void Job::start_again(Rank rank) {
   RankState& state = ranks_.at(static_cast<std::size_t>(rank));
   state.due = state.settled = state.spawned = state.exited = state.closed = state.left = state.came = false;
   state.fresh = true;
-  state.ended_by_us = false;
+  state.ended_by_us = state.noticed = false;
   state.wait_status = 0;
   const std::string name = "rank " + std::to_string(rank);
   const std::string again = ++state.starts > 1 ? " (start " + std::to_string(state.starts) + ")" : "";

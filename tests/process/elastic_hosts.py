@@ -10,7 +10,7 @@ from launch_support import PYTHON, Outcome, Run
 
 # Each rank trains on data of its own; without a framework, whose import takes longer than the test. In each step all
 # compare the parameters of the step before. The training ends when the file "stop" is there. A rank whose "fail.SLOT"
-# is there ends with code 3, one of "hang.SLOT" takes no notice.
+# is there ends with code 3, one of "hang.SLOT" makes no step.
 TRAIN = """
 import os, sys, threading
 from pathlib import Path
@@ -33,6 +33,8 @@ def train(state):
         if (folder / f"fail.{slot}").exists():
             (folder / f"fail.{slot}").unlink()
             sys.exit(3)
+        while (folder / f"hang.{slot}").exists():
+            pace.wait(0.02)
         seen = allgather_object((state.step, state.weights.tolist(), (folder / "stop").exists()))
         assert all(entry[:2] == seen[0][:2] for entry in seen), seen
         if any(entry[2] for entry in seen):
@@ -42,8 +44,6 @@ def train(state):
         state.weights = state.weights - 0.01 * numpy_ops.start_one(reduced).wait()
         state.step += 1
         state.ranks += sirtaki.size()
-        if (folder / f"hang.{slot}").exists():
-            pace.wait()
         state.commit()
 
 state = sirtaki.elastic.ObjectState(weights=np.ones(4, np.float32), step=0, ranks=0)

@@ -147,6 +147,22 @@ def test_a_rank_that_does_not_leave_is_ended(tmp_path: Path) -> None:
     assert "rank 1 has not left within 1s (--term-grace), and is ended" in done.err, done.err
 
 
+def test_a_host_that_is_back_when_its_rank_has_left_gets_another_one(tmp_path: Path) -> None:
+    offer(tmp_path, "localhost:1", "127.0.0.1:1")
+    with training(tmp_path, "1:2", "--term-grace", "1s", "-v", stderr=subprocess.STDOUT) as run:
+        seats = await_size(run, 2)
+        (tmp_path / "hang.1").touch()
+        offer(tmp_path, "localhost:1")
+        run.read_until("rank 1 is asked to leave")
+        offer(tmp_path, "localhost:1", "127.0.0.1:1")
+        run.read_until("rank 1 is not ended: 127.0.0.1 is there again")
+        (tmp_path / "hang.1").unlink()
+        await_size(run, 1)
+        again = await_size(run, 2)
+        assert again[1][0] != seats[1][0]
+        stop(run, tmp_path)
+
+
 def test_the_most_ranks_are_needed(tmp_path: Path) -> None:
     done = launch("--elastic", "2:", "--host-discovery-script", "echo a", *command(tmp_path))
     assert done.code == 2
