@@ -151,7 +151,9 @@ long Fleet::room(const std::vector<Seat>& seats) const {
 }
 
 bool Fleet::pending() const {
-  return std::ranges::any_of(entries_, &Entry::pending);
+  return std::ranges::any_of(entries_, [](const Entry& entry) {
+    return entry.pending && entry.rests == 0 && entry.host.slots > 0;
+  });
 }
 
 int Fleet::ready_slots() const {

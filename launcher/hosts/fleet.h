@@ -46,7 +46,7 @@ class Fleet {
   std::vector<Rank> leaves(const std::vector<Seat>& seats) const;
   // Returns the number of places that the hosts can fill, some of them when they are ready and have rested.
   long room(const std::vector<Seat>& seats) const;
-  // Returns whether some agent has yet to answer.
+  // Returns whether some agent has yet to answer for the first time.
   bool pending() const;
   // Returns the number of slots of all hosts that are ready.
   int ready_slots() const;

@@ -104,6 +104,23 @@ TEST_F(FleetTest, AsksOnlyForHostsThatAreNeeded) {
   EXPECT_EQ(fleet_.absent(seats({"a", "a"}), now_), Hosts());
 }
 
+TEST_F(FleetTest, AHostThatDoesNotAnswerHoldsNobodyUpAgain) {
+  fleet_.offer({{"a", 1}, {"b", 1}});
+  fleet_.set_pending("a");
+  fleet_.set_pending("b");
+  fleet_.rest("a", seconds(5), seconds(60), now_);
+  fleet_.set_ready("a", false);
+  fleet_.set_pending("a");
+  EXPECT_TRUE(fleet_.pending()) << "b has not answered yet";
+  fleet_.set_ready("b", true);
+  EXPECT_FALSE(fleet_.pending());
+  fleet_.offer({{"b", 1}, {"c", 1}});
+  fleet_.set_pending("c");
+  EXPECT_TRUE(fleet_.pending());
+  fleet_.offer({{"b", 1}});
+  EXPECT_FALSE(fleet_.pending()) << "nobody wants it any more";
+}
+
 TEST_F(FleetTest, AHostRestsLongerEachTime) {
   ready({{"a", 1}});
   EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(12), now_), seconds(5));
