@@ -217,6 +217,7 @@ class Job {
   std::vector<Fleet::Seat> seats() const;
   std::vector<Rank> ranks_of(const AgentLink& link) const;
   AgentLink* link_of(const std::string& host) const;
+  Duration used(const std::string& host) const;
   std::string machine_of(const AgentLink& link) const;
 
   // job_discovery.cc

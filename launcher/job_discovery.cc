@@ -166,7 +166,7 @@ void Job::leave_out(const std::string& host, const Status& why) {
 }
 
 void Job::rest_host(const std::string& host) {
-  growth_.fleet.rest(host, kFirstRest, kLongestRest, std::chrono::steady_clock::now());
+  growth_.fleet.rest(host, kFirstRest, kLongestRest, std::chrono::steady_clock::now(), used(host));
   growth_.fleet.set_ready(host, false);
 }
 

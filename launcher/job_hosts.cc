@@ -79,6 +79,18 @@ AgentLink* Job::link_of(const std::string& host) const {
   return found;
 }
 
+// Returns for how long a host is used without a break: the time that one of its ranks has been in the job.
+Duration Job::used(const std::string& host) const {
+  Duration longest = Duration::zero();
+  const AgentLink* link = link_of(host);
+  for (const Rank rank : link == nullptr ? std::vector<Rank>() : ranks_of(*link)) {
+    if (const auto since = ranks_.at(static_cast<std::size_t>(rank)).member_since) {
+      longest = std::max<Duration>(longest, std::chrono::steady_clock::now() - *since);
+    }
+  }
+  return longest;
+}
+
 // Empties and fills places as the hosts have changed.
 void Job::update_places() {
   if (!grows() || phase_ != Phase::kRunning || growth_.over) {
@@ -169,7 +181,7 @@ void Job::fail_host(Rank rank) {
     std::random_device random;
     const double jitter = std::uniform_real_distribution<double>()(random);
     const TimePoint now = std::chrono::steady_clock::now();
-    const Duration pause = growth_.fleet.rest(host, rules.cooldown, rules.cooldown_limit, now, jitter);
+    const Duration pause = growth_.fleet.rest(host, rules.cooldown, rules.cooldown_limit, now, used(host), jitter);
     log("host " + host + " rests for " + format_duration(pause) + why);
     const auto timer = std::make_shared<boost::asio::steady_timer>(io_, pause);
     timer->async_wait([this, timer](const boost::system::error_code& error) {

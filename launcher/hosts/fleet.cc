@@ -8,7 +8,7 @@ namespace sirtaki::launcher {
 
 namespace {
 
-// A host that is used for so long after a pause has recovered.
+// A host that is used for so long has recovered.
 constexpr Duration kLastingUse = std::chrono::minutes(10);
 
 long count_seats(const std::vector<Fleet::Seat>& seats, const std::string& host) {
@@ -55,16 +55,17 @@ void Fleet::set_ready(const std::string& host, bool ready) {
   }
 }
 
-Duration Fleet::rest(const std::string& host, Duration first, Duration longest, TimePoint now, double jitter) {
+Duration Fleet::rest(const std::string& host, Duration first, Duration longest, TimePoint now, Duration used,
+                     double jitter) {
   Entry* entry = find(host);
   if (entry == nullptr) {
     return first;
   }
-  if (entry->ready && now - entry->rests_until >= kLastingUse) {
-    entry->rests = 0;
-  }
   // A host that fails may stop to answer, too: two reasons for one rest.
   const bool rests = now < entry->rests_until;
+  if (!rests && used >= kLastingUse) {
+    entry->rests = 0;
+  }
   const Duration whole = growing_pause(first, longest, rests ? entry->rests - 1 : entry->rests++);
   const auto more = std::chrono::duration_cast<std::chrono::milliseconds>(whole * (jitter / 4));
   const Duration pause = std::min<Duration>(whole + more, std::max(whole, longest));

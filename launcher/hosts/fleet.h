@@ -30,8 +30,9 @@ class Fleet {
   void set_ready(const std::string& host, bool ready);
   // The host is not used for a while, which is returned: the first pause, doubled each time, and longer by up to a
   // quarter with `jitter` between 0 and 1; at most the longest.
-  // A host that was used for long in between begins anew.
-  Duration rest(const std::string& host, Duration first, Duration longest, TimePoint now, double jitter = 0);
+  // A host whose ranks have been `used` for long begins anew.
+  Duration rest(const std::string& host, Duration first, Duration longest, TimePoint now, Duration used,
+                double jitter = 0);
   // The host is never used again.
   void exclude(const std::string& host);
   // No process is started any more in one of the host's slots.

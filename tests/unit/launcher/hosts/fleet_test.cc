@@ -27,6 +27,9 @@ class FleetTest : public ::testing::Test {
     }
   }
   Starts starts(const std::vector<std::string>& hosts) const { return fleet_.starts(seats(hosts), now_); }
+  Duration rest(const std::string& host, int first, int longest, Duration used = {}, double jitter = 0) {
+    return fleet_.rest(host, seconds(first), seconds(longest), now_, used, jitter);
+  }
   Leaves leaves(const std::vector<std::string>& hosts) const { return fleet_.leaves(seats(hosts)); }
 
   Fleet fleet_;
@@ -108,7 +111,7 @@ TEST_F(FleetTest, AHostThatDoesNotAnswerHoldsNobodyUpAgain) {
   fleet_.offer({{"a", 1}, {"b", 1}});
   fleet_.set_pending("a");
   fleet_.set_pending("b");
-  fleet_.rest("a", seconds(5), seconds(60), now_);
+  rest("a", 5, 60);
   fleet_.set_ready("a", false);
   fleet_.set_pending("a");
   EXPECT_TRUE(fleet_.pending()) << "b has not answered yet";
@@ -123,13 +126,13 @@ TEST_F(FleetTest, AHostThatDoesNotAnswerHoldsNobodyUpAgain) {
 
 TEST_F(FleetTest, AHostRestsLongerEachTime) {
   ready({{"a", 1}});
-  EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(12), now_), seconds(5));
+  EXPECT_EQ(rest("a", 5, 12), seconds(5));
   EXPECT_EQ(starts({""}), Starts());
   now_ += seconds(5);
   EXPECT_EQ(starts({""}), (Starts{{0, "a"}}));
-  EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(12), now_), seconds(10));
+  EXPECT_EQ(rest("a", 5, 12), seconds(10));
   now_ += seconds(10);
-  EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(12), now_), seconds(12));
+  EXPECT_EQ(rest("a", 5, 12), seconds(12));
   fleet_.set_ready("a", false);
   EXPECT_EQ(fleet_.absent(seats({""}), now_), Hosts());
   fleet_.offer({});
@@ -139,37 +142,37 @@ TEST_F(FleetTest, AHostRestsLongerEachTime) {
 
 TEST_F(FleetTest, AHostThatIsUsedForLongHasRecovered) {
   ready({{"a", 1}});
-  EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(60), now_), seconds(5));
-  now_ += seconds(5 + 599);
-  EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(60), now_), seconds(10));
-  now_ += seconds(10 + 600);
-  EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(60), now_), seconds(5));
+  EXPECT_EQ(rest("a", 5, 60), seconds(5));
   now_ += seconds(5 + 600);
-  fleet_.set_ready("a", false);
-  EXPECT_EQ(fleet_.rest("a", seconds(5), seconds(60), now_), seconds(10)) << "it did not answer";
+  EXPECT_EQ(rest("a", 5, 60, seconds(599)), seconds(10)) << "it had no rank for a while";
+  now_ += seconds(10 + 600);
+  EXPECT_EQ(rest("a", 5, 60, seconds(600)), seconds(5));
+  now_ += seconds(5);
+  EXPECT_EQ(rest("a", 5, 60), seconds(10));
+  EXPECT_EQ(rest("a", 5, 60, seconds(600)), seconds(10)) << "it rests already";
 }
 
 TEST_F(FleetTest, TwoReasonsMakeOneRestWhichTheLongerOneDecides) {
   ready({{"a", 1}});
-  EXPECT_EQ(fleet_.rest("a", seconds(60), seconds(300), now_), seconds(60));
+  EXPECT_EQ(rest("a", 60, 300), seconds(60));
   now_ += seconds(1);
-  EXPECT_EQ(fleet_.rest("a", seconds(10), seconds(60), now_), seconds(59)) << "its agent is gone, too";
+  EXPECT_EQ(rest("a", 10, 60), seconds(59)) << "its agent is gone, too";
   now_ += seconds(59);
-  EXPECT_EQ(fleet_.rest("a", seconds(60), seconds(300), now_), seconds(120));
+  EXPECT_EQ(rest("a", 60, 300), seconds(120));
 }
 
 TEST_F(FleetTest, JitterMakesARestLonger) {
   ready({{"a", 1}});
-  EXPECT_EQ(fleet_.rest("a", seconds(4), seconds(60), now_, 1), seconds(5));
+  EXPECT_EQ(rest("a", 4, 60, {}, 1), seconds(5));
   now_ += seconds(5);
-  EXPECT_EQ(fleet_.rest("a", seconds(4), seconds(60), now_, 0.5), seconds(9));
+  EXPECT_EQ(rest("a", 4, 60, {}, 0.5), seconds(9));
   now_ += seconds(9);
-  EXPECT_EQ(fleet_.rest("a", seconds(4), seconds(18), now_, 1), seconds(18)) << "but not longer than the longest";
+  EXPECT_EQ(rest("a", 4, 18, {}, 1), seconds(18)) << "but not longer than the longest";
 }
 
 TEST_F(FleetTest, AsksForAnotherHostWhileOneRests) {
   ready({{"a", 1}});
-  fleet_.rest("a", seconds(4), seconds(60), now_);
+  rest("a", 4, 60);
   fleet_.offer({{"a", 1}, {"b", 1}});
   EXPECT_EQ(fleet_.absent(seats({""}), now_), (Hosts{{"b", 1}}));
   EXPECT_EQ(fleet_.room(seats({""})), 2) << "one is filled later";
