@@ -16,10 +16,6 @@ namespace {
 // Bound of the terminal's backlog in bytes; above it, the ranks' output is not read.
 constexpr std::size_t kMaxBacklog = std::size_t{1} << 20;
 
-std::string lost_text(const Status& status) {
-  return status.ok() ? "its agent ended early" : std::string(status.text());
-}
-
 }  // namespace
 
 Job::Job(JobPlan plan)
@@ -270,18 +266,20 @@ void Job::on_link_gone(AgentLink& link, const Status& status) {
     check_links_ended();
     return;
   }
+  const Placement& placement = link.placement();
+  const bool counts = is_newest(link) && !link.finishing();
   if (phase_ == Phase::kStarting && discovers()) {
-    return leave_out(link.placement().host, unavailable(link.placement().host + ": " + lost_text(status)));
+    const Status early = unavailable("host " + placement.host + ": its agent ended early");
+    return counts ? leave_out(placement.host, status.ok() ? early : status) : void();
   }
   if (phase_ == Phase::kStarting || phase_ == Phase::kProbing) {
     start_errors_.at(index_of(link)) = status.text();
     give_up_start();
     return;
   }
-  const Placement& placement = link.placement();
-  const std::string why = lost_text(status);
+  const std::string why = status.ok() ? "its agent ended early" : std::string(status.text());
   std::optional<Rank> first;
-  if (link_of(placement.host) == &link) {
+  if (counts) {
     discovers() ? rest_host(placement.host) : growth_.fleet.exclude(placement.host);
   }
   for (const Rank rank : ranks_of(link)) {

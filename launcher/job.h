@@ -217,6 +217,7 @@ class Job {
   std::vector<Fleet::Seat> seats() const;
   std::vector<Rank> ranks_of(const AgentLink& link) const;
   AgentLink* link_of(const std::string& host) const;
+  bool is_newest(const AgentLink& link) const { return link_of(link.placement().host) == &link; }
   Duration used(const std::string& host) const;
   std::string machine_of(const AgentLink& link) const;
 

@@ -142,8 +142,12 @@ bool Job::is_on_loopback() const {
 
 void Job::use_host(AgentLink& link) {
   const std::string& host = link.placement().host;
-  if (link_of(host) != &link || !growth_.fleet.is_offered(host)) {
-    return link.finish();  // the script has not named the host for a while
+  if (!is_newest(link)) {
+    return link.finish();
+  }
+  if (!growth_.fleet.is_offered(host)) {  // the script does not name it any more
+    growth_.fleet.set_ready(host, false);
+    return link.finish();
   }
   if (!link.placement().local && is_on_loopback()) {
     return link.give_up(invalid_argument("host " + host + " cannot reach the ranks on localhost; let the script name " +
@@ -229,7 +233,8 @@ void Job::end_late_leaver(Rank rank) {
 void Job::retire_hosts() {
   for (const auto& link : links_) {
     const std::string& host = link->placement().host;
-    if (link->state() == AgentLink::State::kReady && !growth_.fleet.is_offered(host) && ranks_of(*link).empty()) {
+    const bool runs = link->state() == AgentLink::State::kReady && !link->finishing();
+    if (runs && !growth_.fleet.is_offered(host) && ranks_of(*link).empty()) {
       growth_.fleet.set_ready(host, false);
       growth_.left_out.erase(host);
       link->finish();

@@ -164,8 +164,8 @@ void Job::on_link_ready(AgentLink& link) {
 }
 
 void Job::on_link_failed(AgentLink& link, const Status& status) {
-  if (discovers()) {
-    return phase_ < Phase::kStopping ? leave_out(link.placement().host, status) : check_links_ended();
+  if (discovers() && phase_ < Phase::kStopping) {
+    return is_newest(link) ? leave_out(link.placement().host, status) : void();
   }
   start_errors_.at(index_of(link)) = status.text();
   if (phase_ == Phase::kStarting) {

@@ -193,6 +193,7 @@ void AgentLink::give_up(Status status) {
 }
 
 void AgentLink::finish() {
+  finishing_ = true;
   if (channel_) {
     channel_->finish_writing();
   }

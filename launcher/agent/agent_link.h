@@ -59,6 +59,8 @@ class AgentLink {
   const Placement& placement() const { return placement_; }
   const Hello& hello() const { return hello_; }
   pid_t pid() const { return pid_; }
+  // Returns whether finish() has been called.
+  bool finishing() const { return finishing_; }
   bool ended() const { return state_ == State::kFailed || state_ == State::kGone; }
 
  private:
@@ -88,6 +90,7 @@ class AgentLink {
   std::string message_line_;  // unfinished line of its standard error
   boost::asio::steady_timer linger_;
   int unanswered_ = 0;
+  bool finishing_ = false;
 };
 
 }  // namespace sirtaki::launcher

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from elastic_hosts import await_size, command, offer, script, stop, with_false_ssh
-from launch_support import Run, launch, running
+from launch_support import Run, launch, running, wait_until
 
 
 def options(folder: Path, ranks: str, *more: str) -> tuple[str, ...]:
@@ -134,6 +135,25 @@ def test_a_host_that_cannot_be_used_is_left_out(tmp_path: Path) -> None:
         assert seats[1][1] == "elsewhere"
         done = stop(run, tmp_path)
     assert done.err.count("the job goes on without this host until it answers") == 1, done.err
+
+
+def test_the_agent_of_a_host_that_is_dropped_before_it_answers_ends_in_order(tmp_path: Path) -> None:
+    env = with_false_ssh(tmp_path)
+    ssh = tmp_path / "ssh"
+    # The host answers when the pipe "come" is closed. The file "gone" tells of the end of its agent.
+    ssh.write_text(ssh.read_text().replace("exec sh", f"cat '{tmp_path}/come'\nsh") + f"touch '{tmp_path}/gone'\n")
+    os.mkfifo(tmp_path / "come")
+    offer(tmp_path, "elsewhere:1")
+    more = ("-np", "2", "--rendezvous-address", "127.0.0.1", "-v")
+    with training(tmp_path, "1:2", *more, env=env, stderr=subprocess.STDOUT) as run:
+        with (tmp_path / "come").open("w"):
+            offer(tmp_path, "localhost:1")
+            run.read_until("host localhost can be used")
+        wait_until((tmp_path / "gone").exists, 20, "the agent has ended")
+        offer(tmp_path, "localhost:2")
+        _, before = run.read_until(r"IN \d")
+        assert not any("elsewhere: its agent" in line for line in before), before
+        stop(run, tmp_path)
 
 
 def test_a_rank_that_does_not_leave_is_ended(tmp_path: Path) -> None:
