@@ -58,6 +58,7 @@ void Job::end_fresh(Rank rank, const std::string& why) {
     return;
   }
   state.fresh = false;
+  coordinator_->announce(rank, false);
   log(why + ", and is ended");
   state.link->send(FrameType::kEndRank, encode(EndRank{rank, SIGKILL}));
 }
