@@ -46,8 +46,9 @@ void Job::on_survived(const hub::Survived& loss) {
   }
   if (!state.parted && !state.asked) {  // or somebody has wanted it to go
     const std::string& host = state.link->placement().host;
-    Failure failure = state.exited ? failure_of(loss.slot)
-                                   : Failure{loss.slot, host, "lost: " + without_rank(cause, loss.slot), 1, {}};
+    const bool known = state.exited && !state.link->ended();  // else nobody has seen how the process ended
+    Failure failure = known ? failure_of(loss.slot)
+                            : Failure{loss.slot, host, "lost: " + without_rank(cause, loss.slot), 1, {}};
     failure.exit_code = std::max(failure.exit_code, 1);
     verdict_.survived.push_back(std::move(failure));
   }

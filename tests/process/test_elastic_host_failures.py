@@ -125,6 +125,17 @@ def test_the_first_failure_is_to_blame_when_all_hosts_are_out(tmp_path: Path) ->
     assert "the first to fail was rank 1 on 127.0.0.1: exit code 3" in done.err, done.err
 
 
+def test_a_rank_that_is_lost_with_its_host_has_no_exit_code(tmp_path: Path) -> None:
+    with running("-H", "localhost:1,127.0.0.1:1", "--elastic", "1:", *BY_HOST, *command(tmp_path)) as run:
+        seats = await_size(run, 2)
+        os.kill(parent_of(seats[1][0]), signal.SIGKILL)
+        await_size(run, 1)
+        os.kill(seats[0][0], signal.SIGKILL)
+        done = run.finish(60)
+    assert done.code == 1, done.err
+    assert "the first to fail was rank 1 on 127.0.0.1: lost" in done.err, done.err
+
+
 def test_changes_beyond_the_limit_end_the_job(tmp_path: Path) -> None:
     with running("-np", "3", "--elastic", "1:", "--reset-limit", "1", *command(tmp_path)) as run:
         await_size(run, 3)
