@@ -7,6 +7,7 @@
 
 #include "launcher/agent/host_facts.h"
 #include "launcher/job.h"
+#include "launcher/process/processes.h"
 #include "runtime/base/config/option_value.h"
 
 namespace sirtaki::launcher {
@@ -94,15 +95,16 @@ void Job::look_up(const Host& host) {
         const std::string route = end.texts[0].substr(0, end.texts[0].find('\n'));
         growth_.lookups.erase(host.name);
         if (end.wait_status != 0) {
-          return leave_out(host.name, unavailable("host " + host.name + ": its name was not resolved within " +
-                                                  format_duration(plan_.options.start_timeout)));
+          const std::string within = " was not resolved within " + format_duration(plan_.options.start_timeout);
+          const std::string failed = " cannot be resolved: " + describe_wait_status(end.wait_status);
+          return leave_out(host.name, unavailable("host " + host.name + ": its name" + (end.late ? within : failed)));
         }
         growth_.routes[host.name] = route;
         call({host.name, route == kRouteHere, 0, 0, host.slots});
       });
   if (!started.ok()) {
     growth_.lookups.erase(host.name);
-    asio::post(io_, [this, host, started] { leave_out(host.name, started); });
+    asio::post(io_, [this, host, started] { leave_out(host.name, started.with_context("host " + host.name)); });
   }
 }
 
