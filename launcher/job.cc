@@ -166,8 +166,9 @@ void Job::return_credit() {
     return;  // called again when the terminal has taken the whole backlog
   }
   for (std::size_t i = 0; i < links_.size(); ++i) {
-    if (uncredited_[i] > 0 && !links_[i]->ended()) {
-      links_[i]->send(FrameType::kCredit, encode_credit(std::exchange(uncredited_[i], 0)));
+    const std::uint64_t bytes = std::exchange(uncredited_[i], 0);
+    if (bytes > 0 && !links_[i]->ended()) {
+      links_[i]->send(FrameType::kCredit, encode_credit(bytes));
     }
   }
 }
