@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from elastic_hosts import Seats, await_size, command, offer, parent_of, script, stop
-from launch_support import running
+from elastic_hosts import TRAIN, Seats, await_size, command, offer, parent_of, script, stop
+from launch_support import PYTHON, running
 
 TWO_HOSTS = ("-H", "localhost:2,127.0.0.1:2")
 BY_HOST = ("--elastic-on-failure", "host")
@@ -103,6 +104,20 @@ def test_a_host_comes_back_though_another_one_is_gone(tmp_path: Path) -> None:
         again = await_size(run, 2)
         assert again[2][0] != seats[2][0]
         stop(run, tmp_path)
+
+
+def test_a_process_that_cannot_be_started_leaves_its_host_alone(tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\nexec {PYTHON} "$@"\n')
+    program.chmod(0o755)
+    training = TRAIN.replace("hvd.init()\n", "hvd.init()\nPath(sys.argv[2]).unlink(missing_ok=True)\n", 1)
+    options = ("-H", "localhost:1,127.0.0.1:2", "-np", "2", "--elastic", "1:3", *BY_HOST)
+    rank = (str(program), "-c", training, str(tmp_path), str(program))
+    with running(*options, *rank, stderr=subprocess.STDOUT) as run:
+        run.read_until("sirtakirun: host 127.0.0.1: ")
+        done = stop(run, tmp_path)
+    assert "is left out" not in done.out, done.out
+    assert done.out.count("DONE") == 2, done.out
 
 
 def test_the_job_ends_with_the_failure_when_the_hosts_that_are_left_are_too_few(tmp_path: Path) -> None:
