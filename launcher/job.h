@@ -202,6 +202,7 @@ class Job {
   void leave_empty(Rank rank, const std::string& why);
   void start_due_ranks();
   void start_again(Rank rank);
+  void await_init(Rank rank);
 
   // job_hosts.cc
   void seat(Rank rank, AgentLink& link);

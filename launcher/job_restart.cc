@@ -2,6 +2,7 @@
 // other ranks admit them.
 #include <signal.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "launcher/job.h"
@@ -12,6 +13,9 @@ namespace sirtaki::launcher {
 using boost::system::error_code;
 
 namespace {
+
+// A process that needs longer to come to init() is named to the user.
+constexpr Duration kSilentStart = std::chrono::minutes(1);
 
 std::string why_not_again(std::int64_t most, int failures) {
   if (most == 0) {
@@ -173,10 +177,28 @@ void Job::start_again(Rank rank) {
   log(name + " is started " + (again.empty() ? "on " : "again on ") + state.link->placement().host + again);
   coordinator_->announce(rank, true);
   send_spawn(*state.link, {rank});
+  await_init(rank);
+}
+
+// Tells the user of a process that is on its way for long, because the others may wait for it, and ends it later.
+void Job::await_init(Rank rank) {
   const Duration patience = plan_.config->elastic.join_timeout;
-  restart_after(rank, patience, [this, rank, name, patience] {
+  const Duration silent = std::min(patience, kSilentStart);
+  const std::string name = "rank " + std::to_string(rank);
+  const auto give_up = [this, rank, name, patience] {
     end_fresh(rank, name + " has not come to init() within " + format_duration(patience) +
                         " of its start (elastic.join_timeout)");
+  };
+  if (patience == silent) {
+    return restart_after(rank, patience, give_up);
+  }
+  restart_after(rank, silent, [this, rank, name, patience, silent, give_up] {
+    const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+    if (state.fresh && !state.exited && phase_ == Phase::kRunning && !growth_.over) {
+      log(name + " on " + state.link->placement().host + " has not come to init() yet; commits may wait for it, for " +
+          format_duration(patience) + " at most (elastic.join_timeout)");
+      restart_after(rank, patience - silent, give_up);
+    }
   });
 }
 
