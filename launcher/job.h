@@ -81,6 +81,7 @@ class Job {
     bool vacant = false;       // has no host
     bool given_up = false;     // ... and gets none any more
     int starts = 0;
+    int started_at = 0;  // Growth::changes at its last start
     int wait_status = 0;
     std::optional<TimePoint> member_since;  // with the state of the job
     // Runs from the plan of a start to the start, from there until the process has come to the coordinator, and from
@@ -109,6 +110,7 @@ class Job {
     Restarts restarts{0};
     bool admits = false;    // the other ranks take new ones
     std::string last_loss;  // since the present epoch has formed
+    int changes = 0;        // losses, departures and joins; ranks that were started together join once
     bool told = false;      // the user knows that lost ranks have to wait for that
     bool over = false;      // a rank has come to the end of the program, or no rank goes on
   };
@@ -182,7 +184,8 @@ class Job {
   // job_elastic.cc
   bool elastic() const { return plan_.config->elastic.min > 0 && !plan_.options.check; }
   void on_survived(const hub::Survived& loss);
-  void on_epoch(Epoch epoch);
+  void on_epoch();
+  void count_change(const std::string& why);
   void on_over(const Status& why);
   void end_process(Rank rank);
   void end_lost_ranks();

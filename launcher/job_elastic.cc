@@ -9,19 +9,24 @@
 
 namespace sirtaki::launcher {
 
-void Job::on_epoch(Epoch epoch) {
+void Job::on_epoch() {
   verdict_.left_first.reset();
+  const std::string loss = std::exchange(growth_.last_loss, {});
   if (!std::exchange(growth_.begun, true)) {
     update_places();
+  } else if (!loss.empty()) {
+    count_change(loss);
   }
-  const std::string change = std::exchange(growth_.last_loss, {});
+}
+
+// Counts a change of the ranks, and ends the job if there have been too many.
+void Job::count_change(const std::string& why) {
   const auto limit = plan_.config->elastic.reset_limit;
-  if (elastic() && limit >= 0 && epoch.value > 1 + static_cast<std::uint64_t>(limit) && phase_ == Phase::kRunning) {
+  if (++growth_.changes > limit && limit >= 0 && phase_ == Phase::kRunning) {
     const std::string times = limit == 1 ? "once" : std::to_string(limit) + " times";
     fail_run({-1,
               "",
-              "the ranks have changed more than " + times + " (elastic.reset_limit), for the last time because " +
-                  (change.empty() ? "ranks have joined" : change),
+              "the ranks have changed more than " + times + " (elastic.reset_limit), for the last time because " + why,
               1,
               {}});
   }

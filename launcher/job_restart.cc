@@ -77,6 +77,9 @@ void Job::on_joined(const hub::NewRank& joined) {
     const std::string tag = renumbered ? " (output [" + std::to_string(joined.slot) + "])" : "";
     log(joined.text + tag + " has joined; " + hub::go_on_text(joined.size, joined.epoch));
   }
+  if (state.started_at == growth_.changes) {  // else this change has been counted, or a later one
+    count_change("ranks have joined");
+  }
 }
 
 void Job::on_admits(bool admits) {
@@ -172,6 +175,7 @@ void Job::start_again(Rank rank) {
   state.fresh = true;
   state.ended_by_us = state.noticed = false;
   state.wait_status = 0;
+  state.started_at = growth_.changes;
   const std::string name = "rank " + std::to_string(rank);
   const std::string again = ++state.starts > 1 ? " (start " + std::to_string(state.starts) + ")" : "";
   log(name + " is started " + (again.empty() ? "on " : "again on ") + state.link->placement().host + again);

@@ -151,6 +151,13 @@ def test_a_rank_that_is_lost_with_its_host_has_no_exit_code(tmp_path: Path) -> N
     assert "the first to fail was rank 1 on 127.0.0.1: lost" in done.err, done.err
 
 
+def test_joins_count_for_the_limit_of_changes(tmp_path: Path) -> None:
+    with running("-np", "1", "--elastic", "1:3", "--reset-limit", "0", *command(tmp_path)) as run:
+        done = run.finish(60)
+    assert done.code == 1, done.err
+    assert "(elastic.reset_limit), for the last time because ranks have joined" in done.err, done.err
+
+
 def test_changes_beyond_the_limit_end_the_job(tmp_path: Path) -> None:
     with running("-np", "3", "--elastic", "1:", "--reset-limit", "1", *command(tmp_path)) as run:
         await_size(run, 3)
