@@ -198,8 +198,9 @@ Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::
   }
   std::vector<Host> merged;
   std::string local_name;
+  std::map<std::string, bool> locals;  // an answer may take long, because it resolves the name
   for (const Host& host : hosts) {
-    const bool local = is_local(host.name);
+    const bool local = locals[host.name] = is_local(host.name);
     if (local && local_name.empty()) {
       local_name = host.name;
     }
@@ -211,7 +212,7 @@ Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::
   for (const Host& host : merged) {
     const int ranks = static_cast<int>(std::min<long>(host.slots, wanted - rank));
     if (ranks > 0 || later > 0) {
-      placements.push_back({host.name, is_local(host.name), rank, ranks, host.slots});
+      placements.push_back({host.name, locals.at(host.name), rank, ranks, host.slots});
       rank += ranks;
       later -= host.slots - ranks;
     }

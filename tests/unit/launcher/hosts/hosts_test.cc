@@ -110,6 +110,16 @@ TEST(Placement, TakesAllNamesOfThisMachineForOneHost) {
   EXPECT_EQ((*placed)[1].first_rank, 3);
 }
 
+TEST(Placement, AsksOnceWhetherAHostIsThisMachine) {
+  std::vector<std::string> asked;
+  const auto is_local = [&asked](const std::string& name) {
+    asked.push_back(name);
+    return only_localhost(name);
+  };
+  ASSERT_TRUE(place_ranks({{"localhost", 1}, {"a", 2}}, std::nullopt, is_local));
+  EXPECT_EQ(asked, (std::vector<std::string>{"localhost", "a"})) << "a slow name server answers each time anew";
+}
+
 TEST(Placement, KeepsTheNamesOfThisMachineApartIfAskedTo) {
   const auto placed = place_ranks({{"localhost", 1}, {"127.0.0.1", 2}}, std::nullopt, only_localhost, {.apart = true});
   ASSERT_TRUE(placed);
