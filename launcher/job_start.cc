@@ -307,7 +307,9 @@ void Job::send_spawn(AgentLink& link, const std::vector<Rank>& ranks) {
   const Placement& placement = link.placement();
   Spawn request;
   request.ranks = ranks;
-  request.most_ranks = grows() ? std::min(placement.slots, plan_.places) : placement.ranks;
+  // A script may have changed the slots of the host since its agent was started.
+  const int slots = std::max(growth_.fleet.slots(placement.host), static_cast<int>(ranks_of(link).size()));
+  request.most_ranks = grows() ? std::min(slots, plan_.places) : placement.ranks;
   request.rendezvous = endpoints_.at(index_of(link));
   request.secret_hex = secret_.to_hex();
   request.cwd = plan_.cwd;

@@ -165,9 +165,10 @@ int Fleet::ready_slots() const {
   return slots;
 }
 
-bool Fleet::is_offered(const std::string& host) const {
-  return std::ranges::any_of(entries_,
-                             [&](const Entry& entry) { return entry.host.name == host && entry.host.slots > 0; });
+int Fleet::slots(const std::string& host) const {
+  const auto same = [&](const Entry& entry) { return entry.host.name == host; };
+  const auto found = std::ranges::find_if(entries_, same);
+  return found == entries_.end() ? 0 : found->host.slots;
 }
 
 std::string Fleet::describe() const {

@@ -51,7 +51,9 @@ class Fleet {
   bool pending() const;
   // Returns the number of slots of all hosts that are ready.
   int ready_slots() const;
-  bool is_offered(const std::string& host) const;
+  bool is_offered(const std::string& host) const { return slots(host) > 0; }
+  // Returns the number of slots that the host is named with at present; 0 if it is not named.
+  int slots(const std::string& host) const;
   // Returns for example "2 hosts with 6 slots (a:2, b:4)".
   std::string describe() const;
 

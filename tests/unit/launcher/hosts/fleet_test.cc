@@ -81,6 +81,9 @@ TEST_F(FleetTest, RanksLeaveHostsThatAreGoneOrSmaller) {
   EXPECT_EQ(leaves({"a", "b", "a", "b"}), Leaves());
   fleet_.offer({{"a", 1}});
   EXPECT_EQ(leaves({"a", "b", "a", "b"}), (Leaves{1, 2, 3}));
+  EXPECT_EQ(fleet_.slots("a"), 1);
+  EXPECT_EQ(fleet_.slots("b"), 0);
+  EXPECT_EQ(fleet_.slots("elsewhere"), 0);
   EXPECT_FALSE(fleet_.is_offered("b"));
 }
 
