@@ -234,6 +234,7 @@ class Job {
   void look_up(const Host& host);
   void call(const Placement& placement);
   void on_discovered_ready(AgentLink& link);
+  std::string endpoint_here(const AgentLink& link) const;
   bool is_on_loopback() const;
   void use_host(AgentLink& link);
   void leave_out(const std::string& host, const Status& why);

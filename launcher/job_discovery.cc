@@ -125,13 +125,31 @@ void Job::on_discovered_ready(AgentLink& link) {
   if (!placement.local) {
     return send_probe(link);
   }
-  std::string address = plan_.options.rendezvous_address;
-  if (address.empty()) {
-    const auto& own = link.hello().addresses;
-    address = is_loopback_name(placement.host) || own.empty() ? "127.0.0.1" : own.front().address;
-  }
-  endpoints_.at(index_of(link)) = make_endpoint(address, coordinator_->port());
+  endpoints_.at(index_of(link)) = endpoint_here(link);
   use_host(link);
+}
+
+// Returns the endpoint of the coordinator for ranks on this machine: that of another host, if there is one, because it
+// shows them the network that they share.
+std::string Job::endpoint_here(const AgentLink& link) const {
+  std::string address = plan_.options.rendezvous_address;
+  if (!address.empty()) {
+    return make_endpoint(address, coordinator_->port());
+  }
+  for (const auto& other : links_) {
+    const std::string& endpoint = endpoints_.at(index_of(*other));
+    if (!other->placement().local && !other->ended() && !endpoint.empty()) {
+      return endpoint;
+    }
+  }
+  for (const auto& [host, route] : growth_.routes) {
+    if (growth_.fleet.is_offered(host) && !route.empty() && route != kRouteHere) {
+      return make_endpoint(route, coordinator_->port());
+    }
+  }
+  const auto& own = link.hello().addresses;
+  address = is_loopback_name(link.placement().host) || own.empty() ? "127.0.0.1" : own.front().address;
+  return make_endpoint(address, coordinator_->port());
 }
 
 // The address through which the first ranks meet the coordinator shows them the network of their data.

@@ -156,6 +156,17 @@ def test_the_agent_of_a_host_that_is_dropped_before_it_answers_ends_in_order(tmp
         stop(run, tmp_path)
 
 
+def test_ranks_on_localhost_meet_the_others_on_the_network_of_these(tmp_path: Path) -> None:
+    env = {**with_false_ssh(tmp_path), "SSH_CONNECTION": "127.0.0.2 1 127.0.0.1 22"}  # to "elsewhere"
+    offer(tmp_path, "elsewhere:1")
+    with training(tmp_path, "1:2", "-v", env=env, stderr=subprocess.STDOUT) as run:
+        await_size(run, 1)
+        offer(tmp_path, "elsewhere:1", "localhost:1")
+        run.read_until("localhost: starting 1 from rank 1, coordinator at 127.0.0.2:")
+        await_size(run, 2)
+        stop(run, tmp_path)
+
+
 def test_a_rank_that_does_not_leave_is_ended(tmp_path: Path) -> None:
     offer(tmp_path, "localhost:1", "127.0.0.1:1")
     with training(tmp_path, "1:2", "--term-grace", "1s") as run:
