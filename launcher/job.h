@@ -216,7 +216,6 @@ class Job {
   void close_slot(Rank rank);
   void release(Rank rank);
   void give_up_vacant();
-  bool fails_by_host() const { return elastic() && plan_.by_host; }
   void fail_host(Rank rank);
   std::vector<Fleet::Seat> seats() const;
   std::vector<Rank> ranks_of(const AgentLink& link) const;

@@ -238,7 +238,7 @@ void Job::end_late_leaver(Rank rank) {
   if (std::ranges::count(leaves, rank) == 0) {
     state.asked = false;
     log_verbose("rank " + std::to_string(rank) + " is not ended: " + state.link->placement().host + " is there again");
-    if (fails_by_host()) {
+    if (plan_.by_host) {
       coordinator_->set_host(rank, state.link->placement().host);
     }
     coordinator_->announce(rank, false);

@@ -61,7 +61,7 @@ void Job::on_survived(const hub::Survived& loss) {
     if (grows() && !state.parted) {
       end_process(loss.slot);  // before another process takes its place
     }
-    if (fails_by_host() && !state.parted) {
+    if (plan_.by_host && !state.parted) {
       fail_host(loss.slot);
     }
     plan_restart(loss.slot);

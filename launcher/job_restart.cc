@@ -102,7 +102,7 @@ void Job::plan_restart(Rank rank) {
   state.settled = true;
   state.fresh = false;
   state.restart.reset();
-  if (fails_by_host() && !state.parted && state.spawned) {  // a process that cannot be started has not failed
+  if (plan_.by_host && !state.parted && state.spawned) {  // a process that cannot be started has not failed
     fail_host(rank);
   }
   coordinator_->announce(rank, false);

@@ -319,7 +319,7 @@ void Job::send_spawn(AgentLink& link, const std::vector<Rank>& ranks) {
     request.env.emplace_back(kTerminalVariable, "1");
   }
   for (const Rank rank : ranks) {
-    if (fails_by_host()) {
+    if (plan_.by_host) {
       coordinator_->set_host(rank, placement.host);
     }
     // A program finds its rank below its size, also if it comes later.

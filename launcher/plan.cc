@@ -174,7 +174,8 @@ bool fails_by_host(const RunOptions& options, const std::vector<Host>& hosts, co
 Status place(RunOptions& options, const std::vector<Host>& hosts, JobPlan& plan) {
   const int most = options.check ? 0 : static_cast<int>(plan.config->elastic.max);
   const int least = static_cast<int>(plan.config->elastic.min);
-  plan.by_host = fails_by_host(options, hosts, *plan.config);
+  const bool by_host = least > 0 && fails_by_host(options, hosts, *plan.config);
+  plan.by_host = by_host && !options.check;
   if (!options.discovery.script.empty()) {
     SRT_ASSIGN(plan.size, fewest_ranks(options.np, least, most));
     plan.places = most;
@@ -191,7 +192,7 @@ Status place(RunOptions& options, const std::vector<Host>& hosts, JobPlan& plan)
     // With Horovod, -np is what the start needs at least.
     np = std::max(np.value_or(0), std::min(most, slots_of(hosts)));
   }
-  SRT_ASSIGN(plan.placements, place_ranks(hosts, np, is_this_host, {most, plan.by_host && least > 0}));
+  SRT_ASSIGN(plan.placements, place_ranks(hosts, np, is_this_host, {most, by_host}));
   plan.wanted = plan.placements;
   if (options.check) {
     options.tag_output = false;
