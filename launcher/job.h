@@ -86,7 +86,7 @@ class Job {
     std::optional<TimePoint> member_since;  // with the state of the job
     // Runs from the plan of a start to the start, from there until the process has come to the coordinator, and from
     // the end of its connection, if it has not joined, or from the notice until it is ended.
-    std::shared_ptr<boost::asio::steady_timer> restart;
+    std::shared_ptr<boost::asio::steady_timer> timer;
   };
   // Lines of the ranks between their pipes and the terminal or files.
   struct OutputState {
@@ -201,7 +201,7 @@ class Job {
   void on_fresh_exit(Rank rank, const std::string& what);
   void plan_restart(Rank rank);
   void cancel_restart(Rank rank);
-  void restart_after(Rank rank, Duration pause, std::function<void()> then);
+  void set_timer(Rank rank, Duration pause, std::function<void()> then);
   void leave_empty(Rank rank, const std::string& why);
   void start_due_ranks();
   void start_again(Rank rank);

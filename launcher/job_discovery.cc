@@ -226,7 +226,7 @@ void Job::ask_to_leave(Rank rank) {
   if (!std::exchange(state.noticed, signal_number == SIGTERM)) {  // a second SIGTERM would end it at once
     state.link->send(FrameType::kEndRank, encode(EndRank{rank, signal_number}));
   }
-  restart_after(rank, plan_.options.term_grace, [this, rank] { end_late_leaver(rank); });
+  set_timer(rank, plan_.options.term_grace, [this, rank] { end_late_leaver(rank); });
 }
 
 void Job::end_late_leaver(Rank rank) {

@@ -47,13 +47,13 @@ void Job::on_survived(const hub::Survived& loss) {
   log(growth_.last_loss + "; " + (at_end ? "the job has come to its end" : hub::go_on_text(loss.remaining, loss.next)));
   state.parted = loss.cause.code() == Code::kShutdown;
   if (state.parted && !state.exited) {
-    restart_after(loss.slot, plan_.options.term_grace, [this, slot = loss.slot] { end_process(slot); });
+    set_timer(loss.slot, plan_.options.term_grace, [this, slot = loss.slot] { end_process(slot); });
   }
   if (!state.parted && !state.asked) {  // or somebody has wanted it to go
     const std::string& host = state.link->placement().host;
     const bool known = state.exited && !state.link->ended();  // else nobody has seen how the process ended
-    Failure failure = known ? failure_of(loss.slot)
-                            : Failure{loss.slot, host, "lost: " + without_rank(cause, loss.slot), 1, {}};
+    Failure failure =
+        known ? failure_of(loss.slot) : Failure{loss.slot, host, "lost: " + without_rank(cause, loss.slot), 1, {}};
     failure.exit_code = std::max(failure.exit_code, 1);
     verdict_.survived.push_back(std::move(failure));
   }

@@ -133,7 +133,7 @@ void Job::vacate(Rank rank) {
   state.vacant = state.exited = state.closed = state.lost = state.settled = true;
   state.member_since.reset();
   state.due = state.fresh = state.parted = state.asked = state.noticed = false;
-  state.restart.reset();
+  state.timer.reset();
 }
 
 // Closes the slot of a rank whose process has ended. Another host may have room for it.

@@ -34,7 +34,7 @@ void Job::on_new_rank(const hub::NewRank& rank) {
     case Stage::kWaits:
       if (state.fresh && !state.exited) {  // or the process has ended meanwhile, and another start is planned
         state.came = true;
-        state.restart.reset();
+        state.timer.reset();
       }
       return;
     case Stage::kJoined:
@@ -47,8 +47,8 @@ void Job::on_new_rank(const hub::NewRank& rank) {
     case Stage::kLost:
       // Another process may have the place by now, which has not come to the coordinator.
       if (state.fresh && state.came && !state.exited) {  // it may be about to end by itself, and then tells why
-        restart_after(rank.slot, plan_.options.failure_grace,
-                      [this, rank] { end_fresh(rank.slot, rank.text + "; it has not joined yet"); });
+        set_timer(rank.slot, plan_.options.failure_grace,
+                  [this, rank] { end_fresh(rank.slot, rank.text + "; it has not joined yet"); });
       }
       return;
   }
@@ -101,7 +101,7 @@ void Job::plan_restart(Rank rank) {
   }
   state.settled = true;
   state.fresh = false;
-  state.restart.reset();
+  state.timer.reset();
   if (plan_.by_host && !state.parted && state.spawned) {  // a process that cannot be started has not failed
     fail_host(rank);
   }
@@ -125,19 +125,19 @@ void Job::plan_restart(Rank rank) {
   if (!growth_.admits && !std::exchange(growth_.told, true)) {
     log("lost ranks are started again while the other ranks are in elastic.run(), which gives new ones the state");
   }
-  restart_after(rank, *pause, [this, rank] {
+  set_timer(rank, *pause, [this, rank] {
     ranks_.at(static_cast<std::size_t>(rank)).due = true;
     start_due_ranks();
   });
 }
 
-// Calls `then` after a while, unless RankState::restart changes before.
-void Job::restart_after(Rank rank, Duration pause, std::function<void()> then) {
+// Calls `then` after a while, unless RankState::timer changes before.
+void Job::set_timer(Rank rank, Duration pause, std::function<void()> then) {
   RankState& state = ranks_.at(static_cast<std::size_t>(rank));
-  state.restart = std::make_shared<boost::asio::steady_timer>(io_, pause);
+  state.timer = std::make_shared<boost::asio::steady_timer>(io_, pause);
   // The handler of a timer that has expired may be queued already when the timer is destroyed.
-  const std::weak_ptr<boost::asio::steady_timer> timer = state.restart;
-  state.restart->async_wait([timer, then = std::move(then)](const error_code& error) {
+  const std::weak_ptr<boost::asio::steady_timer> timer = state.timer;
+  state.timer->async_wait([timer, then = std::move(then)](const error_code& error) {
     if (!error && !timer.expired()) {
       then();
     }
@@ -147,7 +147,7 @@ void Job::restart_after(Rank rank, Duration pause, std::function<void()> then) {
 // The host of a rank is gone, to which another process would have come.
 void Job::cancel_restart(Rank rank) {
   const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
-  if (phase_ == Phase::kRunning && !growth_.over && state.settled && (state.due || state.restart)) {
+  if (phase_ == Phase::kRunning && !growth_.over && state.settled && (state.due || state.timer)) {
     discovers() ? vacate(rank) : leave_empty(rank, "its host is gone");
   }
 }
@@ -194,14 +194,14 @@ void Job::await_init(Rank rank) {
                         " of its start (elastic.join_timeout)");
   };
   if (patience == silent) {
-    return restart_after(rank, patience, give_up);
+    return set_timer(rank, patience, give_up);
   }
-  restart_after(rank, silent, [this, rank, name, patience, silent, give_up] {
+  set_timer(rank, silent, [this, rank, name, patience, silent, give_up] {
     const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
     if (state.fresh && !state.exited && phase_ == Phase::kRunning && !growth_.over) {
       log(name + " on " + state.link->placement().host + " has not come to init() yet; commits may wait for it, for " +
           format_duration(patience) + " at most (elastic.join_timeout)");
-      restart_after(rank, patience - silent, give_up);
+      set_timer(rank, patience - silent, give_up);
     }
   });
 }

@@ -81,9 +81,7 @@ Status Job::start_hub() {
   options.server.exit_report_wait = rendezvous::kExitReportWait;
   options.coordinator.joined_only_reduce = plan_.options.horovod;
   hub::CoordinatorServerEvents events;
-  events.on_epoch = [this](const rendezvous::Membership& /*membership*/) {
-    asio::post(io_, [this] { on_epoch(); });
-  };
+  events.on_epoch = [this](const rendezvous::Membership& /*membership*/) { asio::post(io_, [this] { on_epoch(); }); };
   events.on_left = [this](Rank rank) { asio::post(io_, [this, rank] { on_rank_left(rank); }); };
   events.on_lost = [this](Rank rank, const Status& cause) {
     asio::post(io_, [this, rank, cause] { on_rank_lost(rank, cause); });

@@ -152,9 +152,8 @@ long Fleet::room(const std::vector<Seat>& seats) const {
 }
 
 bool Fleet::pending() const {
-  return std::ranges::any_of(entries_, [](const Entry& entry) {
-    return entry.pending && entry.rests == 0 && entry.host.slots > 0;
-  });
+  return std::ranges::any_of(
+      entries_, [](const Entry& entry) { return entry.pending && entry.rests == 0 && entry.host.slots > 0; });
 }
 
 int Fleet::ready_slots() const {
