@@ -77,14 +77,15 @@ std::vector<std::string> RankProcesses::rank_environment(const Spawn& request, s
 void RankProcesses::spawn_all(const Spawn& request) {
   constexpr std::size_t kOwn = 24;
   const std::size_t needed = kOwn + 2 * (ranks_.size() + request.ranks.size());
-  const Status enough = check_open_files(needed, "starting " + std::to_string(request.ranks.size()) + " ranks");
-  Result<FileDescriptor> secret = enough.ok() ? memory_file(request.secret_hex) : Result<FileDescriptor>(enough);
-  if (!secret) {
-    send_(FrameType::kSpawnFailed, encode(SpawnFailed{request.ranks.front(), 1, std::string(secret.status().text())}));
-    return;
+  Status status = check_open_files(needed, "starting " + std::to_string(request.ranks.size()) + " ranks");
+  if (status.ok() && secret_.get() < 0) {
+    Result<FileDescriptor> secret = memory_file(request.secret_hex);
+    status = secret.status();
+    secret_ = secret ? std::move(*secret) : FileDescriptor();
   }
-  if (secret_.get() < 0) {
-    secret_ = std::move(*secret);
+  if (!status.ok()) {
+    send_(FrameType::kSpawnFailed, encode(SpawnFailed{request.ranks.front(), 1, std::string(status.text())}));
+    return;
   }
   for (std::size_t index = 0; index < request.ranks.size(); ++index) {
     const auto same = [rank = request.ranks[index]](const auto& process) { return process->rank == rank; };
