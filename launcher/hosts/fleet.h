@@ -24,18 +24,18 @@ class Fleet {
   // Takes the hosts that the job may use from now on, each once. Closed slots of a host that was gone, or has more
   // slots than before, are open again.
   void offer(const std::vector<Host>& hosts);
-  // The agent of a host is asked, before set_ready().
+  // Notes that the agent of a host is asked; set_ready() follows.
   void set_pending(const std::string& host);
-  // The agent of a host has answered and passed all checks, or is not there.
+  // Notes whether the agent of a host has answered and passed all checks.
   void set_ready(const std::string& host, bool ready);
-  // The host is not used for a while, which is returned: the first pause, doubled each time, and longer by up to a
-  // quarter with `jitter` between 0 and 1; at most the longest.
-  // A host whose ranks have been `used` for long begins anew.
+  // Leaves the host out for a while, and returns how long: the first pause, doubled each time, and longer by up to a
+  // quarter with `jitter` between 0 and 1; at most the longest. A host that has been used for long begins anew; `used`
+  // is the time that it has had a rank.
   Duration rest(const std::string& host, Duration first, Duration longest, TimePoint now, Duration used,
                 double jitter = 0);
-  // The host is never used again.
+  // Leaves the host out for good.
   void exclude(const std::string& host);
-  // No process is started any more in one of the host's slots.
+  // Closes a slot of the host, in which no process is started any more.
   void close_slot(const std::string& host, const std::vector<Seat>& seats);
 
   // Returns the hosts whose agents should be asked, because there are vacant places that others do not fill.
@@ -51,8 +51,9 @@ class Fleet {
   bool pending() const;
   // Returns the number of slots of all hosts that are ready.
   int ready_slots() const;
+  // Returns whether the host is among those of the last offer().
   bool is_offered(const std::string& host) const { return slots(host) > 0; }
-  // Returns the number of slots that the host is named with at present; 0 if it is not named.
+  // Returns the number of slots with which the host is offered at present.
   int slots(const std::string& host) const;
   // Returns for example "2 hosts with 6 slots (a:2, b:4)".
   std::string describe() const;
