@@ -320,7 +320,7 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
   }
   run.tag_output = !raw.no_tags;
   constexpr Duration kLongest = std::chrono::hours(24 * 7);
-  constexpr Duration kShortestInterval = std::chrono::milliseconds(100);  // a script in a tight loop takes a core
+  constexpr Duration kShortestInterval = std::chrono::milliseconds(10);  // a script in a tight loop takes a core
   for (const auto& [text, target] :
        {std::pair{&raw.start_timeout, &run.start_timeout}, std::pair{&raw.failure_grace, &run.failure_grace},
         std::pair{&raw.term_grace, &run.term_grace}, std::pair{&raw.discovery_interval, &run.discovery.interval}}) {
@@ -333,7 +333,7 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
     }
   }
   if (run.discovery.interval < kShortestInterval) {
-    return invalid_argument("--discovery-interval " + raw.discovery_interval + ": write at least 100ms");
+    return invalid_argument("--discovery-interval " + raw.discovery_interval + ": write at least 10ms");
   }
   // A run must be over within 5 s of a failure, and the ranks get one of these seconds to end by themselves.
   run.failure_grace = std::min<Duration>(run.failure_grace, std::chrono::seconds(3));

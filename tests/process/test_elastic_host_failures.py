@@ -110,7 +110,7 @@ def test_a_process_that_cannot_be_started_leaves_its_host_alone(tmp_path: Path) 
     program = tmp_path / "python"
     program.write_text(f'#!/bin/sh\nexec {PYTHON} "$@"\n')
     program.chmod(0o755)
-    training = TRAIN.replace("hvd.init()\n", "hvd.init()\nPath(sys.argv[2]).unlink(missing_ok=True)\n", 1)
+    training = TRAIN.replace("sirtaki.init()\n", "sirtaki.init()\nPath(sys.argv[2]).unlink(missing_ok=True)\n", 1)
     options = ("-H", "localhost:1,127.0.0.1:2", "-np", "2", "--elastic", "1:3", *BY_HOST)
     rank = (str(program), "-c", training, str(tmp_path), str(program))
     with running(*options, *rank, stderr=subprocess.STDOUT) as run:

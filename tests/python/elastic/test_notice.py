@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 import sirtaki
-from sirtaki import _core, _end_report, _growth, _notice, basics, elastic
+from sirtaki import _end_report, _growth, _notice, basics, elastic
 from sirtaki._telemetry.run_file import writer
 from sirtaki.errors import NotInitializedError
 
@@ -38,9 +38,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(_notice._state, "possible", True)
     monkeypatch.setattr(_notice._state, "least", 2)
     monkeypatch.setattr(_notice._state, "asked", False)
-    _core.notice_sigterm(True)
     yield
-    _core.notice_sigterm(False)
     monkeypatch.undo()
     sirtaki.shutdown()
     signal.signal(signal.SIGTERM, before)
