@@ -325,7 +325,7 @@ def case_a_step_left_half_way_is_given_up_by_all() -> None:
     step = tf.function(lambda: reducer.reduce(grads, variables))
     same(step()[0], mean, "before")
     if hvd.rank() == hvd.size() - 1:
-        stream = next(s for (name, _), s in gradients._streams.by_key.items() if name == "left")
+        stream = next(s for (name, _), s in gradients._streams._by_key.items() if name == "left")
         call("sirtaki_ready", grads[1], call("sirtaki_step_number"), stream=stream.id, index=1, count=2)
     else:
         # The next step of the last rank tells the others, which wait in the step that it left.
