@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from demo_fashion_mnist import Curve, Plain
+from demo_fashion_mnist import Curve, Plain, rising
 from fashion_mnist import FashionNet, load
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -62,7 +62,7 @@ def train(world: Gloo, args: argparse.Namespace) -> Curve:
     torch.manual_seed(args.seed)
     network = FashionNet()
     model, optimizer = world.train(network, torch.optim.SGD(network.parameters(), lr=args.lr, momentum=0.9))
-    data, curve = load(train=True), Curve()
+    data, curve, schedule = load(train=True), Curve(), rising(optimizer)
     epochs = (data.batches(args.global_batch // world.size, n, world.rank, world.size) for n in itertools.count())
     world.mean([0.0], "begin")
     curve.resume()
@@ -71,6 +71,7 @@ def train(world: Gloo, args: argparse.Namespace) -> Curve:
         loss = F.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
+        schedule.step()
         curve.add(loss.item())
         # All ranks must make the same number of steps: the training ends when the time is over on all of them.
         if step % STEPS_BETWEEN_LOOKS == 0 and world.mean([float(curve.seconds >= args.seconds)], "over") == [1.0]:
