@@ -1,7 +1,7 @@
 """Seconds and bytes to one training loss, from the first step on, by net, optimizer, link and method.
 
     python -m benchmarks.frontier [--quick] [--nets 5,20,100,1000,loopback] [--tasks cnn_sgd,transformer_adamw]
-        [--methods ddp,both_auto] [--steps 300,2000] [--seeds 1,2,3,4,5] [--tune 0.5,1,2] [--resume]
+        [--methods ddp,both_auto] [--steps 300,450] [--seeds 1,2,3,4,5] [--tune 0.5,1,2] [--resume]
 
 The target is the final loss of DDP of the same seed plus 0.02 nats, on a fixed sample of the training data; with local
 steps the loss is that of the model that all ranks agree on, after the last step that of the drained one. Seconds begin
@@ -48,7 +48,7 @@ from benchmarks.results import Row, Store
 NETS = ("5", "20", "100", "1000", LOOPBACK)
 RANKS = (4,)
 SEEDS = ("1", "2", "3", "4", "5")
-STEPS, QUICK_STEPS = ("300", "2000"), 30
+STEPS, QUICK_STEPS = ("300", "450", "600", "2000"), 30
 #: Multiples of the learning rates.
 FACTORS = ("0.25", "0.5", "1", "2", "4")
 QUICK_METHODS = (DDP, "powersgd_4", "both_auto")
