@@ -101,6 +101,7 @@ struct Case {
   CollectiveArgs args;
   Numbers given;
   Numbers expected;
+  std::int64_t place = -1;  // not negative: the input is a part of the output, from this element on
 };
 
 class Cases {
@@ -115,10 +116,12 @@ class Cases {
       broadcast(n);
       for (const bool equal : {true, false}) {
         equal_ = equal;
-        gathered(n);
+        gathered(n, false);
+        gathered(n, true);
         exchanged(n);
         scattered(n);
       }
+      exchanged_without_rank_0(n);
     }
     return std::move(cases_);
   }
@@ -165,7 +168,7 @@ class Cases {
     args.root = size_ - 1;
     add("broadcast", n, std::move(args), numbers(rank_, n), numbers(size_ - 1, n));
   }
-  void gathered(std::int64_t n) {
+  void gathered(std::int64_t n, bool in_place) {
     CollectiveArgs args;
     args.kind = OpKind::kAllgather;
     Numbers expected;
@@ -174,7 +177,9 @@ class Cases {
       const Numbers part = numbers(rank, block(rank, n));
       expected.insert(expected.end(), part.begin(), part.end());
     }
-    add("allgather", n, std::move(args), numbers(rank_, block(rank_, n)), std::move(expected));
+    add(in_place ? "allgather in place" : "allgather", n, std::move(args), numbers(rank_, block(rank_, n)),
+        std::move(expected));
+    cases_.back().place = in_place ? begin(rank_, n) : -1;
   }
   void exchanged(std::int64_t n) {
     CollectiveArgs args;
@@ -188,6 +193,22 @@ class Cases {
       }
     }
     add("alltoall", n, std::move(args), numbers(rank_, begin(size_, n)), std::move(expected));
+  }
+  // Rank 0 neither sends nor receives, so its group of calls of NCCL is empty.
+  void exchanged_without_rank_0(std::int64_t n) {
+    CollectiveArgs args;
+    args.kind = OpKind::kAlltoall;
+    Numbers expected;
+    for (Rank rank = 0; rank < size_; ++rank) {
+      const std::int64_t count = rank == 0 || rank_ == 0 ? 0 : n;
+      args.send_counts.push_back(count);
+      args.recv_counts.push_back(count);
+      for (std::int64_t i = 0; i < count; ++i) {
+        expected.push_back(number(rank, n * (rank_ - 1) + i));
+      }
+    }
+    add("alltoall without rank 0", n, std::move(args), numbers(rank_, rank_ == 0 ? 0 : n * (size_ - 1)),
+        std::move(expected));
   }
   void scattered(std::int64_t n) {
     CollectiveArgs args;
@@ -247,7 +268,7 @@ class Smoke {
   };
 
   Status allocate(device::Place place, std::size_t bytes, Bytes& out) {
-    SRT_ASSIGN(std::byte* const data, device_.allocate(place, bytes));
+    SRT_ASSIGN(std::byte* const data, device_.allocate(place, std::max(bytes, sizeof(float))));
     memory_.emplace_back(place, data);
     out = {data, bytes};
     return {};
@@ -262,8 +283,12 @@ class Smoke {
       Memory& memory = places_.emplace_back();
       const std::size_t in = one.given.size() * sizeof(float);
       const std::size_t out = one.expected.size() * sizeof(float);
-      SRT_TRY(allocate(device::Place::kDevice, in, memory.given));
       SRT_TRY(allocate(device::Place::kDevice, out, memory.got));
+      if (one.place >= 0) {
+        memory.given = memory.got.subspan(static_cast<std::size_t>(one.place) * sizeof(float), in);
+      } else {
+        SRT_TRY(allocate(device::Place::kDevice, in, memory.given));
+      }
       SRT_TRY(allocate(device::Place::kPinned, in, memory.sent));
       SRT_TRY(allocate(device::Place::kPinned, out, memory.came));
       // All bits set is no number of any case, so that an element that is not written is detected.
