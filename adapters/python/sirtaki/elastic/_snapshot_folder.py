@@ -1,0 +1,190 @@
+"""The folder of snapshots of a job: their names, the lock against other jobs, and which of them is read."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sirtaki.elastic import _snapshot_file
+from sirtaki.elastic._snapshot_file import Header
+
+_NAME = re.compile(r"snapshot-(\d+)")
+_UNFINISHED = "unfinished-"
+#: The last snapshot, and the one before for the case that the last one is damaged.
+_KEPT = 2
+
+
+class BusyError(Exception):
+    """Another job writes to the folder."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The writer of a folder: a host of a job, with the name of the host for texts, and a process."""
+
+    job: str
+    host: str
+    hostname: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """A snapshot that can be read."""
+
+    path: str
+    header: Header
+    digest: str
+
+
+class Folder:
+    """A folder of snapshots. Used by one thread at a time, except for write()."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self._lock: int | None = None
+
+    def acquire(self, owner: Owner, is_first: bool) -> bool:
+        """Makes the folder, if need be, and takes it for a host of a job. Returns False if another host of it has it.
+
+        Then the hosts share the folder, and one of them writes. Call it first on the host of rank 0, with `is_first`,
+        which never returns False.
+
+        Raises:
+            BusyError: another job writes there.
+            OSError: the folder cannot be written.
+        """
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        is_new = self._lock is None
+        if self._lock is None:
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # A lock of the process: its children, such as workers of a DataLoader, may outlive it.
+        held = _locked(self._lock)
+        before = _owner_of(os.pread(self._lock, 4096, 0))
+        known = before is not None and before.job == owner.job
+        if not held and not known:
+            self.release()
+            by = f" (process {before.pid} on {before.hostname})" if before is not None else ""
+            raise BusyError(f"another job{by} writes its snapshots to {self.path}; give each job a folder of its own")
+        if before is not None and known and before.host != owner.host and not is_first:
+            self.release()
+            return False
+        # Without the lock, the owner is a process of this host that the job has given up.
+        text = json.dumps(asdict(owner)).encode()
+        os.pwrite(self._lock, text, 0)
+        os.ftruncate(self._lock, len(text))
+        if held and is_new:  # otherwise a thread of this process may write
+            for path in self.path.glob(f"{_UNFINISHED}*"):
+                path.unlink(missing_ok=True)
+        return True
+
+    def release(self) -> None:
+        """Leaves the folder to others."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+    def numbers(self) -> list[int]:
+        """Returns the numbers of all snapshots, the newest first, whether they can be read or not."""
+        names = os.listdir(self.path) if self.path.is_dir() else []
+        return sorted((int(found[1]) for name in names if (found := _NAME.fullmatch(name))), reverse=True)
+
+    def newest(self, tell: Callable[[str], Any]) -> Found | None:
+        """Returns the newest snapshot that can be read, and tells why newer ones cannot.
+
+        Raises:
+            NewerFormatError: a newer version has written the newest one that is whole.
+        """
+        for number in self.numbers():
+            path = self._path_of(number)
+            try:
+                header, digest = _snapshot_file.check(path)
+            except _snapshot_file.NewerFormatError as error:
+                raise _snapshot_file.NewerFormatError(
+                    f"{path} cannot be read: {error}; use that version, or remove the file to go on from the one before"
+                ) from None
+            except (_snapshot_file.UnreadableError, OSError) as error:
+                tell(f"{path} is left out: {error}")
+            else:
+                return Found(str(path), header, digest)
+        return None
+
+    def write(self, header: Header, state: Any, pickled_by: Mapping[type, Any]) -> None:
+        """Writes a snapshot, which is there as a whole or not at all, and removes all but the last ones.
+
+        Raises:
+            OSError: it cannot be written.
+            Exception: the state cannot be pickled.
+        """
+        with self.incoming(header.number) as incoming:
+            _snapshot_file.write(incoming.file, header, state, pickled_by)
+            incoming.keep()
+
+    def incoming(self, number: int) -> Incoming:
+        """Returns a context with a new file, which becomes the snapshot with this number in keep()."""
+        return Incoming(self, number)
+
+    def _path_of(self, number: int) -> Path:
+        return self.path / f"snapshot-{number:012d}"
+
+    def _remove_old(self) -> None:
+        for number in self.numbers()[_KEPT:]:
+            self._path_of(number).unlink(missing_ok=True)
+
+
+class Incoming:
+    """A file that becomes a snapshot, unless an error passes."""
+
+    def __init__(self, folder: Folder, number: int) -> None:
+        self._folder = folder
+        self._target = folder._path_of(number)
+        self.path = folder.path / f"{_UNFINISHED}{number}.{os.uname().nodename}.{os.getpid()}"
+
+    def __enter__(self) -> Incoming:
+        self.file: BinaryIO = open(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+        return self
+
+    def keep(self) -> Path:
+        """Makes the file the snapshot, also if the machine loses its power after this, and returns its path."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        os.replace(self.path, self._target)
+        folder = os.open(self._folder.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self._folder._remove_old()
+        return self._target
+
+    def __exit__(self, *_: object) -> None:
+        # What is left in the buffer of a full disk is an error again.
+        with suppress(OSError):
+            self.file.close()
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+
+def _locked(file: int) -> bool:
+    """Returns False if another process has locked the file."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # A file system without locks is no reason to train without snapshots.
+        return error.errno not in (errno.EAGAIN, errno.EACCES)
+    return True
+
+
+def _owner_of(text: bytes) -> Owner | None:
+    try:
+        return Owner(**json.loads(text))
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,142 @@
+"""Files and folders of snapshots: damaged files are never read, and one job at a time writes."""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sirtaki.elastic._snapshot_file import VERSION, Header, NewerFormatError, load
+from sirtaki.elastic._snapshot_folder import BusyError, Folder, Owner
+
+
+def write(folder: Folder, number: int, **values: Any) -> Path:
+    folder.write(Header(number, 0.0, "a", 2), values, {})
+    return folder.path / f"snapshot-{number:012d}"
+
+
+def read_newest(folder: Folder) -> tuple[int, list[str]]:
+    """Returns the number of the newest snapshot that can be read, and the lines about others."""
+    told: list[str] = []
+    found = folder.newest(told.append)
+    assert found is not None
+    return found.header.number, told
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(str(tmp_path))
+
+
+def test_two_snapshots_are_kept(folder: Folder) -> None:
+    for number in (1, 2, 30, 4):
+        path = write(folder, number, step=number)
+    assert load(path) == {"step": 4}
+    assert folder.numbers() == [30, 4]
+    assert read_newest(folder) == (30, [])
+    assert sorted(p.name for p in folder.path.iterdir()) == ["snapshot-000000000004", "snapshot-000000000030"]
+
+
+def test_the_one_before_takes_the_place_of_a_file_that_is_cut_off(folder: Folder) -> None:
+    write(folder, 1, step=1)
+    path = write(folder, 2, step=2)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        number, told = read_newest(folder)
+        assert (number, len(told)) == (1, 1)
+        assert f"{path} is left out: it" in told[0]
+    path.write_bytes(whole)
+    assert read_newest(folder) == (2, [])
+
+
+def test_a_foreign_file_is_left_out(folder: Folder) -> None:
+    write(folder, 1, step=1)
+    text = b"a file of somebody else, which is long enough to have room for a header"
+    for content in (text, text + hashlib.sha256(text).digest()):
+        (folder.path / "snapshot-000000000002").write_bytes(content)
+        assert read_newest(folder)[0] == 1
+    (folder.path / "snapshot-000000000003").mkdir()
+    assert read_newest(folder)[0] == 1
+
+
+def test_a_whole_file_of_a_newer_format_is_an_error(folder: Folder) -> None:
+    write(folder, 1, step=1)
+    path = write(folder, 2, step=2)
+    newer = bytearray(path.read_bytes()[:-32])
+    newer[8] = VERSION + 1
+    path.write_bytes(newer + hashlib.sha256(newer).digest())
+    with pytest.raises(NewerFormatError, match=rf"{path} cannot be read: a newer version of Sirtaki .*remove the file"):
+        read_newest(folder)
+    path.write_bytes(newer + bytes(32))
+    assert read_newest(folder)[0] == 1
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [10, 5000])
+def test_a_full_disk_leaves_the_snapshots_before(folder: Folder, size: int) -> None:
+    write(folder, 1, step=1)
+    with files_up_to(size), pytest.raises(OSError, match="File too large"):
+        write(folder, 2, data=bytes(100_000))
+    assert [path.name for path in folder.path.iterdir()] == ["snapshot-000000000001"]
+    assert read_newest(folder) == (1, [])
+
+
+def test_a_second_job_is_refused_until_the_first_one_has_ended(folder: Folder) -> None:
+    program = (
+        "import sys\nfrom sirtaki.elastic._snapshot_folder import Folder, Owner\n"
+        f"taken = Folder({str(folder.path)!r}).acquire\n"
+        "taken(Owner('first', 'host', 'node-a', 4711), True)\nprint(flush=True)\nsys.stdin.read()"
+    )
+    second = Owner("second", "host", "node-a", 1)
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        for is_first in (True, False):
+            with pytest.raises(BusyError, match=r"another job \(process 4711 on node-a\) writes its snapshots to"):
+                folder.acquire(second, is_first)
+        # A process of this host that its own job has given up keeps its lock.
+        assert folder.acquire(Owner("first", "host", "node-a", 2), False)
+        assert not Folder(str(folder.path)).acquire(Owner("first", "other host", "node-b", 3), False)
+        first.kill()
+    assert folder.acquire(second, True)
+    folder.release()
+
+
+def test_the_hosts_of_a_job_share_a_folder(folder: Folder) -> None:
+    (folder.path / "unfinished-1").touch()
+    assert folder.acquire(Owner("job", "a", "node-a", 1), True)
+    assert not (folder.path / "unfinished-1").exists()
+    other = Folder(str(folder.path))
+    assert not other.acquire(Owner("job", "b", "node-b", 2), False)
+    # Host a is lost.
+    assert other.acquire(Owner("job", "b", "node-b", 2), True)
+    folder.release()
+    other.release()
+
+
+def test_a_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    made = Folder(str(tmp_path / "a" / "b"))
+    assert made.numbers() == []
+    assert made.acquire(Owner("job", "a", "node-a", 1), True)
+    assert made.path.stat().st_mode & 0o777 == 0o700
+    made.release()
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        Folder(str(tmp_path / "file" / "b")).acquire(Owner("job", "a", "node-a", 1), True)
