@@ -159,3 +159,15 @@ def test_a_model_needs_weights_and_no_optimizer() -> None:
     assert len(OfModel(Model())._variables()) == 1
     with pytest.raises(ValueError, match="no weights yet"):
         OfModel(Model(built=False))
+
+
+def test_a_snapshot_has_what_was_saved_last_and_fits_its_variables_alone() -> None:
+    state = Variables([Variable(1.0), Variable(2.0)], step=1)
+    state.variables[0].value = 3.0
+    resumed = Variables([Variable(0.0), Variable(0.0)], step=0)
+    resumed._take_over(state._hand_over())
+    assert ([variable.value for variable in resumed.variables], resumed.step) == ([1.0, 2.0], 1)
+    with pytest.raises(ValueError, match="it has 2 variables, and the program has 1"):
+        Variables([Variable(0.0)], step=0)._take_over(state._hand_over())
+    with pytest.raises(ValueError, match="it has also step"):
+        Variables([Variable(0.0), Variable(0.0)])._take_over(state._hand_over())

@@ -10,9 +10,9 @@ import copy
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from sirtaki import _growth, basics, errors
 from sirtaki.ops import Ops
@@ -66,6 +66,11 @@ class State:
         get_rank: accepted as in Horovod; not used.
     """
 
+    #: Writes commits to disk, in elastic.run() with elastic.snapshot_dir.
+    _snapshots: Any = None
+    #: Functions that pickle certain types for that, like a dispatch_table of pickle.
+    _pickled_by: ClassVar[Mapping[type, Any]] = {}
+
     def __init__(self, bcast_object: Broadcast | None = None, get_rank: Callable[[], int] | None = None) -> None:
         del get_rank
         self._bcast_object = bcast_object or _broadcast_object
@@ -91,6 +96,8 @@ class State:
         """
         self.save()
         self._commits += 1
+        if self._snapshots is not None:
+            self._snapshots.committed()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -157,6 +164,25 @@ class State:
     def reset(self) -> None:
         """Called when the job goes on with other ranks, before sync()."""
 
+    def _hand_over(self) -> Any:
+        """Returns the last copy of save(), which later calls of save() leave as it is."""
+        raise NotImplementedError
+
+    def _take_over(self, saved: Any) -> None:
+        """Sets the state to a result of _hand_over() in another process. Not collective.
+
+        Raises:
+            Exception: it is the state of another training.
+        """
+        raise NotImplementedError
+
+    def _objects(self) -> Any:
+        """Returns the module that has broadcast_object() and allgather_object() for the framework of the state."""
+        # Not every framework comes with numpy.
+        from sirtaki import objects
+
+        return objects
+
 
 class ObjectState(State):
     """State of picklable values, which become attributes.
@@ -196,8 +222,25 @@ class ObjectState(State):
                 setattr(self, name, value)
         self._save_attributes()
 
+    def _hand_over(self) -> Any:
+        return self._saved
+
+    def _take_over(self, saved: Any) -> None:
+        require_same_names(saved, self._names)
+        for name, value in saved.items():
+            setattr(self, name, value)
+
     def _save_attributes(self) -> None:
         self._saved = {name: _copied(name, getattr(self, name)) for name in self._names}
+
+
+def require_same_names(saved: Iterable[str], own: Iterable[str]) -> None:
+    """Raises InvalidArgumentError if a snapshot has the values `saved` and the state of the program has others."""
+    missing, unknown = sorted({*own} - {*saved}), sorted({*saved} - {*own})
+    errors.require(
+        not missing and not unknown,
+        f"it has no {', '.join(missing)}" if missing else f"it has also {', '.join(unknown)}",
+    )
 
 
 def _say_what_is_awaited() -> None:

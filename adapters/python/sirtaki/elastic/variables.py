@@ -36,6 +36,20 @@ class VariablesState(ObjectState):
         super().sync()
         self._save_variables()
 
+    def _hand_over(self) -> Any:
+        return {"variables": [value for _, value in self._values], "values": super()._hand_over()}
+
+    def _take_over(self, saved: Any) -> None:
+        arrays, variables = saved["variables"], self._variables()
+        count = f"it has {len(arrays)} variables, and the program has {len(variables)}"
+        errors.require(len(arrays) == len(variables), count)
+        for i, pair in enumerate(zip(arrays, variables, strict=True)):
+            theirs, own = (tuple(getattr(one, "shape", ())) for one in pair)
+            errors.require(theirs == own, f"variable {i} has the shape {theirs} in it, and {own} in the program")
+        for variable, value in zip(variables, arrays, strict=True):
+            variable.assign(value)
+        super()._take_over(saved["values"])
+
     def _save_variables(self) -> None:
         self._values = [(variable, self._value_of(variable)) for variable in self._variables()]
 

@@ -7,14 +7,21 @@ are attributes, as in ObjectState.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
+from sirtaki import errors
 from sirtaki.basics import rank
 from sirtaki.elastic import ObjectState
+from sirtaki.elastic.state import require_same_names
+from sirtaki.torch import functions
+from sirtaki.torch._optimizer.local_sgd import KEY as LOCAL_KEY
+from sirtaki.torch._optimizer.residuals import KEY
+from sirtaki.torch.elastic._tensors import gpus_of, reduce_tensor
 from sirtaki.torch.elastic.sampler import ElasticSampler
 from sirtaki.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 
@@ -46,6 +53,14 @@ class StateHandler:
         self.value = value
         self.save()
 
+    def _hand_over(self) -> Any:
+        """Returns the state saved last, which later calls of save() leave as it is."""
+        raise NotImplementedError
+
+    def _take_over(self, saved: Any) -> None:
+        """Gives the object a result of _hand_over() in another process. Not collective."""
+        raise NotImplementedError
+
 
 class StateDictHandler(StateHandler):
     """Handles an object by its state_dict() and load_state_dict()."""
@@ -53,10 +68,12 @@ class StateDictHandler(StateHandler):
     def __init__(self, value: Any) -> None:
         super().__init__(value)
         self._saved = snapshot(value.state_dict())
+        self._is_handed_over = False
 
     def save(self) -> None:
         """Copies the state of the object."""
-        self._saved = snapshot(self.value.state_dict(), self._saved)
+        self._saved = snapshot(self.value.state_dict(), None if self._is_handed_over else self._saved)
+        self._is_handed_over = False
 
     def restore(self) -> None:
         """Gives the object the state saved last."""
@@ -65,6 +82,15 @@ class StateDictHandler(StateHandler):
     def sync(self) -> None:
         """Gives the object the state of rank 0. Collective."""
         self.value.load_state_dict(broadcast_object(self.value.state_dict()))
+
+    def _hand_over(self) -> Any:
+        self._is_handed_over = True
+        for gpu in gpus_of(self._saved):
+            torch.cuda.current_stream(gpu).synchronize()  # another thread reads the copy
+        return self._saved
+
+    def _take_over(self, saved: Any) -> None:
+        self.value.load_state_dict(saved)
 
 
 class ModelStateHandler(StateDictHandler):
@@ -92,6 +118,10 @@ class OptimizerStateHandler(StateDictHandler):
     def sync(self) -> None:
         """Gives the optimizer the state and options of rank 0. Collective."""
         broadcast_optimizer_state(self.value, root_rank=0)
+
+    def _hand_over(self) -> Any:
+        # Additions of Sirtaki are those of one rank.
+        return {key: value for key, value in super()._hand_over().items() if key not in (KEY, LOCAL_KEY)}
 
 
 class LRSchedulerStateHandler(StateDictHandler):
@@ -136,6 +166,7 @@ class TorchState(ObjectState):
     """
 
     _handlers: dict[str, StateHandler]
+    _pickled_by: ClassVar[Mapping[type, Any]] = {Tensor: reduce_tensor}
 
     def __init__(self, model: Any = None, optimizer: Any = None, **values: Any) -> None:
         values |= {"model": model, "optimizer": optimizer}
@@ -171,6 +202,32 @@ class TorchState(ObjectState):
         # Not before: a loss in the middle must leave the last commit as it was.
         for handler in self._handlers.values():
             handler.save()
+
+    def _hand_over(self) -> Any:
+        saved: dict[str, Any] = {}
+        for name, handler in self._handlers.items():
+            try:
+                saved[name] = handler._hand_over()
+            except NotImplementedError:
+                kind = type(handler).__name__
+                raise errors.UnsupportedError(
+                    f"elastic.snapshot_dir: {kind}, which handles {name}, is none that snapshots can write; derive it "
+                    "from StateDictHandler, or save checkpoints"
+                ) from None
+        return {"objects": saved, "values": super()._hand_over()}
+
+    def _take_over(self, saved: Any) -> None:
+        objects = saved["objects"]
+        require_same_names(objects, self._handlers)
+        for name, handler in self._handlers.items():
+            try:
+                handler._take_over(objects[name])
+            except Exception as error:
+                raise errors.InvalidArgumentError(f"{name}: {error}") from error
+        super()._take_over(saved["values"])
+
+    def _objects(self) -> Any:
+        return functions
 
 
 def _handler_of(value: Any) -> StateHandler | None:

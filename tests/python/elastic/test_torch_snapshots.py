@@ -1,0 +1,92 @@
+"""Snapshots of states of PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import sirtaki.torch as hvd  # noqa: E402
+from sirtaki.elastic._snapshot_file import Header, load  # noqa: E402
+from sirtaki.elastic._snapshot_folder import Folder  # noqa: E402
+from sirtaki.torch.elastic import TorchState  # noqa: E402
+from sirtaki.torch.elastic.state import StateHandler, get_handler_registry, snapshot  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def session() -> Iterator[None]:
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+def through_file(folder: Path, state: Any) -> Any:
+    """Returns a state as it comes back from a file."""
+    Folder(str(folder)).write(Header(1, 0.0, "a", 1), state, TorchState._pickled_by)
+    return load(folder / "snapshot-000000000001")
+
+
+def test_what_is_handed_over_stays_that_of_its_commit(tmp_path: Path) -> None:
+    def made() -> TorchState:
+        model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+        optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), 0.1), compression="int8")
+        return TorchState(model, optimizer, step=0, scaler=torch.amp.GradScaler("cpu", init_scale=8.0))
+
+    state = made()
+    committed, handed_over = [], None
+    for _ in range(3):
+        state.optimizer.zero_grad()
+        state.model(torch.randn(4, 3)).sum().backward()
+        state.optimizer.step()
+        state.step += 1
+        state.commit()
+        handed_over = handed_over or state._hand_over()
+        committed.append(snapshot([state.model.state_dict(), state.optimizer.state_dict()["state"]]))
+    resumed = made()
+    resumed._take_over(through_file(tmp_path, handed_over))
+    assert resumed.step == 1
+    now = [resumed.model.state_dict(), resumed.optimizer.state_dict()["state"]]
+    torch.testing.assert_close(now, committed[0], rtol=0, atol=0)
+    assert not torch.equal(committed[0][0]["0.weight"], committed[1][0]["0.weight"])
+
+
+def test_tensors_of_all_kinds_come_back(tmp_path: Path) -> None:
+    tensors = {
+        "half": torch.randn(3, 2).to(torch.bfloat16),
+        "transposed": torch.arange(6).view(2, 3).T,
+        "flag": torch.tensor(True),
+        "none": torch.empty(0, 2),
+        "sparse": torch.eye(3).to_sparse(),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+    }
+    loaded = through_file(tmp_path, tensors)
+    for name, tensor in tensors.items():
+        made = loaded[name]
+        assert (type(made), made.dtype, made.shape) == (type(tensor), tensor.dtype, tensor.shape)
+        assert torch.equal(made.to_dense(), tensor.to_dense()), name
+    loaded["half"] += 1
+
+
+def test_a_snapshot_of_another_model_is_an_error_that_names_the_value() -> None:
+    saved = TorchState(torch.nn.Linear(3, 2))._hand_over()
+    with pytest.raises(ValueError, match=r"model: .*\n.*size mismatch for weight"):
+        TorchState(torch.nn.Linear(4, 2))._take_over(saved)
+    with pytest.raises(ValueError, match="it has no scaler"):
+        TorchState(torch.nn.Linear(3, 2), scaler=torch.amp.GradScaler("cpu"))._take_over(saved)
+
+
+def test_a_handler_that_snapshots_cannot_write_is_named() -> None:
+    class Handler(StateHandler):
+        def save(self) -> None:
+            """Copies nothing."""
+
+    get_handler_registry().insert(0, (Path, Handler))
+    try:
+        with pytest.raises(NotImplementedError, match="Handler, which handles place, is none that snapshots can write"):
+            TorchState(place=Path())._hand_over()
+    finally:
+        get_handler_registry().pop(0)
