@@ -41,6 +41,9 @@ const Row kRows[] = {
     {"elastic.timeout", "30s", [](const Config& c) { return c.elastic.timeout == 30s; }},
     {"elastic.join_timeout", "3min", [](const Config& c) { return c.elastic.join_timeout == 3min; }},
     {"elastic.silence", "600ms", [](const Config& c) { return c.elastic.silence == 600ms; }},
+    {"elastic.snapshot_dir", "/local/a", [](const Config& c) { return c.elastic.snapshot_dir == "/local/a"; }},
+    {"elastic.snapshot_every", "5min", [](const Config& c) { return c.elastic.snapshot_every == 5min; }},
+    {"elastic.resume", "auto", [](const Config& c) { return c.elastic.resume == "auto"; }},
     {"control.join_timeout", "8s", [](const Config& c) { return c.control.join_timeout == 8s; }},
     {"control.stuck_after", "2s", [](const Config& c) { return c.control.stuck_after == 2s; }},
     {"control.stall_warn", "9s", [](const Config& c) { return c.control.stall_warn == 9s; }},
@@ -215,6 +218,8 @@ TEST(ConfigOptions, AgreedOptionsAreTheOnesThatChangeWhatIsSent) {
   }
   EXPECT_EQ(names, (std::vector<std::string>{"control.fanout",
                                              "elastic.min",
+                                             "elastic.snapshot_dir",
+                                             "elastic.resume",
                                              "schedule.fusion_bytes",
                                              "schedule.partition_bytes",
                                              "schedule.credit_bytes",
