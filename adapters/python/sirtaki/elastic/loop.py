@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from sirtaki import _growth, _notice, basics, errors
+from sirtaki.elastic import _snapshots
 from sirtaki.elastic.state import HostsUpdatedInterrupt, State
 
 Result = TypeVar("Result")
@@ -44,22 +45,23 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Result:
         try:
-            with _notice.leaves_at_commits():
-                return loop(state, *args, **kwargs)
+            first = _growth.begin_loop()
+            with _notice.leaves_at_commits(), _snapshots.opened(state, first) as snapshots:
+                return loop(snapshots, first, state, *args, **kwargs)
         finally:
             _growth.admit(False)
 
-    def loop(state: State, *args: Any, **kwargs: Any) -> Result:
+    def loop(snapshots: _snapshots.Snapshots, first: bool, state: State, *args: Any, **kwargs: Any) -> Result:
         failures, regrouped = _Failures(state), True
-        first = _growth.begin_loop()
         while True:
             try:
                 if not regrouped:
-                    reset()
+                    with snapshots.saving_at_the_end():
+                        reset()
                     regrouped = True
                     state.on_reset()
                 with basics.losses_raise():
-                    state.sync()
+                    snapshots.sync()
                     _growth.admit(first)
                     return func(state, *args, **kwargs)
             except errors.HorovodInternalError as error:

@@ -1,0 +1,383 @@
+"""Snapshots of a training on disk (elastic.snapshot_dir), for the case that all ranks with its state are lost.
+
+elastic.run() makes one Snapshots. It writes commits in a thread, on one rank of each host, and before the first sync()
+of a job it gives rank 0 the newest snapshot that any host can read. All ranks call sync() together and have the same
+options, so its exchanges need no further agreement.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sirtaki import basics, errors
+from sirtaki.elastic._snapshot_file import Header, NewerFormatError, UnreadableError, load
+from sirtaki.elastic._snapshot_folder import BusyError, Folder, Found, Owner
+from sirtaki.elastic.state import State
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+#: Bytes that hosts send each other at a time.
+_CHUNK_BYTES = 16 << 20
+#: Seconds that the end of elastic.run() waits for a snapshot that is being written.
+_PATIENCE = 10.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is."""
+
+    rank: int
+    local_rank: int
+    host: str
+    hostname: str
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The knowledge of a rank before a sync()."""
+
+    #: Number of its last commit, or the highest one of its folder, whether that snapshot can be read or not.
+    number: int
+    #: There are snapshots in its folder.
+    has_files: bool = False
+    #: The newest one that can be read, where the job may go on from one.
+    found: Found | None = None
+    hostname: str = ""
+    error: str = ""
+
+
+def source_of(surveys: list[Survey], resume: str) -> int | None:
+    """Returns the rank whose snapshot a job goes on from, rank 0 if it has that one; None: the job begins anew.
+
+    Args:
+        surveys: those of all ranks, none of which has the state of the job.
+        resume: the option elastic.resume.
+
+    Raises:
+        InvalidArgumentError: the job must not begin.
+    """
+    for one in surveys:
+        errors.require(not one.error, one.error)
+    there = any(one.has_files for one in surveys)
+    errors.require(
+        not there or resume != "stop",
+        f"elastic.snapshot_dir has snapshots up to commit {max(one.number for one in surveys)}. To go on from there, "
+        "add --elastic-resume yes; to begin anew and replace them, add --elastic-resume no; or choose another folder",
+    )
+    if resume not in ("yes", "auto"):
+        return None
+    holders = [(one.found.header.number, -rank) for rank, one in enumerate(surveys) if one.found]
+    errors.require(
+        bool(holders) or (resume == "auto" and not there),
+        f"elastic.resume is {resume}, and elastic.snapshot_dir has no snapshot that can be read on any host; look at "
+        "the folder, or begin anew with --elastic-resume no",
+    )
+    return -max(holders)[1] if holders else None
+
+
+class Snapshots:
+    """The snapshots of one training, on one rank.
+
+    Args:
+        state: the state of the training.
+        folder: the folder of this host; None: no snapshots.
+        every: seconds between two snapshots.
+        resume: the option elastic.resume.
+        place_of_rank: returns where this rank is.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        folder: Folder | None,
+        every: float = 0.0,
+        resume: str = "stop",
+        *,
+        place_of_rank: Callable[[], Place] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state = state
+        self._folder = folder
+        self._every = every
+        self._resume = resume
+        self._place_of_rank = place_of_rank or _own_place
+        self._clock = clock
+        self._place = Place(0, 0, "", "")
+        self._ranks = 1
+        self._job = uuid.uuid4().hex
+        self._has_state = False
+        self._number = 0
+        self._writes = False
+        self._last = clock()
+        self._thread: threading.Thread | None = None
+        self._troubled = False
+
+    def sync(self) -> None:
+        """Calls state.sync(), and gives it a snapshot before if the job goes on from one. Collective.
+
+        Raises:
+            InvalidArgumentError: the job must not begin; the same on all ranks.
+        """
+        if self._folder is not None:
+            error = self._prepare(self._folder, self._state._objects())
+            if error:
+                raise errors.InvalidArgumentError(error)
+        self._state.sync()
+        self._has_state = True
+
+    def committed(self) -> None:
+        """Begins to write the commit that has just been made, if one is due. Returns at once."""
+        self._number += 1
+        if not self._writes or self._clock() - self._last < self._every:
+            return
+        if self._is_writing():
+            self._warn(
+                f"a snapshot is still being written to {self._target()}, so later commits are not; they may come "
+                "too fast (elastic.snapshot_every)"
+            )
+            return
+        self._last = self._clock()
+        self._thread = threading.Thread(
+            target=self._write, args=(self._state._hand_over(), self._number), name="srt-snapshot", daemon=True
+        )
+        self._thread.start()
+
+    @contextmanager
+    def saving_at_the_end(self) -> Iterator[None]:
+        """Returns a context in which the job may end for this rank; then the state saved last is written."""
+        try:
+            yield
+        except errors.RanksChangedError:
+            raise
+        except (errors.HorovodInternalError, SystemExit):
+            self._wait()
+            if self._writes and self._has_state and not self._is_writing():
+                self._number += 1
+                self._write(self._state._hand_over(), self._number)
+            raise
+
+    def close(self) -> None:
+        """Waits for the snapshot that is being written, for a time, and leaves the folder to others."""
+        self._wait()
+        if self._folder is not None:
+            self._folder.release()
+
+    def _is_writing(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join(_PATIENCE)
+
+    def _prepare(self, folder: Folder, objects: Any) -> str:
+        """Agrees on the ranks that write and on a snapshot, and loads it. Collective.
+
+        Returns why the job ends, or "".
+        """
+        self._place, self._ranks = self._place_of_rank(), basics.size()
+        if self._place.local_rank != 0:
+            folder.release()
+        begins = not self._has_state
+        first = self._survey(folder, begins, True) if self._place.rank == 0 else None
+        # Rank 0 decides: if it does not have the state, no rank has made a step with it.
+        self._job, begins = objects.broadcast_object((self._job, begins), 0, "sirtaki.snapshots.job")
+        # Behind the broadcast, so that hosts that share the folder of rank 0 see its lock.
+        survey = first or self._survey(folder, begins, False)
+        surveys = objects.allgather_object(survey, "sirtaki.snapshots.found")
+        self._number = max(one.number for one in surveys)
+        if not begins:
+            if survey.error:
+                _say(f"warning: {survey.error}; this host writes no snapshots")
+            return ""
+        try:
+            source = source_of(surveys, self._resume)
+        except errors.InvalidArgumentError as error:
+            return self._end(objects, str(error))
+        if source is None:
+            if self._resume == "auto" and self._place.rank == 0:
+                _say(f"begins anew, because {folder.path} has no snapshot")
+            return ""
+        trouble = self._load(folder, objects, surveys[source], source)
+        trouble = str(objects.broadcast_object(trouble, 0, "sirtaki.snapshots.loaded"))
+        return self._end(objects, trouble) if trouble else ""
+
+    def _end(self, objects: Any, why: str) -> str:
+        """Ends the session in order, so that no rank takes another one for lost. Returns `why`. Collective."""
+        with suppress(errors.HorovodInternalError):
+            objects.allgather_object(None, "sirtaki.snapshots.end")
+        basics.shutdown()
+        return why
+
+    def _survey(self, folder: Folder, begins: bool, is_first: bool) -> Survey:
+        """Takes the folder, if this rank is the one of its host that writes, and looks for snapshots."""
+        self._writes = False
+        if self._place.local_rank != 0:
+            return Survey(self._number)
+        hostname = self._place.hostname
+        try:
+            if not folder.acquire(Owner(self._job, self._place.host, hostname, os.getpid()), is_first):
+                return Survey(self._number)
+            numbers = folder.numbers()
+            looks = begins and self._resume in ("yes", "auto")
+            found = folder.newest(_say) if looks else None
+        except (BusyError, NewerFormatError) as error:
+            return Survey(self._number, error=str(error))
+        except OSError as error:
+            text = f"elastic.snapshot_dir ({folder.path} on {hostname}) cannot be used: {error}"
+            return Survey(self._number, error=text)
+        self._writes = True
+        return Survey(max([self._number, *numbers[:1]]), bool(numbers), found, hostname)
+
+    def _load(self, folder: Folder, objects: Any, survey: Survey, source: int) -> str:
+        """Loads the snapshot of rank `source` on rank 0. Returns an error or "". Collective if it is not rank 0."""
+        assert survey.found is not None
+        header, path = survey.found.header, survey.found.path
+        try:
+            if source != 0:
+                path = self._fetch(folder, objects, survey.found, source)
+            if self._place.rank != 0:
+                return ""
+            state = load(Path(path))
+        except (OSError, UnreadableError) as error:
+            return f"{path} cannot be read: {error}; start again, or remove the file to go on from the one before"
+        except errors.HorovodInternalError:
+            raise
+        except Exception as error:
+            kind = type(error).__name__
+            return f"{path} cannot be unpickled ({kind}: {error}); start the program that has written it"
+        try:
+            self._state._take_over(state)
+        except Exception as error:
+            return (
+                f"{path} does not fit this training: {error}. Start the program that has written it, or begin anew "
+                "with --elastic-resume no"
+            )
+        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(header.written))
+        _say(
+            f"goes on from commit {header.number}, written {written} by a job of {header.ranks} ranks ({path} on "
+            f"{survey.hostname})"
+        )
+        return ""
+
+    def _fetch(self, folder: Folder, objects: Any, found: Found, source: int) -> str:
+        """Copies a file of rank `source` to the folder of rank 0, and returns its path. Collective."""
+        chunks = self._chunks(objects, found.path, source)
+        try:
+            if self._place.rank != 0:
+                return found.path
+            with folder.incoming(found.header.number) as incoming:
+                for chunk in chunks:
+                    incoming.file.write(chunk)
+                return str(incoming.keep())
+        finally:
+            for _ in chunks:  # the others send all of it
+                pass
+
+    def _chunks(self, objects: Any, path: str, source: int) -> Iterator[bytes]:
+        """Yields the bytes of a file of rank `source`. Collective."""
+        with ExitStack() as opened:
+            file: BinaryIO | None = None
+            while True:
+                chunk: bytes | str = b""
+                if self._place.rank == source:
+                    try:
+                        file = file or opened.enter_context(open(path, "rb"))
+                        chunk = file.read(_CHUNK_BYTES)
+                    except OSError as error:
+                        chunk = str(error)
+                chunk = objects.broadcast_object(chunk, source, "sirtaki.snapshots.chunk")
+                if isinstance(chunk, str):
+                    raise OSError(chunk)
+                if not chunk:
+                    return
+                yield chunk
+
+    def _write(self, state: Any, number: int) -> None:
+        assert self._folder is not None
+        header = Header(number, time.time(), self._place.hostname, self._ranks)
+        try:
+            self._folder.write(header, state, self._state._pickled_by)
+            self._troubled = False
+        except Exception as error:
+            kind = type(error).__name__
+            self._warn(f"commit {number} is not written to {self._target()} ({kind}: {error}); later commits try again")
+
+    def _warn(self, text: str) -> None:
+        """Warns once, until a snapshot is written again."""
+        if not self._troubled:
+            self._troubled = True
+            _say(f"warning: {text}")
+
+    def _target(self) -> str:
+        assert self._folder is not None
+        return f"{self._folder.path} on {self._place.hostname}"
+
+
+@contextmanager
+def opened(state: Any, is_first_loop: bool) -> Iterator[Snapshots]:
+    """Returns a context with the snapshots of a training, which are none without elastic.snapshot_dir.
+
+    Args:
+        state: the state of the training.
+        is_first_loop: False in further trainings of a program, which have none: another start of the program would take
+            them for those of the first.
+
+    Raises:
+        UnsupportedError: the state cannot be written.
+    """
+    path = basics.option("elastic.snapshot_dir")
+    if path and not is_first_loop:
+        _say("warning: elastic.snapshot_dir is for the first elastic.run() of a program; this one writes no snapshots")
+    if not path or not is_first_loop:
+        yield Snapshots(state, None)
+        return
+    _require_written_whole(state)
+    every = _seconds(basics.option("elastic.snapshot_every"))
+    snapshots = Snapshots(state, Folder(path), every, basics.option("elastic.resume"))
+    state._snapshots = snapshots
+    try:
+        yield snapshots
+    finally:
+        state._snapshots = None
+        snapshots.close()
+
+
+def _require_written_whole(state: Any) -> None:
+    """Raises UnsupportedError if a class that does not know snapshots saves more than they would have."""
+    kind = type(state)
+    writer, saver = (
+        next((i for i, one in enumerate(kind.__mro__) if name in vars(one)), len(kind.__mro__))
+        for name in ("_hand_over", "save")
+    )
+    if writer > saver or not isinstance(state, State):
+        raise errors.UnsupportedError(
+            f"elastic.snapshot_dir: a {kind.__name__} has a save() of its own, which snapshots cannot write; use "
+            "ObjectState or a state of your framework, or save checkpoints"
+        )
+    state._hand_over()
+
+
+def _own_place() -> Place:
+    own = basics.members()[basics.rank()]
+    return Place(basics.rank(), basics.local_rank(), str(own["host_id"]), str(own["hostname"]))
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+)(\w+)", text)
+    assert found is not None, text
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError):  # a program may have closed standard error
+        print(f"sirtaki: {text}", file=sys.stderr, flush=True)
