@@ -117,6 +117,56 @@ def test_a_new_rank_gets_the_model_and_its_share_of_the_samples(
     assert whole >= len(epochs) - 1, text
 
 
+# Commits once, in step 3, so that a job that goes on makes the steps behind it again.
+TRAIN_ON = """
+import hashlib
+import torch
+import sirtaki.torch as hvd
+
+torch.set_num_threads(1)
+hvd.init()
+torch.manual_seed(hvd.rank())
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+sampler = hvd.elastic.ElasticSampler(range(48), seed=3)
+
+@hvd.elastic.run
+def train(state):
+    print("BEGIN", state.step, flush=True)
+    batches = iter(torch.utils.data.DataLoader(range(48), batch_size=4, sampler=sampler))
+    while state.step < 6:
+        points = next(batches).float().view(-1, 1).expand(-1, 8) / 48
+        optimizer.zero_grad()
+        (model(points) - points[:, :1].sin()).square().mean().backward()
+        optimizer.step()
+        scheduler.step()
+        sampler.record_batch(0, len(points))
+        state.step += 1
+        if state.step == 3:
+            state.commit()
+
+train(hvd.elastic.TorchState(model, optimizer, scheduler=scheduler, sampler=sampler, step=0))
+moments = [value for one in optimizer.state.values() for value in one.values()]
+parts = [*model.parameters(), *moments, torch.tensor(scheduler.get_last_lr())]
+print("END", hashlib.sha256(b"".join(part.detach().numpy().tobytes() for part in parts)).hexdigest(), flush=True)
+hvd.shutdown()
+"""
+
+
+def test_a_job_goes_on_from_a_snapshot_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    options = ("-np", "2", "--elastic-snapshot-dir", str(tmp_path), "--elastic-snapshot-every", "0s")
+    ends = []
+    for resume, begin in (("stop", "0"), ("yes", "3")):
+        done = launch(*options, "--elastic-resume", resume, *warm("-c", TRAIN_ON), timeout=60)
+        assert done.code == 0, done.err
+        assert set(re.findall(r"BEGIN (\d)", done.out)) == {begin}
+        ends += re.findall(r"END (\w+)", done.out)
+    assert len(ends) == 4
+    assert len(set(ends)) == 1, "the same bits, on both ranks and in both jobs"
+
+
 def test_the_example_goes_on_without_a_killed_rank() -> None:
     example = str(ROOT / "examples/elastic_mnist.py")
     command = (PYTHON, example, "--steps", "400", "--batch-size", "8", "--commit-every", "3")

@@ -1,0 +1,86 @@
+"""Snapshots of elastic jobs under sirtakirun: all ranks are killed, and the next job goes on from the disk."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from launch_support import PYTHON, Outcome, launch
+
+# Each step mixes numbers of all ranks into the values. The program kills all ranks at its end, or they have to leave in
+# step 3, or it prints "DONE".
+TRAIN = """
+import hashlib, os, signal, sys, threading
+import numpy as np
+import sirtaki
+from sirtaki.elastic import ObjectState, run
+from sirtaki.objects import allgather_object
+
+last, end = int(sys.argv[1]), sys.argv[2]
+sirtaki.init()
+
+def tell(what):
+    print(what, state.step, hashlib.sha256(state.values.tobytes()).hexdigest()[:16], flush=True)
+
+@run
+def train(state):
+    tell("BEGIN")
+    while state.step < last:
+        state.values = state.values * 3 + sum(allgather_object(state.step + sirtaki.rank()))
+        state.step += 1
+        if (state.step, end) == (3, "noticed"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        state.commit()
+        for thread in threading.enumerate():
+            if thread.name == "srt-snapshot":
+                thread.join()
+        tell("AT")
+    allgather_object(None)
+    if end == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+state = ObjectState(step=0, values=np.arange(1000))
+train(state)
+print("DONE", flush=True)
+sirtaki.shutdown()
+"""
+
+
+def train(folder: Path, last: int, end: str, *options: str, every: str = "0s") -> Outcome:
+    options = ("--elastic", "1:2", "--elastic-snapshot-dir", str(folder), "--elastic-snapshot-every", every, *options)
+    return launch("-np", "2", *options, PYTHON, "-c", TRAIN, str(last), end, timeout=60)
+
+
+def test_a_job_goes_on_where_all_ranks_were_killed(tmp_path: Path) -> None:
+    killed = train(tmp_path, 4, "killed")
+    assert killed.code != 0
+    (digest,) = set(re.findall(r"AT 4 (\w+)", killed.out))
+
+    untold = train(tmp_path, 6, "ended")
+    assert untold.code == 1, untold.err
+    assert "has snapshots up to commit 4. To go on from there, add --elastic-resume yes; to begin anew" in untold.err
+    assert "BEGIN" not in untold.out
+    assert "is started again" not in untold.err
+
+    going_on = train(tmp_path, 6, "ended", "--elastic-resume", "yes")
+    assert going_on.code == 0, going_on.err
+    assert set(re.findall(r"BEGIN (\d+) (\w+)", going_on.out)) == {("4", digest)}
+    assert going_on.out.count("DONE") == 2
+    (told,) = re.findall(r"sirtaki: goes on from commit (\d+), written \S+ \S+ by a job of 2 ranks", going_on.err)
+    assert told == "4"
+    assert sorted(os.listdir(tmp_path)) == ["lock", "snapshot-000000000005", "snapshot-000000000006"]
+
+
+def test_ranks_that_all_have_to_leave_write_their_last_commit(tmp_path: Path) -> None:
+    left = train(tmp_path, 6, "noticed", every="1h")
+    assert left.code == 128 + signal.SIGTERM, left.err
+    going_on = train(tmp_path, 4, "ended", "--elastic-resume", "auto", every="1h")
+    assert going_on.code == 0, going_on.err
+    steps = {int(step) for step in re.findall(r"BEGIN (\d+)", going_on.out)}
+    assert len(steps) == 1
+    assert min(steps) >= 3, left.err
