@@ -60,7 +60,9 @@ GradientStream* Engine::stream(StreamId id) {
 control::StreamReports Engine::reports() const {
   control::StreamReports all;
   for (const auto& [id, s] : streams_) {
-    all.push_back(s->report());
+    if (s->has_commit_gate()) {
+      all.push_back(s->report());
+    }
   }
   for (const auto& [id, report] : closed_at_) {
     all.push_back(report);
@@ -110,7 +112,7 @@ void Engine::forget_stream(StreamId id) {
   std::erase_if(closed_, [](const auto& closed) { return closed.second->over(); });
   if (const auto node = streams_.extract(id.value); !node.empty()) {
     closed_[id.value] = node.mapped()->take_unused_param_sync();
-    if (options_.commit_gate) {
+    if (node.mapped()->has_commit_gate()) {
       closed_at_.insert_or_assign(id.value, node.mapped()->report());
     }
   }

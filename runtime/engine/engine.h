@@ -71,7 +71,7 @@ class Engine {
   void open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done);
   // Returns nullptr for an unknown or closed stream.
   GradientStream* stream(StreamId id);
-  // Returns the position of this rank in every stream, closed ones included. Requires a commit gate.
+  // Returns the position of this rank in every stream with a commit gate, closed ones included.
   control::StreamReports reports() const;
   // Returns {NAME: [...]} of all streams: the wire format of their tensors (stream_plan.h), without residuals.
   std::string tensors_json() const;

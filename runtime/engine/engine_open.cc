@@ -105,6 +105,8 @@ void Engine::on_probed(const std::string& name, const Result<scheduler::StepProf
 }
 
 void Engine::begin_stream(Opening opening) {
+  StreamOptions options = stream_options();
+  options.commit_gate = options.commit_gate && opening.spec.commit_gate;
   StreamDeps deps{deps_.loop,
                   *opening.net,
                   deps_.control,
@@ -118,9 +120,9 @@ void Engine::begin_stream(Opening opening) {
                   deps_.stats.counter("streams.wire_bytes"),
                   deps_.stats.histogram("streams.step_ns"),
                   deps_.stats.histogram("streams.exposed_ns"),
-                  options_.commit_gate ? &deps_.stats.histogram("streams.gate_ns") : nullptr};
-  streams_[opening.id.value] = std::make_unique<GradientStream>(opening.id, std::move(opening.spec),
-                                                                std::move(opening.start), stream_options(), deps);
+                  options.commit_gate ? &deps_.stats.histogram("streams.gate_ns") : nullptr};
+  streams_[opening.id.value] =
+      std::make_unique<GradientStream>(opening.id, std::move(opening.spec), std::move(opening.start), options, deps);
   for (const auto& message : opening.held) {
     std::visit([this](const auto& m) { on(m); }, message);
   }

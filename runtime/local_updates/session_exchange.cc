@@ -60,6 +60,7 @@ Status SessionExchange::open_fragment(const LocalModel& model, const FragmentLay
   spec.name = name_ + "." + std::to_string(fragments_.size());
   spec.ranks = ranks_;
   spec.reduce_op = ReduceOp::kSum;
+  spec.commit_gate = false;  // the vote on a merge settles what has arrived
   for (const int index : layout.tensors) {
     const LocalTensor& tensor = model.tensors[static_cast<std::size_t>(index)];
     engine::StreamTensor sent;

@@ -92,6 +92,8 @@ struct StreamSpec {
   std::string codec;             // syntax of compression.codec; empty: the option
   Spec how = {};                 // `codec` as parsed by the engine
   std::uint64_t first_step = 0;  // step of the training, for densities that warm up
+  // false: steps have no commit gate, because the ranks agree on each result by other means.
+  bool commit_gate = true;
 };
 
 }  // namespace sirtaki::engine

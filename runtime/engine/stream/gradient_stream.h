@@ -195,6 +195,7 @@ class GradientStream {
   const scheduler::Plan& plan() const { return *agreement_->plan(); }
   // Returns the position of this rank, which changes no more after fail(). Requires a commit gate.
   control::StreamReport report() const;
+  bool has_commit_gate() const { return traits_.options.commit_gate; }
   std::uint32_t attempt() const { return attempt_; }
   std::uint64_t step() const { return step_; }
   const std::shared_ptr<StreamBoard>& board() const { return board_; }
