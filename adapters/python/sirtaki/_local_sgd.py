@@ -14,7 +14,7 @@ from typing import Any
 
 from sirtaki import _core, _growth, basics, errors
 from sirtaki._end_report import failing
-from sirtaki.local_updates import LocalUpdates
+from sirtaki.local_updates import LocalUpdates, without_warmup
 from sirtaki.ops import Description
 from sirtaki.process_sets import ProcessSet, global_process_set
 
@@ -33,7 +33,8 @@ Outcome = tuple[bool, bool, bool, int, int, int, int, bool]
 Buffer = tuple[str, Description, int, int]
 
 
-#: Objects that have made steps in the session and are not closed.
+#: All objects, and those that have made steps in the session and are not closed.
+_trainings: weakref.WeakSet[LocalSgdBase] = weakref.WeakSet()
 _active: weakref.WeakSet[LocalSgdBase] = weakref.WeakSet()
 
 
@@ -80,6 +81,19 @@ def _warn_undrained() -> None:
 basics.before_end(_warn_undrained)
 
 
+def trainings() -> list[LocalSgdBase]:
+    """Returns the local updates of the program that are not closed, in an order that is the same on all ranks."""
+    return sorted((training for training in _trainings if not training._closed), key=lambda training: training._name)
+
+
+def _abandon_all() -> None:
+    for training in trainings():
+        training.abandon()
+
+
+basics.before_regroup(_abandon_all)
+
+
 class LocalSgdBase(abc.ABC):
     """Local updates of one optimizer; see LocalUpdates. Used from one thread at a time.
 
@@ -109,16 +123,22 @@ class LocalSgdBase(abc.ABC):
         self.exposed_seconds = 0.0
         self._busy_seconds = 0.0
         self._steps = 0
+        self._keeps_moments = keeps_moments
+        #: Steps since the models were equal, and _params_version() at the last of them.
+        self._steps_since_drain = 0
+        self._version_at_step: Any = None
+        #: The warm-up is over, on this rank or on another one before it has joined.
+        self._warm = False
+        self._forget_rounds()
+        _trainings.add(self)
+
+    def _forget_rounds(self) -> None:
         self._rounds = 0  # since the state of the optimizer was averaged
         self._affordable_rounds = 0  # between two averages; agreed on after each of them
         #: Rounds of local steps since then and their seconds, and the end of the last one; None: it was no local round.
         self._timed_rounds, self._timed_seconds = 0, 0.0
         self._round_ended: float | None = None
         self._mode: tuple[int, int, bool] | None = None
-        self._keeps_moments = keeps_moments
-        #: Steps since the models were equal, and _params_version() at the last of them.
-        self._steps_since_drain = 0
-        self._version_at_step: Any = None
 
     # ---- what the optimizer calls ----
 
@@ -130,6 +150,11 @@ class LocalSgdBase(abc.ABC):
     def starts(self) -> bool:
         """True before the first step."""
         return self._local is None and not self._closed and self._ranks.included() and self._ranks.size() > 1
+
+    @property
+    def runs(self) -> bool:
+        """True from the first step of a session on."""
+        return self._local is not None
 
     def drain(self) -> None:
         """Makes the models of all ranks equal. Collective."""
@@ -170,6 +195,14 @@ class LocalSgdBase(abc.ABC):
         if self._local is not None:
             self._local.close()
             self._local = None
+
+    def abandon(self) -> None:
+        """Gives up merges in flight, because the session ends: the next step begins anew. Never raises."""
+        _active.discard(self)
+        local, self._local = self._local, None
+        if local is not None:
+            local.close()
+        self._forget_rounds()
 
     def models_equal(self) -> None:
         """Records that all ranks have the same model."""
@@ -243,7 +276,9 @@ class LocalSgdBase(abc.ABC):
         steps = (lambda text: int(function(json.loads(text)))) if callable(function) else None
         parameters, buffers = self._parameters(), self._buffers()
         how = (*config.core_arguments(self._codec), self._ranks.wire())
-        local = _core.Local(self._name, config.interval_text(), steps, parameters, buffers, how)
+        interval = config.interval_text()
+        interval = without_warmup(interval) if self._warm else interval
+        local = _core.Local(self._name, interval, steps, parameters, buffers, how)
         try:
             self._pull()
             outcome = self._begin(local)
@@ -309,6 +344,7 @@ class LocalSgdBase(abc.ABC):
     def _follow(self, outcome: Outcome) -> None:
         averages, reset, equalize, donor, decisions, steps, delay, _ = outcome
         self._average_gradients(averages)
+        self._warm = self._warm or not averages
         self._round_ended = None if averages else self._round_ended
         if donor >= 0:
             self._receive_state(donor, reset)

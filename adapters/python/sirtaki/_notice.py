@@ -48,6 +48,11 @@ def may_leave() -> bool:
     return _state.possible and (_enough() or basics.size() < _state.most)
 
 
+def asked() -> bool:
+    """Returns True if this rank has to leave, as the job knows."""
+    return _state.asked
+
+
 def _enough() -> bool:
     return basics.size() > _state.least
 

@@ -145,6 +145,15 @@ class LocalUpdates:
         return "" if gradients in (None, "none") else gradients
 
 
+def without_warmup(interval: str) -> str:
+    """Returns the text of an interval without the synchronous steps of its warm-up."""
+    policy, _, keys = interval.partition(":")
+    if policy == "callable" or (policy.isdigit() and not keys):
+        return interval  # without a warm-up as it is
+    kept = [key for key in keys.split(",") if key and key.partition("=")[0].strip() != "warmup"]
+    return f"{policy}:{','.join([*kept, 'warmup=0'])}"
+
+
 #: Type of the argument local_updates of DistributedOptimizer.
 LocalChoice = int | str | IntervalFunction | LocalUpdates | None
 

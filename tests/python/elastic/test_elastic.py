@@ -395,7 +395,6 @@ def test_process_sets_of_other_numbers_are_refused(elastic_job: mock.Mock) -> No
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"local_updates": 4}, "local updates do not survive"),
         ({"sync": "forward"}, 'use sync="backward"'),
         ({"gradient_predivide_factor": 2.0}, "number of ranks"),
     ],

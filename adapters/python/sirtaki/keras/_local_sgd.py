@@ -277,6 +277,11 @@ def _state_of(optimizer: Any) -> list[Any]:
 
 def check_local(optimizer: Any, scales_loss: bool, choices: Any) -> None:
     """Refuses optimizers and options that local updates do not support. Raises UnsupportedError."""
+    if basics.is_elastic():
+        raise errors.UnsupportedError(
+            "the elastic states of TensorFlow and Keras take the weights of rank 0 after the loss of a rank, which "
+            "throws away the local updates of all others; use local_updates=None in jobs with elastic.min, or PyTorch"
+        )
     if scales_loss:
         raise errors.UnsupportedError(
             "local updates do not support a LossScaleOptimizer, which skips steps of one rank alone; use the policy "

@@ -7,6 +7,7 @@ import gc
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -265,6 +266,8 @@ def case_what_cannot_be_is_refused() -> None:
     ):
         refused(call, NotImplementedError, part)
     refused(lambda: hvd.DistributedOptimizer(sgd(), local_updates="quick"), ValueError, "quick")
+    with mock.patch("sirtaki.basics.is_elastic", return_value=True):
+        refused(lambda: distributed(sgd()), NotImplementedError, "elastic.min")
     keras.config.set_dtype_policy("mixed_float16")
     try:
         refused(lambda: distributed(sgd()), NotImplementedError, "mixed_bfloat16")

@@ -97,10 +97,19 @@ class CheckpointMethods:
         self.drain()  # type: ignore[attr-defined]
         self._sirtaki.residuals.gather_for_state()
 
-    def _sirtaki_state(self, residual_state: dict[str, Any] | None) -> dict[str, Any]:
+    def _sirtaki_commit(self) -> dict[str, Any]:
+        """Returns the state for a commit of an elastic job: that of state_dict(), and during merges, too."""
+        if self._sirtaki_local is None:
+            return self.state_dict()
+        if self._sirtaki.residuals.may_hold_residual:
+            self._sirtaki.check_between_steps("commit()")
+        return self._sirtaki_state(self._sirtaki.residuals.state(), commits=True)
+
+    def _sirtaki_state(self, residual_state: dict[str, Any] | None, commits: bool = False) -> dict[str, Any]:
         state = user_methods(self).state_dict()
-        local = None if self._sirtaki_local is None else self._sirtaki_local.state()
-        own = {KEY: residual_state, LOCAL_KEY: local}
+        local = self._sirtaki_local
+        local_state = None if local is None else local.committed_state() if commits else local.state()
+        own = {KEY: residual_state, LOCAL_KEY: local_state}
         return {**state, **{key: value for key, value in own.items() if value is not None}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

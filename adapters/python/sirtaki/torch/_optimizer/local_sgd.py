@@ -18,9 +18,10 @@ from sirtaki import errors
 from sirtaki._local_sgd import MAXIMUM, MEAN, VARIANCE, Buffer, LocalSgdBase, Outcome
 from sirtaki.local_updates import LocalUpdates
 from sirtaki.ops import Description
+from sirtaki.process_sets import global_process_set
 from sirtaki.torch._adapter import describe_memory
 from sirtaki.torch._optimizer.host_copy import HostCopies
-from sirtaki.torch._optimizer.options import ReducerOptions, refuse_in_elastic_job
+from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.reducer import GradientReducer
 from sirtaki.torch._optimizer.shards import local_of, memory_of, whole_of
 from sirtaki.torch._profiling import profiled
@@ -38,7 +39,6 @@ _NO_STATE = (
 
 def check_local(optimizer: torch.optim.Optimizer, params: list[Tensor], options: ReducerOptions) -> None:
     """Refuses optimizers, parameters and options that local updates do not support. Raises UnsupportedError."""
-    refuse_in_elastic_job(True, "local updates do not survive the loss of a rank yet", "local_updates=None")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise errors.UnsupportedError(
             "local updates count steps, and LBFGS evaluates its closure several times a step; use local_updates=None"
@@ -75,6 +75,8 @@ class LocalSgd(LocalSgdBase):
         self._memory: list[tuple[Tensor, str, Callable[[], Any]]] = []
         self._host_copies = HostCopies()
         self._waited = 0.0
+        #: Most steps of a rank at meet(); -1: the ranks have not met.
+        self._met_steps = -1
         #: state() has no value while merges are in flight, for programs that do not know of drain(); else it raises.
         self.may_lack_state = False
 
@@ -96,6 +98,7 @@ class LocalSgd(LocalSgdBase):
     def after_step(self) -> None:
         """Called after the update."""
         if self._local is None:
+            self._steps += 1
             return
         waited, self._waited = self._reducer.exposed_seconds - self._waited, self._reducer.exposed_seconds
         rates = [float(group["lr"]) for group in self._optimizer().param_groups if "lr" in group]
@@ -144,12 +147,22 @@ class LocalSgd(LocalSgdBase):
             "saved": saved,
         }
 
+    def committed_state(self) -> dict[str, Any]:
+        """Returns what a commit of an elastic job keeps, also during merges: local updates begin anew behind a loss."""
+        if self._restored is not None:
+            return self._restored
+        return {"steps": self._steps, "alone_steps": self._steps_since_drain}
+
     def load(self, state: dict[str, Any] | None) -> None:
-        """Loads a result of state() before the first step. The model is to be loaded, too."""
+        """Loads a result of state() or committed_state() before the first step. The model is to be loaded, too."""
         if state is None:
             return
         if self._local is not None:
             raise RuntimeError("load_state_dict() after the first step of local updates; load before it")
+        if "saved" not in state:
+            self._restored = None
+            self._steps, self._steps_since_drain = state["steps"], state["alone_steps"]
+            return
         self._restored = state
         # The first backward pass precedes the first step.
         self._reducer.alone = state["alone"] and state["size"] == self._options.size
@@ -158,6 +171,46 @@ class LocalSgd(LocalSgdBase):
         """Ends merges in flight and removes the hook."""
         self._unhook()
         super().close()
+
+    def abandon(self) -> None:
+        """Gives up merges in flight, because the session ends: the next step begins anew. Never raises."""
+        super().abandon()
+        self._average_gradients(True)
+        self._memory, self._host_copies = [], HostCopies()
+        # Buffers are found again as in a new rank, or their order could be another one there.
+        self._called.clear()
+        if self._hook is None:
+            self._hook = register_module_forward_pre_hook(self._before_call)
+
+    # ---- equal models after a change of ranks: see elastic_models ----
+
+    @property
+    def of_all_ranks(self) -> bool:
+        """True unless these are the local updates of a process set."""
+        return self._options.process_set == global_process_set
+
+    def parts_of(self, model: nn.Module) -> list[Tensor]:
+        """Returns the memory of those parameters that `model` has."""
+        of_model = {id(p) for p in model.parameters()}
+        return [memory_of(p) for p in self._reducer.params if id(whole_of(p)) in of_model]
+
+    def meet(self) -> list[list[int]]:
+        """Returns a row for each rank: steps, those since its model was that of all, 1 if it is finite. Collective."""
+        finite = all(bool(torch.isfinite(memory_of(p)).all()) for p in self._reducer.params)
+        mine = torch.tensor([[self._steps, self._steps_since_drain, int(finite)]], dtype=torch.int64, device="cpu")
+        rows: list[list[int]] = allgather(mine, f"{self._name}.meeting").tolist()
+        self._met_steps = max(steps for steps, _, _ in rows)
+        return rows
+
+    def end_meeting(self) -> None:
+        """Records that the ranks that have met have the same model: that of a training as old as the oldest."""
+        steps, self._met_steps = self._met_steps, -1
+        if steps < 0:
+            return
+        self.models_equal()
+        self._steps = steps
+        if steps > 0:
+            self._restored = None  # a new rank has loaded the checkpoint, too, and the others have trained since
 
     # ---- inside ----
 
@@ -201,10 +254,11 @@ class LocalSgd(LocalSgdBase):
     def _check_restored(self) -> None:
         """Refuses checkpoints that only some ranks have, or that are of different steps. Collective."""
         restored = self._restored
-        mine = restored["steps"] if restored is not None and restored["size"] == self._options.size else -1
-        steps = allgather(
-            torch.tensor([mine], dtype=torch.int64, device="cpu"), f"{self._name}.checkpoint", self._ranks
-        ).tolist()
+        step = restored["steps"] if restored is not None and restored["size"] == self._options.size else -1
+        mine = torch.tensor([[step, int(self._warm)]], dtype=torch.int64, device="cpu")
+        rows = allgather(mine, f"{self._name}.checkpoint", self._ranks).tolist()
+        self._warm = any(warm for _, warm in rows)  # in another epoch of an elastic job
+        steps = [row[0] for row in rows]
         for rank, other in enumerate(steps):
             if other != steps[0]:
                 has, begins = (f"one of step {step}" if step >= 0 else "none" for step in (other, steps[0]))

@@ -42,6 +42,7 @@ class SurvivingStream(GradientStream):
     """Stream of the gradients of one optimizer; see the text of the module. GradientReducer adds hooks and steps."""
 
     alone: bool
+    local: Any
     _phase: Phase
     _ready: Any
     _submitted: bytearray
@@ -76,7 +77,8 @@ class SurvivingStream(GradientStream):
     def bears_losses(self) -> bool:
         """See GradientStream."""
         by_name = self._options.compressor is not None or (self._layout is not None and any(self._layout.sparse))
-        return (self.outlives_losses and not by_name) or super().bears_losses()
+        survives = self.outlives_losses and not by_name
+        return self.local is None and (survives or super().bears_losses())
 
     def _survives(self) -> bool:
         return basics.goes_on_after_losses() and all(stream.bears_losses() for stream in all_streams)

@@ -1,7 +1,7 @@
 """TorchState: models, optimizers, schedulers and samplers in an elastic state, each with a handler.
 
-A handler saves its object in memory, restores it, and makes it that of rank 0 on all ranks. Values without a handler
-are attributes, as in ObjectState.
+A handler saves its object in memory, restores it, and makes it that of rank 0 on all ranks, or the mean of the ranks
+for models that local updates have made different. Values without a handler are attributes, as in ObjectState.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from sirtaki.basics import rank
 from sirtaki.elastic import ObjectState
 from sirtaki.elastic.state import require_same_names
 from sirtaki.torch import functions
+from sirtaki.torch._optimizer.elastic_models import end_sync, sync_model
 from sirtaki.torch._optimizer.local_sgd import KEY as LOCAL_KEY
 from sirtaki.torch._optimizer.residuals import KEY
 from sirtaki.torch.elastic._tensors import gpus_of, reduce_tensor
 from sirtaki.torch.elastic.sampler import ElasticSampler
-from sirtaki.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from sirtaki.torch.functions import broadcast_object, broadcast_optimizer_state
 
 
 class StateHandler:
@@ -67,12 +68,12 @@ class StateDictHandler(StateHandler):
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
-        self._saved = snapshot(value.state_dict())
+        self._saved = snapshot(self._state())
         self._is_handed_over = False
 
     def save(self) -> None:
         """Copies the state of the object."""
-        self._saved = snapshot(self.value.state_dict(), None if self._is_handed_over else self._saved)
+        self._saved = snapshot(self._state(), None if self._is_handed_over else self._saved)
         self._is_handed_over = False
 
     def restore(self) -> None:
@@ -92,6 +93,9 @@ class StateDictHandler(StateHandler):
     def _take_over(self, saved: Any) -> None:
         self.value.load_state_dict(saved)
 
+    def _state(self) -> Any:
+        return self.value.state_dict()
+
 
 class ModelStateHandler(StateDictHandler):
     """Handles a model: parameters and buffers."""
@@ -101,8 +105,8 @@ class ModelStateHandler(StateDictHandler):
         self.value.load_state_dict(self._saved)
 
     def sync(self) -> None:
-        """Gives the model the parameters and buffers of rank 0, in place. Collective."""
-        broadcast_parameters(self.value.state_dict(), root_rank=0)
+        """Gives the model the values of rank 0, or where local updates make it differ, the mean. Collective."""
+        sync_model(self.value)
 
 
 class OptimizerStateHandler(StateDictHandler):
@@ -122,6 +126,10 @@ class OptimizerStateHandler(StateDictHandler):
     def _hand_over(self) -> Any:
         # Additions of Sirtaki are those of one rank.
         return {key: value for key, value in super()._hand_over().items() if key not in (KEY, LOCAL_KEY)}
+
+    def _state(self) -> Any:
+        # Merges of local updates may be in flight, where state_dict() is refused.
+        return getattr(self.value, "_sirtaki_commit", self.value.state_dict)()
 
 
 class LRSchedulerStateHandler(StateDictHandler):
@@ -157,7 +165,7 @@ class TorchState(ObjectState):
 
     Models, optimizers, learning rate schedulers and ElasticSampler keep their identity: restore() and sync() change
     them in place. So does any object with state_dict() and load_state_dict(), such as GradScaler. Other values must be
-    picklable.
+    picklable. A commit is allowed during merges of local updates.
 
     Args:
         model: a model; more of them have other names.
@@ -195,10 +203,11 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """Makes everything that of rank 0 on all ranks, and saves it. Collective."""
+        """Makes everything that of rank 0 on all ranks, or models their mean, and saves it. Collective."""
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
+        end_sync()
         # Not before: a loss in the middle must leave the last commit as it was.
         for handler in self._handlers.values():
             handler.save()

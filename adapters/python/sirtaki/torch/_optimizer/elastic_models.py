@@ -1,0 +1,114 @@
+"""Models of local updates when the ranks of an elastic job change: all ranks take the mean of those that have trained.
+
+Between merges the model of each rank has steps that no other rank has. The mean keeps a share of the steps of every
+rank that is left, as a merge does. A new rank has made none, and takes the mean. Models that are equal, because
+gradients are averaged or the last call was drain(), become those of rank 0, as without local updates.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+import torch
+from torch import Tensor, nn
+
+from sirtaki import _growth, _notice, basics, errors
+from sirtaki._local_sgd import trainings
+from sirtaki.torch._optimizer.local_sgd import LocalSgd
+from sirtaki.torch.functions import broadcast_parameters
+from sirtaki.torch.ops import Max, Sum, allreduce, grouped_allreduce_
+
+_log = logging.getLogger("sirtaki")
+
+
+def sync_model(model: nn.Module) -> None:
+    """Makes a model equal on all ranks, in place: the mean where local updates have made it differ, else rank 0's.
+
+    Collective. end_sync() follows, when all models are equal.
+    """
+    done: list[Tensor] = []
+    for training in _trainings_of_all_ranks() if basics.size() > 1 else ():
+        parts = training.parts_of(model)
+        rows = training.meet() if parts else []
+        counting = [rank for rank, (steps, _, finite) in enumerate(rows) if steps > 0 and finite]
+        if counting in ([], [0]) or not any(alone for _, alone, _ in rows):
+            continue
+        counts = basics.rank() in counting
+        if not done:
+            buffers = _buffers_of(model)
+            _average_exactly(buffers, counts, len(counting))
+            done += buffers
+        _average(parts, counts, len(counting))
+        done += parts
+        if basics.rank() == 0:
+            _tell([rows[rank][0] for rank in counting])
+    known = {_place(tensor) for tensor in done}
+    values = model.state_dict().items()
+    rest = {name: value for name, value in values if not (isinstance(value, Tensor) and _place(value) in known)}
+    broadcast_parameters(rest, root_rank=0)
+
+
+def end_sync() -> None:
+    """Records that the models of all ranks are equal."""
+    for training in _trainings_of_all_ranks():
+        training.end_meeting()
+
+
+def _trainings_of_all_ranks() -> list[LocalSgd]:
+    # Process sets of an earlier epoch are void.
+    return [training for training in trainings() if isinstance(training, LocalSgd) and training.of_all_ranks]
+
+
+def _place(tensor: Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor.numel()
+
+
+def _buffers_of(model: nn.Module) -> list[Tensor]:
+    """Returns the buffers that are averaged: those of a checkpoint with numbers in floating point."""
+    saved = model.state_dict()
+    return [b.detach() for name, b in model.named_buffers() if name in saved and b.is_floating_point()]
+
+
+def _average(tensors: list[Tensor], counts: bool, parts: int) -> None:
+    """Sets tensors to their means over the ranks that count, in place. Collective."""
+    if not counts:
+        for tensor in tensors:
+            tensor.zero_()
+    for total in grouped_allreduce_(tensors, op=Sum):
+        total.div_(parts)
+
+
+def _average_exactly(tensors: list[Tensor], counts: bool, parts: int) -> None:
+    """Does the same by sums in float64, in which equal values, such as those of a mask, keep their bits."""
+    sums = [tensor.double() if counts else torch.zeros_like(tensor, dtype=torch.float64) for tensor in tensors]
+    if sums:
+        _average(sums, counts, parts)
+    for tensor, mean in zip(tensors, sums, strict=True):
+        tensor.copy_(mean)
+
+
+def _tell(steps: list[int]) -> None:
+    made = f"{steps[0]} steps" if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)} steps"
+    _log.warning(
+        "local updates begin anew: all ranks have the mean of the models of %d ranks, which had made %s, and the "
+        "momentum of the outer optimizer is cleared",
+        len(steps),
+        made,
+    )
+
+
+def _merge_before_a_rank_leaves() -> None:
+    """Lets the steps of a rank that leaves on notice count: its model enters a drain, and no mean later."""
+    mine = [training for training in _trainings_of_all_ranks() if training.runs]
+    if not mine or not _growth.change_agreed():
+        return
+    # If a rank is lost here, others go on with the models that they have.
+    with suppress(errors.HorovodInternalError):
+        leaves = torch.tensor([int(_notice.asked())], dtype=torch.int64, device="cpu")
+        if int(allreduce(leaves, name="sirtaki.leaves", op=Max)) > 0:
+            for training in mine:
+                training.drain()
+
+
+_growth.before_change(_merge_before_a_rank_leaves)
