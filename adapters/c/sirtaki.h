@@ -356,7 +356,7 @@ SIRTAKI_API sirtaki_status sirtaki_join(int32_t* last_rank, int64_t timeout_ms);
  * A handle is for the parameters of one training, whose memory must not move until sirtaki_local_close(). Every rank
  * makes the same calls after the same steps, from one thread at a time. All calls except _stats_json, _anchor and _save
  * are collective. Calls may write parameters; no other thread may write them meanwhile. An error ends local updates of
- * this training on this rank, and each later call returns the same error. */
+ * this training on this rank; later calls return it. After SIRTAKI_RANKS_CHANGED open another in the next session. */
 
 typedef struct sirtaki_local_training* sirtaki_local;
 

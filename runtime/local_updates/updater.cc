@@ -95,7 +95,7 @@ Status LocalUpdater::check_running() const {
 Result<LocalOutcome> LocalUpdater::end_call(const Status& status, LocalOutcome outcome) {
   times_.left_at = exchange_.now();
   if (!status.ok()) {
-    if (failure_.ok() && log_ != nullptr) {
+    if (failure_.ok() && log_ != nullptr && status.code() != Code::kRanksChanged) {
       log_->error("local updates end: " + status.to_string());
     }
     failure_.update(status);

@@ -16,8 +16,9 @@
 // A round is reported D steps before its end, so that no rank waits for the decision.
 //
 // Calls are collective: every rank makes the same calls after the same steps. An error is final: all later calls return
-// it. An adapter owns the updater, and only the thread of the training uses it. It has no lock, thread or clock of its
-// own. It does not average gradients, and handles neither optimizer state nor elastic membership.
+// it. After kRanksChanged, which has no line in the log, the adapter makes models equal and another updater over the
+// next session. An adapter owns the updater, and only the thread of the training uses it. It has no lock, thread or
+// clock of its own. It does not average gradients, and handles neither optimizer state nor changes of ranks.
 // Method: Local SGD (Stich, 2019) with the correction of CoCoD-SGD (Shen et al., 2019); fragments as in Streaming
 // DiLoCo (Douillard et al., 2025); compression as in CSER (Xie et al., 2020) and LOSCAR-SGD.
 #pragma once

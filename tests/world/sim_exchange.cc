@@ -42,7 +42,7 @@ class SimRank final : public SimExchanges::RankExchange {
     const auto key = asked_.at(channel);
     SimExchanges::Meeting& meeting = net_.meetings_[key];
     if (!wait(meeting, timeout)) {
-      return lost(timeout) ? std::optional(Result<local_updates::Reports>(peer_lost())) : std::nullopt;
+      return lost(timeout) ? std::optional(Result<local_updates::Reports>(loss())) : std::nullopt;
     }
     asked_.erase(channel);
     return Result<local_updates::Reports>(meeting.parts);
@@ -64,7 +64,7 @@ class SimRank final : public SimExchanges::RankExchange {
     SimExchanges::Meeting& meeting = net_.meetings_[sum.key];
     const auto me = static_cast<std::size_t>(rank_);
     if (!wait(meeting, timeout)) {
-      return lost(timeout) ? std::optional(peer_lost()) : std::nullopt;
+      return lost(timeout) ? std::optional(loss()) : std::nullopt;
     }
     if (meeting.fails[me] != 0) {
       return Status(Code::kAborted, "the sum was given up");
@@ -93,7 +93,7 @@ class SimRank final : public SimExchanges::RankExchange {
     net_.meet(key, rank_, data, false);
     SimExchanges::Meeting& meeting = net_.meetings_[key];
     if (!wait(meeting, timeout)) {
-      return lost(timeout) ? peer_lost() : Status(Code::kTimeout, "no other rank arrived");
+      return lost(timeout) ? loss() : Status(Code::kTimeout, "no other rank arrived");
     }
     std::ranges::copy(meeting.parts[static_cast<std::size_t>(root)], data.data());
     return {};
@@ -107,7 +107,7 @@ class SimRank final : public SimExchanges::RankExchange {
     Duration transfer = Duration(0);
   };
 
-  static Status peer_lost() { return {Code::kPeerLost, "a rank died"}; }
+  Status loss() const { return {net_.options_.loss, "a rank died"}; }
   // Waiting ranks learn of a death after a delay.
   bool lost(Duration timeout) const { return timeout > Duration(0) && net_.a_rank_died(); }
 

@@ -29,7 +29,8 @@ struct SimExchangeOptions {
   int abort_permille = 0;  // share of sums that fail on some ranks
   int late_permille = 0;   // share of sums that take 20 seconds on some ranks
   Rank dies = -1;
-  int dies_at = -1;  // index of the call in which it dies, from 0
+  int dies_at = -1;             // index of the call in which it dies, from 0
+  Code loss = Code::kPeerLost;  // error of the others then
 };
 
 class SimExchanges {

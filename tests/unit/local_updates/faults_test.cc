@@ -4,7 +4,10 @@
 #include <array>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <set>
+#include <string>
+#include <string_view>
 
 #include "tests/world/local_training.h"
 #include "tests/world/seeds.h"
@@ -119,6 +122,51 @@ void train(SimExchanges::RankExchange& exchange, const LocalOptions& local, Seen
   seen.given_up += stats.find("\"merges_given_up\":0,") == std::string::npos ? 1 : 0;
 }
 
+// Collects lines of a log; the ranks of a simulation run one at a time.
+class Lines final : public LogSink {
+ public:
+  explicit Lines(std::string& lines) : lines_(lines) {}
+  void write(LogLevel /*level*/, std::string_view line) override { lines_ += line; }
+
+ private:
+  std::string& lines_;
+};
+
+// Trains with drains until a rank dies, or to the end. Returns the number of losses that this rank has met.
+int lose(SimExchanges::RankExchange& exchange, const LocalOptions& local) {
+  std::string lines;
+  LoggerOptions errors;
+  errors.level = LogLevel::kError;
+  Logger log(errors, std::make_unique<Lines>(lines));
+  Training training({}, exchange.rank());
+  const auto updater = updater_of(local, training.model(local.fragments), exchange, &log);
+  const auto follow = [&](const Result<LocalOutcome>& outcome) {
+    if (outcome && outcome->equalize_optimizer) {
+      training.reset_optimizer();
+    }
+    return outcome.status();
+  };
+  Status status = follow(updater->start());
+  for (int k = 0; k < kSteps && status.ok(); ++k) {
+    exchange.compute(std::chrono::milliseconds(10));
+    training.step(updater->interval().mode == Mode::kSync);
+    status = follow(updater->step({.lr = 0.05}));
+    if (status.ok() && k % 25 == 24) {
+      status = follow(updater->drain());
+    }
+  }
+  if (status.ok()) {
+    return 0;
+  }
+  require(status.code() == Code::kRanksChanged, status.to_string());
+  for (const Status& later :
+       {updater->step({.lr = 0.05}).status(), updater->drain().status(), updater->synchronous(true).status()}) {
+    require(later.to_string() == status.to_string(), "a later call has another error: " + later.to_string());
+  }
+  require(lines.empty(), lines);
+  return 1;
+}
+
 LocalOptions local_of(std::uint64_t seed) {
   static constexpr std::array kIntervals = {"4:delay=0", "6:delay=2", "8:delay=7", "3:delay=2", "5"};
   LocalOptions local = local_options(kIntervals[seed % kIntervals.size()], static_cast<int>(seed / 5 % 3) + 1);
@@ -172,6 +220,30 @@ TEST(LocalFaults, ADeathAppliesNoHalfRound) {
     }
   }
   EXPECT_GT(deaths, 20);
+}
+
+// In an elastic job, whatever call meets the loss: the program has to tell it from errors that end the training. The
+// job goes on, so it is no error in the log.
+TEST(LocalFaults, ALossThatOthersSurviveReachesTheProgramAsItIs) {
+  int losses = 0;
+  for (std::uint64_t seed = 1; seed <= last_seed(4); ++seed) {
+    SimExchangeOptions options;
+    options.seed = seed;
+    options.size = 2 + static_cast<int>(seed % 3);
+    options.abort_permille = 50;
+    options.dies = static_cast<Rank>(seed % static_cast<std::uint64_t>(options.size));
+    options.loss = Code::kRanksChanged;
+    for (int at = 0;; at += 1 + static_cast<int>(seed % 7)) {
+      SCOPED_TRACE("seed " + std::to_string(seed) + ", dies at call " + std::to_string(at));
+      options.dies_at = at;
+      SimExchanges net(options);
+      ASSERT_EQ(net.run([&](SimExchanges::RankExchange& exchange) { losses += lose(exchange, local_of(seed)); }), "");
+      if (net.calls(options.dies) < at) {
+        break;
+      }
+    }
+  }
+  EXPECT_GT(losses, 20);
 }
 
 TEST(LocalFaults, ADrainThatCannotEndSaysSo) {
