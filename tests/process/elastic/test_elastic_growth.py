@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launch_support import PYTHON, Outcome, Run, launch, running, warm
 from test_elastic_plain import TRAIN as PLAIN_LOOP

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from elastic_hosts import await_size, command, offer, script, stop, with_false_ssh
 from launch_support import Run, launch, running, wait_until

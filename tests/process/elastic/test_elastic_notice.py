@@ -13,7 +13,7 @@ from typing import TextIO
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launch_support import PYTHON, Outcome, Run, running, wait_until
 

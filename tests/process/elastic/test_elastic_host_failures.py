@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from elastic_hosts import TRAIN, Seats, await_size, command, offer, parent_of, script, stop
 from launch_support import PYTHON, running
