@@ -135,7 +135,8 @@ Status Transport::Impl::check_welcome(Rank peer, ConstBytes bytes) const {
 }
 
 void Transport::Impl::on_guest(rendezvous::Guest guest) {
-  rendezvous::Greeted greeted{std::move(guest.socket), std::move(guest.hello), std::move(guest.following)};
+  rendezvous::Greeted greeted{std::move(guest.socket), std::move(guest.hello), std::move(guest.following),
+                              guest.session};
   WireReader reader(greeted.hello);
   Hello hello;
   hello.epoch = Epoch(reader.get<std::uint32_t>());

@@ -33,10 +33,13 @@ static_assert(kGreeting + Handshake::kMaxHello <= Handshake::kMaxBytes && kAnswe
 using Mac = std::array<std::byte, kMac>;
 
 // Returns one text for all failures, so that a stranger does not learn which check failed.
-Status refused() {
-  return {Code::kUnavailable,
-          "rejected: wrong job secret or not a Sirtaki peer of this job; fix: give all ranks the same secret "
-          "(SIRTAKI_JOB_SECRET_FILE) and the address of this job's server (SIRTAKI_JOB_RENDEZVOUS)"};
+Status refused_for(Purpose purpose) {
+  const char* fix = purpose == Purpose::kAgent
+                        ? "give the host the secret of the launcher (--secret-file, SIRTAKI_JOIN_SECRET) and the "
+                          "address that it prints"
+                        : "give all ranks the same secret (SIRTAKI_JOB_SECRET_FILE) and the address of this job's "
+                          "server (SIRTAKI_JOB_RENDEZVOUS)";
+  return {Code::kUnavailable, "rejected: wrong job secret or not a Sirtaki peer of this job; fix: " + std::string(fix)};
 }
 
 Status no_secret() {
@@ -56,6 +59,7 @@ struct Handshake::State {
   Status check_prefix() const;
   Status fresh_nonce(WireWriter& out);
   Mac mac(std::string_view label) const;
+  Status refused() const { return refused_for(purpose); }
   void append_output(ConstBytes bytes) { output.insert(output.end(), bytes.begin(), bytes.end()); }
 
   Secret secret;
@@ -244,7 +248,7 @@ Result<std::size_t> Handshake::feed(ConstBytes received) {
       }
     }
     if (greeting && s.wanted() > kGreeting + kMaxHello) {
-      return fail(refused());
+      return fail(s.refused());
     }
     if (s.input.size() == s.wanted()) {
       if (Status status = s.on_bytes(); !status.ok()) {
@@ -270,6 +274,11 @@ bool Handshake::done() const {
 const std::vector<std::byte>& Handshake::peer_hello() const {
   SRT_CHECK(done());
   return state_->hello;
+}
+
+Secret Handshake::session_key() const {
+  SRT_CHECK(done());
+  return Secret::from_bytes(state_->mac("session"));
 }
 
 }  // namespace sirtaki::rendezvous

@@ -1,5 +1,5 @@
 // Handshake: mutual proof of the secret of a job, as a pure state machine over bytes. Used by control, data and branch
-// connections. The caller does the I/O and keeps the deadline.
+// connections, and for hosts that join a job. The caller does the I/O and keeps the deadline.
 //
 // HMAC-SHA256 challenge: the initiator sends {magic, protocol, purpose, nonce_i, hello}; the acceptor answers
 // {magic, protocol, nonce_a, HMAC(secret, "acceptor" | transcript)}; the initiator proves itself with
@@ -7,7 +7,8 @@
 // which is not read before its proof has been checked. Proofs are compared in constant time, lengths are checked before
 // any allocation, both sides use fresh nonces against replay, and the peer sees the same error for every failure.
 //
-// The handshake authenticates the two ends of a new connection; it neither encrypts nor signs later bytes.
+// The handshake authenticates the two ends of a new connection; it neither encrypts nor signs later bytes. Users that
+// need this take session_key() for a StreamCipher.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@
 
 namespace sirtaki::rendezvous {
 
-enum class Purpose : std::uint8_t { kControl = 1, kData = 2, kBranch = 3 };
+enum class Purpose : std::uint8_t { kControl = 1, kData = 2, kBranch = 3, kAgent = 4 };
 
 class Handshake {
  public:
@@ -44,6 +45,8 @@ class Handshake {
   bool done() const;
   // Returns the hello of the initiator; acceptor only, after done().
   const std::vector<std::byte>& peer_hello() const;
+  // Returns a key of this connection that both sides compute, and nobody without the secret; after done().
+  Secret session_key() const;
 
  private:
   struct State;

@@ -158,6 +158,12 @@ Result<Secret> Secret::from_hex(const std::string& hex) {
   return secret;
 }
 
+Secret Secret::from_bytes(const std::array<std::byte, kBytes>& bytes) {
+  Secret secret;
+  secret.bytes_ = bytes;
+  return secret;
+}
+
 Status Secret::write_file(const std::string& path) const {
   if (!is_set()) {
     return invalid_argument("there is no job secret to write to " + path);

@@ -24,6 +24,7 @@ class Secret {
   static Result<Secret> from_fd(int fd);
   // Parses 2 * kBytes hexadecimal digits.
   static Result<Secret> from_hex(const std::string& hex);
+  static Secret from_bytes(const std::array<std::byte, kBytes>& bytes);
 
   // Creates a file with mode 0600; fails if it exists.
   Status write_file(const std::string& path) const;

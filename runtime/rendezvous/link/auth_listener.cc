@@ -58,7 +58,8 @@ class AuthListener::Visitor : public std::enable_shared_from_this<Visitor> {
       return;
     }
     AuthListener& gate = gate_;
-    Guest guest{std::move(result->socket), address_, std::move(result->hello), std::move(result->rest)};
+    Guest guest{std::move(result->socket), address_, std::move(result->hello), std::move(result->rest),
+                result->session};
     gate.visitors_.erase(place);
     gate.handler_.on_guest(std::move(guest));
   }

@@ -3,8 +3,8 @@
 //
 // Strangers (connections without the secret) cost a bounded amount: at most `max_visitors` of them, each with a small
 // fixed buffer and one deadline; a further one replaces the oldest. A stranger gets no informative answer.
-// Owned by: Server, BranchPort. Threads: everything except open() and strangers() runs on the loop thread, the
-// destructor too.
+// Owned by: Server, BranchPort, JoinPort of the launcher. Threads: everything except open() and strangers() runs on the
+// loop thread, the destructor too.
 #pragma once
 
 #include <netdb.h>
@@ -39,6 +39,7 @@ struct Guest {
   std::string address;               // "10.0.0.3:4000", for messages
   std::vector<std::byte> hello;      // identity given in the handshake
   std::vector<std::byte> following;  // bytes received after the handshake
+  Secret session;                    // key of this connection, see Handshake::session_key()
 };
 
 class GateHandler {

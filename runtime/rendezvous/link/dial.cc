@@ -26,6 +26,7 @@ Dialed dialed_of(Greeted greeted) {
   dialed.local = local_address_of(greeted.socket.native_handle());
   dialed.fd = UniqueFd(greeted.socket.release());
   dialed.following = std::move(greeted.rest);
+  dialed.session = greeted.session;
   return dialed;
 }
 

@@ -32,6 +32,7 @@ struct Dialed {
   UniqueFd fd;  // non-blocking
   SocketAddress local;
   std::vector<std::byte> following;  // bytes received after the handshake
+  Secret session;                    // key of this connection, see Handshake::session_key()
 };
 
 // Connects and proves the secret. Polls `cancelled` (may be empty) at least ten times a second; true ends the call with

@@ -102,7 +102,7 @@ void Greeting::finish(Status status) {
   if (setup_.accepts) {
     hello = handshake_.peer_hello();
   }
-  callback(Greeted{std::move(socket_), std::move(hello), std::move(rest_)});
+  callback(Greeted{std::move(socket_), std::move(hello), std::move(rest_), handshake_.session_key()});
 }
 
 }  // namespace sirtaki::rendezvous

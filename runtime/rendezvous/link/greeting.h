@@ -19,6 +19,7 @@ struct Greeted {
   boost::asio::ip::tcp::socket socket;
   std::vector<std::byte> hello;  // acceptor: identity of the peer, and the process it wants
   std::vector<std::byte> rest;   // bytes received after the handshake
+  Secret session;                // key of this connection, see Handshake::session_key()
 };
 
 class Greeting : public std::enable_shared_from_this<Greeting> {
