@@ -191,11 +191,11 @@ void Job::check_started() {
 std::vector<std::string> Job::candidates(const AgentLink& link) const {
   std::vector<std::string> addresses = {plan_.options.rendezvous_address};
   if (addresses.front().empty()) {
-    // The address that sshd saw is right unless a jump host or a NAT lies between; the routing table is the second
-    // guess.
+    // The address that the host saw is right unless a jump host or a NAT lies between; the routing table, or the
+    // address that a joining host has reached, is the second guess.
     const std::string& host = link.placement().host;
     const auto route = growth_.routes.find(host);
-    addresses = {link.hello().ssh_client, route == growth_.routes.end() ? address_towards(host) : route->second};
+    addresses = {link.hello().launcher_address, route == growth_.routes.end() ? address_towards(host) : route->second};
   }
   std::vector<std::string> endpoints;
   for (const std::string& address : addresses) {

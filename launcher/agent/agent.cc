@@ -9,6 +9,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <optional>
+#include <utility>
 
 #include "launcher/agent/agent_protocol.h"
 #include "launcher/agent/agent_ranks.h"
@@ -17,6 +19,7 @@
 #include "launcher/process/descriptors.h"
 #include "launcher/process/processes.h"
 #include "runtime/base/config/config_load.h"
+#include "runtime/rendezvous/link/sockets.h"
 
 namespace sirtaki::launcher {
 
@@ -27,12 +30,16 @@ namespace {
 
 constexpr auto kKillRound = std::chrono::milliseconds(10);
 constexpr auto kSweepLimit = std::chrono::seconds(2);
-// A cut ssh connection need not end stdin, so silence counts as the end; the launcher sends a frame every 2 s.
+// A cut connection need not end stdin, so silence counts as the end; the launcher sends a frame every 2 s.
 constexpr auto kSilenceLimit = std::chrono::seconds(30);
+
+// Signals to the supervisor that the agent gets, too.
+constexpr int kPassedOn[] = {SIGTERM, SIGHUP, SIGINT, SIGQUIT};
 
 class Agent {
  public:
-  Agent();
+  // `launcher`: see run_joined_agent(); empty: over stdin and stdout.
+  Agent(ChannelEnds ends, std::string launcher);
   int run();
 
  private:
@@ -45,6 +52,10 @@ class Agent {
   void end_rank(ConstBytes payload);
   void pass_on(ConstBytes payload);
   void kill_ranks(ConstBytes payload);
+  void tell(ConstBytes payload);
+  void leave(int signal_number);
+  void say(const std::string& text) const;
+  bool joined() const { return !launcher_.empty(); }
   void terminate();
   void kill_all_now();
   void leave_if_signalled();
@@ -53,6 +64,7 @@ class Agent {
   void protocol_error(const Status& status);
 
   const Environment environment_;
+  const std::string launcher_;
   const Hello hello_;
   asio::io_context io_;
   asio::signal_set signals_;
@@ -61,25 +73,39 @@ class Agent {
   FrameChannel channel_;
   RankProcesses ranks_;
   Duration term_grace_{};
-  bool terminating_ = false;  // the ranks have received their SIGTERM
-  bool by_signal_ = false;    // ... because this process has got it
-  bool paused_ = false;       // the job is stopped, and its launcher is silent
-  bool ending_ = false;       // the launcher is gone
+  bool terminating_ = false;      // the ranks have received their SIGTERM
+  bool by_signal_ = false;        // ... because this process has got it
+  bool paused_ = false;           // the job is stopped, and its launcher is silent
+  bool ending_ = false;           // the launcher is gone
+  bool leaving_ = false;          // the user has asked for it
+  std::optional<int> exit_code_;  // known once the launcher has said its last word
 };
 
-Agent::Agent()
+Hello hello_of(const Environment& environment, const ChannelEnds& ends, bool joined) {
+  Hello hello = describe_host(environment);
+  if (joined) {
+    hello.launcher_address = rendezvous::remote_address_of(ends.in.get()).host();
+  }
+  return hello;
+}
+
+Agent::Agent(ChannelEnds ends, std::string launcher)
     : environment_(process_environment()),
-      hello_(describe_host(environment_)),
+      launcher_(std::move(launcher)),
+      hello_(hello_of(environment_, ends, !launcher_.empty())),
       signals_(io_, SIGCHLD, SIGTERM, SIGHUP),
       kill_timer_(io_),
       silence_(io_),
-      channel_(io_, FileDescriptor(fcntl(0, F_DUPFD_CLOEXEC, 3)), FileDescriptor(fcntl(1, F_DUPFD_CLOEXEC, 3)), false,
+      channel_(io_, std::move(ends), false,
                {[this](const Frame& frame) { on_frame(frame); }, [this](const Status&) { on_end(); }}),
       ranks_(io_, environment_, raise_open_files(), [this](FrameType type, ConstBytes payload) {
         channel_.send(type, payload);
         leave_if_signalled();
       }) {
   signals_.add(SIGINT);
+  if (joined()) {
+    signals_.add(SIGQUIT);
+  }
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   dup2(null, 0);
   dup2(null, 1);
@@ -91,15 +117,24 @@ int Agent::run() {
   channel_.send(FrameType::kHello, encode(hello_));
   channel_.start();
   wait_for_signal();
-  if (!hello_.ssh_client.empty()) {
-    watch_silence();
-  }
+  watch_silence();
   io_.run();
   kill_descendants(kSweepLimit);
-  return 0;
+  if (!joined()) {
+    return 0;
+  }
+  if (!exit_code_ && leaving_) {
+    say("this host has left the job");
+  } else if (!exit_code_) {
+    say("the connection to the launcher at " + launcher_ + " has ended, and the ranks here with it");
+  }
+  return exit_code_.value_or(leaving_ ? 0 : 1);
 }
 
 void Agent::watch_silence() {
+  if (hello_.launcher_address.empty()) {
+    return;  // it is on this host
+  }
   if (paused_) {
     silence_.cancel();
     return;
@@ -113,9 +148,7 @@ void Agent::watch_silence() {
 }
 
 void Agent::on_frame(const Frame& frame) {
-  if (!hello_.ssh_client.empty()) {
-    watch_silence();
-  }
+  watch_silence();
   switch (frame.type) {
     case FrameType::kPing:
       channel_.send(FrameType::kPong, {});
@@ -140,6 +173,9 @@ void Agent::on_frame(const Frame& frame) {
       return;
     case FrameType::kKill:
       kill_ranks(frame.payload);
+      return;
+    case FrameType::kTell:
+      tell(frame.payload);
       return;
     default:
       protocol_error(corrupt("frame type " + std::to_string(static_cast<int>(frame.type))));
@@ -191,9 +227,7 @@ void Agent::pass_on(ConstBytes payload) {
   if (request->signal == SIGSTOP || request->signal == SIGCONT) {
     paused_ = request->signal == SIGSTOP;
     stop_or_continue_descendants(request->signal);
-    if (!hello_.ssh_client.empty()) {
-      watch_silence();
-    }
+    watch_silence();
   } else {
     answer.unhandled = ranks_.pass_on(request->signal);
   }
@@ -208,6 +242,38 @@ void Agent::kill_ranks(ConstBytes payload) {
     kill_all_now();
   } else {
     terminate();
+  }
+}
+
+// Shows a line on the terminal of a host that has joined.
+void Agent::say(const std::string& text) const {
+  const std::string line = "sirtakirun: " + text + "\n";
+  [[maybe_unused]] const ssize_t written = write(2, line.data(), line.size());
+}
+
+void Agent::tell(ConstBytes payload) {
+  const auto message = decode_tell(payload);
+  if (!message) {
+    return protocol_error(message.status());
+  }
+  say(message->text);
+  if (message->exit_code >= 0) {
+    exit_code_ = message->exit_code;
+  }
+}
+
+// Asks the launcher to let this host go; it tells the ranks to leave. The signal may come several times: schedulers
+// send it to all processes, and `timeout` twice. Only Ctrl-C again is the user's impatience.
+void Agent::leave(int signal_number) {
+  const bool again = std::exchange(leaving_, true);
+  if (signal_number == SIGQUIT || (again && signal_number == SIGINT)) {
+    say("ending the ranks here at once");
+    exit_code_ = 128 + signal_number;
+    return finish();
+  }
+  if (!again) {
+    say("this host leaves the job: its ranks leave at their next commit (Ctrl-C again: they are ended at once)");
+    channel_.send(FrameType::kLeave, {});
   }
 }
 
@@ -259,6 +325,8 @@ void Agent::wait_for_signal() {
     }
     if (number == SIGCHLD) {
       reap();
+    } else if (joined()) {
+      leave(number);
     } else if (ranks_.all_exited()) {
       on_end();
     } else {
@@ -286,6 +354,7 @@ void Agent::on_end() {
     return;
   }
   ending_ = true;
+  leaving_ = leaving_ && ranks_.all_exited();  // else the connection has broken
   if (ranks_.all_exited()) {
     finish();
     return;
@@ -307,7 +376,7 @@ void Agent::finish() {
 // --- The supervisor ---
 
 // Waits for the agent and passes signals on; returns the exit code of the agent once all processes below have ended.
-int guard(pid_t agent, const sigset_t& signals) {
+int guard(pid_t agent, const sigset_t& signals, bool joined) {
   prctl(PR_SET_NAME, "sirtaki-warden", 0, 0, 0);
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   dup2(null, 0);  // the agent alone must hold the pipes, or neither side would see their end
@@ -317,7 +386,7 @@ int guard(pid_t agent, const sigset_t& signals) {
     int number = 0;
     sigwait(&signals, &number);
     if (number != SIGCHLD) {
-      kill(agent, SIGTERM);
+      kill(agent, joined ? number : SIGTERM);
       continue;
     }
     for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
@@ -329,9 +398,9 @@ int guard(pid_t agent, const sigset_t& signals) {
   }
 }
 
-}  // namespace
-
-int run_agent() {
+// Forks the supervisor, and runs the agent.
+int run_supervised(ChannelEnds ends, const std::string& launcher) {
+  const bool joined = !launcher.empty();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGUSR1, SIG_IGN);  // a scheduler's warning to all processes is meant for the ranks
   signal(SIGUSR2, SIG_IGN);
@@ -339,25 +408,45 @@ int run_agent() {
   sigset_t handled;
   sigset_t before;
   sigemptyset(&handled);
-  for (const int number : {SIGCHLD, SIGTERM, SIGHUP, SIGINT}) {
-    sigaddset(&handled, number);
+  sigaddset(&handled, SIGCHLD);
+  for (const int number : kPassedOn) {
+    if (joined || number != SIGQUIT) {
+      sigaddset(&handled, number);
+    }
   }
   sigprocmask(SIG_BLOCK, &handled, &before);
   const pid_t supervisor = getpid();
   const pid_t pid = fork();
   if (pid > 0) {
-    return guard(pid, handled);
+    ends = {};  // the agent alone holds the connection
+    return guard(pid, handled, joined);
   }
   sigprocmask(SIG_SETMASK, &before, nullptr);
   become_subreaper();
   // Without a supervisor (fork failed) the agent still does its own work.
   if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
+    if (joined) {
+      setpgid(0, 0);  // Ctrl-C reaches the supervisor alone, which passes it on, so that it counts once
+    }
+    prctl(PR_SET_PDEATHSIG, joined ? SIGQUIT : SIGTERM, 0, 0, 0);
     if (getppid() != supervisor) {
       return 1;
     }
   }
-  return Agent().run();
+  return Agent(std::move(ends), launcher).run();
+}
+
+}  // namespace
+
+int run_agent() {
+  ChannelEnds ends;
+  ends.in = FileDescriptor(fcntl(0, F_DUPFD_CLOEXEC, 3));
+  ends.out = FileDescriptor(fcntl(1, F_DUPFD_CLOEXEC, 3));
+  return run_supervised(std::move(ends), "");
+}
+
+int run_joined_agent(ChannelEnds ends, const std::string& launcher) {
+  return run_supervised(std::move(ends), launcher);
 }
 
 }  // namespace sirtaki::launcher

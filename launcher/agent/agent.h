@@ -4,11 +4,22 @@
 // stdin ends (the launcher is gone, or ssh is cut), the agent ends every process that the ranks started, then itself. A
 // supervisor, the parent process of the agent under another name, does the same if the agent itself is killed. Ranks
 // die with the agent in any case.
+//
+// On a host that joins a job by itself, the agent has a connection to the launcher in the place of stdin and stdout.
+// There, SIGTERM and SIGINT are the wish to leave the job, which the launcher fulfils; SIGQUIT and a second SIGINT end
+// all at once.
 #pragma once
+
+#include <string>
+
+#include "launcher/agent/channel.h"
 
 namespace sirtaki::launcher {
 
 // Forks the supervisor, runs the agent and returns the exit code of the process. Call it before any thread exists.
 int run_agent();
+// The same over `ends`, for a host that has joined the job of the launcher at `launcher` ("a:41000"). The exit code is
+// that of the job, 0 after an orderly leave, or 1 if the connection has broken.
+int run_joined_agent(ChannelEnds ends, const std::string& launcher);
 
 }  // namespace sirtaki::launcher

@@ -20,6 +20,8 @@ namespace {
 constexpr std::size_t kMaxMessages = std::size_t{8} << 10;
 // Longest wait for the end of the process after the end of its output.
 constexpr auto kExitLinger = std::chrono::seconds(2);
+// Pings in which kExitLinger has passed.
+constexpr int kClosedPings = 2;
 
 }  // namespace
 
@@ -45,13 +47,23 @@ void AgentLink::start(const AgentCommand& command) {
     return;
   }
   pid_ = child->pid;
-  channel_ =
-      std::make_unique<FrameChannel>(io_, std::move(child->out), std::move(child->in), true,
-                                     FrameChannel::Handlers{[this](const Frame& frame) { on_channel_frame(frame); },
-                                                            [this](const Status& status) { on_channel_end(status); }});
+  ChannelEnds ends{std::move(child->out), std::move(child->in), nullptr, {}};
+  channel_ = std::make_unique<FrameChannel>(io_, std::move(ends), true, channel_handlers());
   messages_in_ = std::make_unique<asio::posix::stream_descriptor>(io_, child->err.release());
   channel_->start();
   read_messages();
+}
+
+void AgentLink::adopt(ChannelEnds ends) {
+  joined_ = true;
+  wait_status_ = 0;  // it is no child of this process
+  channel_ = std::make_unique<FrameChannel>(io_, std::move(ends), true, channel_handlers());
+  channel_->start();
+}
+
+FrameChannel::Handlers AgentLink::channel_handlers() {
+  return {[this](const Frame& frame) { on_channel_frame(frame); },
+          [this](const Status& status) { on_channel_end(status); }};
 }
 
 void AgentLink::on_channel_frame(const Frame& frame) {
@@ -70,10 +82,11 @@ void AgentLink::on_channel_frame(const Frame& frame) {
   }
   hello_ = std::move(*hello);
   if (hello_.protocol != kProtocol || hello_.version != library_version()) {
-    give_up({Code::kMismatch, "host " + placement_.host + ": " + remote_path_ + " there is version " + hello_.version +
-                                  ", here it is " + library_version() +
-                                  "; install the same version on all hosts, or name " +
-                                  "the right one with --remote-path"});
+    const std::string program = joined_ ? "sirtakirun" : remote_path_;
+    const std::string path = joined_ ? "" : ", or name the right one with --remote-path";
+    give_up({Code::kMismatch, "host " + placement_.host + ": " + program + " there is version " + hello_.version +
+                                  ", here it is " + library_version() + "; install the same version on all hosts" +
+                                  path});
     return;
   }
   state_ = State::kReady;
@@ -140,6 +153,9 @@ void AgentLink::take_messages(std::string_view bytes) {
 // Reads the rest of standard error: all text the process wrote is in the pipe by now, in whatever order the loop learns
 // of the two ends.
 void AgentLink::drain_messages() {
+  if (!messages_in_) {
+    return;
+  }
   error_code error;
   messages_in_->non_blocking(true, error);
   while (!error && messages_in_->is_open()) {
@@ -160,12 +176,17 @@ void AgentLink::resolve() {
     return;
   }
   state_ = State::kGone;
-  const Status status = exit_code_of(*wait_status_) == 0 && channel_end_->ok() ? Status() : why_ended();
+  const bool in_order = exit_code_of(*wait_status_) == 0 && channel_end_->ok() && (finishing_ || !joined_);
+  const Status status = in_order ? Status() : why_ended();
   events_.on_gone(*this, status);
 }
 
 Status AgentLink::why_ended() const {
   const std::string where = "host " + placement_.host + ": ";
+  if (joined_) {
+    const std::string cause = channel_end_->ok() ? "" : " (" + std::string(channel_end_->text()) + ")";
+    return unavailable(where + "its connection has ended" + cause);
+  }
   if (!channel_end_->ok() && channel_end_->code() == Code::kCorrupt) {
     const std::string junk = channel_->junk().substr(0, 200);
     return corrupt(where + "the program that answers there is not an agent of sirtakirun (" +
@@ -188,8 +209,22 @@ void AgentLink::give_up(Status status) {
     return;
   }
   state_ = State::kFailed;
-  cut();
+  if (joined_ && !channel_end_) {
+    tell(std::string(status.text()), 1);
+    channel_->finish_writing();
+    unanswered_ = 0;
+    linger_.expires_after(kExitLinger);
+    linger_.async_wait([this](const error_code& error) { error ? void() : channel_->close(); });
+  } else {
+    cut();
+  }
   events_.on_failed(*this, std::move(status));
+}
+
+void AgentLink::tell(const std::string& text, int exit_code) {
+  if (joined_) {
+    send(FrameType::kTell, encode(Tell{text, exit_code}));
+  }
 }
 
 void AgentLink::finish() {
@@ -218,6 +253,9 @@ void AgentLink::cut() {
 }
 
 bool AgentLink::ping() {
+  if (ended() && joined_ && ++unanswered_ > kClosedPings) {
+    channel_.reset();  // a job may see many hosts come and go; it was closed long ago, so no handler needs it
+  }
   if (state_ != State::kReady) {
     return true;
   }

@@ -1,4 +1,5 @@
-// AgentLink: the launcher's end of one agent connection, on this host (a child process) or another (behind ssh).
+// AgentLink: the launcher's end of one agent connection: to a child process on this host, behind ssh on another, or to
+// the process of a host that has joined by itself.
 //
 // Owned by Job; one thread, the thread of its loop. Reports each change of state once: ready or failed, then frames,
 // then gone.
@@ -43,9 +44,13 @@ class AgentLink {
   AgentLink(boost::asio::io_context& io, Placement placement, Events events);
 
   void start(const AgentCommand& command);
-  // Ends this end at once, as a failure: on_failed, and no on_gone.
+  // Takes the connection of a host that has joined by itself, in place of start().
+  void adopt(ChannelEnds ends);
+  // Ends this end at once, as a failure: on_failed, and no on_gone. Tells a host that has joined why.
   void give_up(Status status);
-  void send(FrameType type, ConstBytes payload) { channel_->send(type, payload); }
+  // Shows the user of a host that has joined a text; see Tell.
+  void tell(const std::string& text, int exit_code = -1);
+  void send(FrameType type, ConstBytes payload) { channel_ ? channel_->send(type, payload) : void(); }
   // Reports the end of process `pid`, ssh or the agent's supervisor. Ignores processes of other links.
   void on_child_exit(pid_t pid, int wait_status);
   // Asks the agent to end; it ends after its ranks.
@@ -59,11 +64,14 @@ class AgentLink {
   const Placement& placement() const { return placement_; }
   const Hello& hello() const { return hello_; }
   pid_t pid() const { return pid_; }
+  // Returns whether the host has joined by itself.
+  bool joined() const { return joined_; }
   // Returns whether finish() has been called.
   bool finishing() const { return finishing_; }
   bool ended() const { return state_ == State::kFailed || state_ == State::kGone; }
 
  private:
+  FrameChannel::Handlers channel_handlers();
   void on_channel_frame(const Frame& frame);
   void on_channel_end(const Status& status);
   void read_messages();
@@ -91,6 +99,7 @@ class AgentLink {
   boost::asio::steady_timer linger_;
   int unanswered_ = 0;
   bool finishing_ = false;
+  bool joined_ = false;
 };
 
 }  // namespace sirtaki::launcher

@@ -138,7 +138,7 @@ std::vector<std::byte> encode(const Hello& message) {
   out.put_string(message.host_id);
   out.put(message.cores);
   out.put_string(message.simd);
-  out.put_string(message.ssh_client);
+  out.put_string(message.launcher_address);
   out.put(static_cast<std::uint32_t>(message.addresses.size()));
   for (const NetworkAddress& entry : message.addresses) {
     out.put_string(entry.interface);
@@ -159,7 +159,7 @@ Result<Hello> decode_hello(ConstBytes bytes) {
   message.host_id = in.get_string();
   message.cores = in.get<std::int32_t>();
   message.simd = in.get_string();
-  message.ssh_client = in.get_string();
+  message.launcher_address = in.get_string();
   message.addresses.resize(in.get_count(2 * sizeof(std::uint32_t)));
   for (NetworkAddress& entry : message.addresses) {
     entry.interface = in.get_string();
@@ -368,6 +368,21 @@ Result<Signalled> decode_signalled(ConstBytes bytes) {
   }
   message.unhandled = get_ranks(in);
   return finished(in, "agent answer to a signal", std::move(message));
+}
+
+std::vector<std::byte> encode(const Tell& message) {
+  WireWriter out;
+  out.put_string(message.text);
+  out.put(message.exit_code);
+  return std::move(out).take();
+}
+
+Result<Tell> decode_tell(ConstBytes bytes) {
+  WireReader in(bytes);
+  Tell message;
+  message.text = in.get_string();
+  message.exit_code = in.get<std::int32_t>();
+  return finished(in, "text of the launcher", std::move(message));
 }
 
 std::vector<std::byte> encode_rank(Rank rank) {

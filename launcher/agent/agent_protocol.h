@@ -1,4 +1,5 @@
-// Agent protocol: messages between sirtakirun and its agents, one on each host, over the agent's stdin and stdout.
+// Agent protocol: messages between sirtakirun and its agents, one on each host, over the agent's stdin and stdout, or
+// over the connection of a host that has joined the job by itself.
 //
 // A frame is {u32 length of the rest, u8 type, payload}. The agent opens with kPreamble, so that text which a remote
 // login shell prints before it is skipped. Output flows only against credit, so that a paused reader (`| less`) slows
@@ -22,7 +23,7 @@ inline constexpr std::string_view kPreamble = "\x01sirtaki agent\x02";
 inline constexpr std::size_t kMaxFrame = std::size_t{16} << 20;  // bytes; a large environment is far below
 inline constexpr std::size_t kMaxJunk = std::size_t{64} << 10;   // bytes a login shell may print before the preamble
 inline constexpr std::size_t kInitialCredit = std::size_t{1} << 20;  // output bytes an agent may send unasked
-inline constexpr std::uint32_t kProtocol = 3;
+inline constexpr std::uint32_t kProtocol = 4;
 
 enum class FrameType : std::uint8_t {
   // agent to launcher
@@ -35,6 +36,7 @@ enum class FrameType : std::uint8_t {
   kClosed = 7,  // the output of the rank ended
   kPong = 8,
   kSignalled = 9,  // the answer to kSignal
+  kLeave = 10,     // the host wants to leave the job; only hosts that have joined send it
   // launcher to agent
   kProbe = 32,
   kSpawn = 33,  // may come again, for other ranks and for those whose kClosed has been sent
@@ -43,6 +45,7 @@ enum class FrameType : std::uint8_t {
   kPing = 36,
   kSignal = 37,
   kEndRank = 39,
+  kTell = 40,  // only for hosts that have joined
 };
 
 struct Frame {
@@ -84,10 +87,10 @@ struct Hello {
   std::uint32_t protocol = kProtocol;
   std::string version;
   std::string hostname;
-  std::string host_id;     // id that ranks there would have (runtime/base/host_info.h)
-  std::int32_t cores = 1;  // cores this process may use
-  std::string simd;        // best vector instructions of this CPU
-  std::string ssh_client;  // address of the launcher in the view of sshd; empty when local
+  std::string host_id;           // id that ranks there would have (runtime/base/host_info.h)
+  std::int32_t cores = 1;        // cores this process may use
+  std::string simd;              // best vector instructions of this CPU
+  std::string launcher_address;  // the launcher's, as this host sees it; empty when local
   std::vector<NetworkAddress> addresses;
 };
 
@@ -156,6 +159,12 @@ struct Signal {
   std::int32_t signal = 0;
 };
 
+// A line for the user of a host that has joined.
+struct Tell {
+  std::string text;
+  std::int32_t exit_code = -1;  // not negative: the host is not used any more, and its process ends with this code
+};
+
 struct Signalled {
   std::int32_t signal = 0;
   std::vector<Rank> unhandled;  // ranks that were left out because the signal would have ended them
@@ -173,6 +182,7 @@ std::vector<std::byte> encode(const Kill& message);
 std::vector<std::byte> encode(const EndRank& message);
 std::vector<std::byte> encode(const Signal& message);
 std::vector<std::byte> encode(const Signalled& message);
+std::vector<std::byte> encode(const Tell& message);
 std::vector<std::byte> encode_rank(Rank rank);              // kClosed
 std::vector<std::byte> encode_credit(std::uint64_t bytes);  // kCredit
 
@@ -190,6 +200,7 @@ Result<Kill> decode_kill(ConstBytes bytes);
 Result<EndRank> decode_end_rank(ConstBytes bytes);
 Result<Signal> decode_signal(ConstBytes bytes);
 Result<Signalled> decode_signalled(ConstBytes bytes);
+Result<Tell> decode_tell(ConstBytes bytes);
 Result<Rank> decode_rank(ConstBytes bytes);
 Result<std::uint64_t> decode_credit(ConstBytes bytes);
 

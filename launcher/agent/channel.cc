@@ -1,20 +1,57 @@
 #include "launcher/agent/channel.h"
 
+#include <fcntl.h>
+#include <sys/socket.h>
+
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
+#include <utility>
 
 namespace sirtaki::launcher {
 
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-FrameChannel::FrameChannel(asio::io_context& io, FileDescriptor in, FileDescriptor out, bool expect_preamble,
-                           Handlers handlers)
-    : in_(io, in.release()), out_(io, out.release()), decoder_(expect_preamble), handlers_(std::move(handlers)) {}
+ChannelEnds socket_ends(FileDescriptor socket, rendezvous::StreamCipher cipher, std::vector<std::byte> received) {
+  FileDescriptor out(fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
+  return {std::move(socket), std::move(out), std::make_unique<rendezvous::StreamCipher>(std::move(cipher)),
+          std::move(received)};
+}
+
+FrameChannel::FrameChannel(asio::io_context& io, ChannelEnds ends, bool expect_preamble, Handlers handlers)
+    : in_(io, ends.in.release()),
+      out_(io, ends.out.release()),
+      cipher_(std::move(ends.cipher)),
+      received_(std::move(ends.received)),
+      decoder_(expect_preamble),
+      handlers_(std::move(handlers)) {}
 
 void FrameChannel::start() {
-  read_more();
+  if (received_.empty()) {
+    return read_more();
+  }
+  asio::post(in_.get_executor(), [this] { ended_ ? void() : take(std::exchange(received_, {})); });
+}
+
+// Delivers the frames that are complete with these bytes, and reads on.
+void FrameChannel::take(ConstBytes bytes) {
+  std::vector<std::byte> plain;
+  Status status = cipher_ ? cipher_->open(bytes, plain) : Status();
+  std::vector<Frame> frames;
+  status.update(decoder_.feed(cipher_ ? ConstBytes(plain) : bytes, frames));
+  for (const Frame& frame : frames) {
+    if (ended_) {
+      return;
+    }
+    handlers_.on_frame(frame);
+  }
+  if (!status.ok()) {
+    end(status);
+  } else if (!ended_) {
+    read_more();
+  }
 }
 
 void FrameChannel::read_more() {
@@ -26,19 +63,7 @@ void FrameChannel::read_more() {
       end(error == asio::error::eof ? Status() : unavailable(error.message()));
       return;
     }
-    std::vector<Frame> frames;
-    const Status status = decoder_.feed(ConstBytes(buffer_.data(), size), frames);
-    for (const Frame& frame : frames) {
-      if (ended_) {
-        return;
-      }
-      handlers_.on_frame(frame);
-    }
-    if (!status.ok()) {
-      end(status);
-    } else if (!ended_) {
-      read_more();
-    }
+    take(ConstBytes(buffer_.data(), size));
   });
 }
 
@@ -46,15 +71,17 @@ void FrameChannel::send(FrameType type, ConstBytes payload) {
   if (ended_ || finish_after_queue_ || !out_.is_open()) {
     return;
   }
-  queue_.push_back(encode_frame(type, payload));
-  queued_ += queue_.back().size();
-  write_more();
+  enqueue(encode_frame(type, payload));
 }
 
 void FrameChannel::send_raw(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
-  queue_.emplace_back(bytes.begin(), bytes.end());
-  queued_ += text.size();
+  enqueue({bytes.begin(), bytes.end()});
+}
+
+void FrameChannel::enqueue(std::vector<std::byte> bytes) {
+  queue_.push_back(cipher_ ? cipher_->seal(bytes) : std::move(bytes));
+  queued_ += queue_.back().size();
   write_more();
 }
 
@@ -65,6 +92,7 @@ void FrameChannel::write_more() {
   if (queue_.empty()) {
     if (finish_after_queue_) {
       error_code ignored;
+      shutdown(out_.native_handle(), SHUT_WR);  // a socket is open for reading still
       out_.close(ignored);
     }
     return;

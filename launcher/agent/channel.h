@@ -1,4 +1,4 @@
-// FrameChannel: sends and receives frames of the agent protocol over a pair of pipes, on a Boost.Asio loop.
+// FrameChannel: sends and receives frames of the agent protocol over a pair of pipes or a socket, on a Boost.Asio loop.
 //
 // Used by both ends: the launcher for each agent, the agent for its launcher. One thread, the thread of the loop. The
 // callbacks may close() the channel but must not destroy it.
@@ -9,14 +9,26 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "launcher/agent/agent_protocol.h"
 #include "launcher/process/spawn.h"
 #include "runtime/base/status.h"
+#include "runtime/rendezvous/auth/stream_cipher.h"
 
 namespace sirtaki::launcher {
+
+// The two directions of a connection.
+struct ChannelEnds {
+  FileDescriptor in;
+  FileDescriptor out;
+  std::unique_ptr<rendezvous::StreamCipher> cipher;  // null: the bytes go as they are
+  std::vector<std::byte> received;                   // bytes that have come already
+};
+// Takes a socket after its handshake, whose bytes are encrypted from there on.
+ChannelEnds socket_ends(FileDescriptor socket, rendezvous::StreamCipher cipher, std::vector<std::byte> received);
 
 class FrameChannel {
  public:
@@ -26,9 +38,8 @@ class FrameChannel {
     std::function<void(const Status&)> on_end;
   };
 
-  // Takes both descriptors. See FrameDecoder for `expect_preamble`.
-  FrameChannel(boost::asio::io_context& io, FileDescriptor in, FileDescriptor out, bool expect_preamble,
-               Handlers handlers);
+  // See FrameDecoder for `expect_preamble`.
+  FrameChannel(boost::asio::io_context& io, ChannelEnds ends, bool expect_preamble, Handlers handlers);
 
   void start();  // begins to read
   void send(FrameType type, ConstBytes payload);
@@ -41,11 +52,15 @@ class FrameChannel {
 
  private:
   void read_more();
+  void take(ConstBytes bytes);
+  void enqueue(std::vector<std::byte> bytes);
   void write_more();
   void end(const Status& status);
 
   boost::asio::posix::stream_descriptor in_;
   boost::asio::posix::stream_descriptor out_;
+  std::unique_ptr<rendezvous::StreamCipher> cipher_;
+  std::vector<std::byte> received_;
   FrameDecoder decoder_;
   Handlers handlers_;
   std::array<std::byte, std::size_t{64} << 10> buffer_{};

@@ -188,7 +188,7 @@ Hello describe_host(const Environment& environment) {
   hello.addresses = network_addresses();
   // "client-address client-port server-address server-port": the launcher's address in the view of sshd.
   if (const auto found = environment.find("SSH_CONNECTION"); found != environment.end()) {
-    hello.ssh_client = found->second.substr(0, found->second.find(' '));
+    hello.launcher_address = found->second.substr(0, found->second.find(' '));
   }
   return hello;
 }

@@ -31,7 +31,7 @@ Hello sample_hello() {
   hello.hostname = "node";
   hello.cores = 4;
   hello.simd = "avx2";
-  hello.ssh_client = "10.0.0.9";
+  hello.launcher_address = "10.0.0.9";
   hello.addresses = {{"eth0", "10.0.0.1"}, {"eth0", "fd00::1"}};
   return hello;
 }
@@ -132,6 +132,7 @@ TEST(AgentMessages, AreRefusedWhenCutOrTooLong) {
   expect_all_cuts_refused(encode(EndRank{2, 15}), decode_end_rank, "end of a rank");
   expect_all_cuts_refused(encode(Signal{10}), decode_signal, "signal");
   expect_all_cuts_refused(encode(Signalled{10, {0, 3}}), decode_signalled, "signalled");
+  expect_all_cuts_refused(encode(Tell{"text", 3}), decode_tell, "text for the user");
   expect_all_cuts_refused(encode_rank(3), decode_rank, "rank");
   expect_all_cuts_refused(encode_credit(3), decode_credit, "credit");
 }
