@@ -42,7 +42,8 @@ constexpr std::array<std::string_view, 33> kLocalNames = {"HOME",
                                                           "HIP_VISIBLE_DEVICES"};
 constexpr std::array<std::string_view, 8> kLocalPrefixes = {"SSH_",  "XDG_",  "DBUS_",  "BASH_FUNC_",
                                                             "TERM_", "TMUX_", "GNOME_", "KDE_"};
-constexpr std::string_view kOfOneRank[] = {"SIRTAKI_JOB_RANK",
+constexpr std::string_view kOfOneRank[] = {"SIRTAKI_JOIN_SECRET",
+                                           "SIRTAKI_JOB_RANK",
                                            "SIRTAKI_JOB_SIZE",
                                            "SIRTAKI_JOB_LOCAL_RANK",
                                            "SIRTAKI_JOB_LOCAL_SIZE",

@@ -93,13 +93,14 @@ LAYERS: dict[str, set[str]] = {
     "launcher/hosts": {*BASE, *RENDEZVOUS},
     "launcher/process": {*BASE, *RENDEZVOUS},
     "launcher/agent": {*BASE, *RENDEZVOUS, "launcher/hosts", "launcher/process"},
+    "launcher/join": {*BASE, *RENDEZVOUS, "launcher/hosts", "launcher/process", "launcher/agent"},
     "launcher/links": {
         *(*BASE, "scheduler/plan", "adapters/c", "runtime/engine/forecast"),
         *("runtime/local_updates", "runtime/local_updates/forecast"),
     },
     "launcher": {
         *(*BASE, *RENDEZVOUS, "runtime/hub", "runtime/control"),
-        *("launcher/hosts", "launcher/process", "launcher/agent", "launcher/links"),
+        *("launcher/hosts", "launcher/process", "launcher/agent", "launcher/join", "launcher/links"),
     },
     "examples": {"adapters/c"},
 }

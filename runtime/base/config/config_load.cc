@@ -219,9 +219,9 @@ Status add_horovod(Layers& layers, const Environment& environment) {
 }
 
 Status check_variable(const std::string& name) {
-  static constexpr std::array<std::string_view, 6> kOthers = {kConfigVariable,      kConfigTextVariable,
-                                                              kCommandLineVariable, kLocalRankVariable,
-                                                              kLocalSizeVariable,   kTerminalVariable};
+  static constexpr std::array<std::string_view, 7> kOthers = {
+      kConfigVariable,    kConfigTextVariable, kCommandLineVariable, kLocalRankVariable,
+      kLocalSizeVariable, kTerminalVariable,   kJoinSecretVariable};
   std::vector<std::string_view> known(kOthers.begin(), kOthers.end());
   for (const OptionInfo& row : option_table()) {
     known.push_back(row.env);
