@@ -14,12 +14,20 @@
 
 namespace sirtaki::launcher {
 
+// Hosts that come to an elastic job by themselves: the port of the job, or the job of this host.
+struct JoinOptions {
+  std::optional<int> port;  // 0: any free one
+  std::string address;      // not empty: this host joins the job there
+  std::string secret_file;
+};
+
 struct RunOptions {
   std::vector<std::string> command;
   std::optional<int> np;
   std::string hosts;     // -H
   std::string hostfile;  // --hostfile
   DiscoveryOptions discovery;
+  JoinOptions join;
   SshOptions ssh;
   std::string remote_path;         // empty: the path of this program
   std::vector<std::string> env;    // -x NAME or NAME=VALUE

@@ -31,8 +31,9 @@ Job::Job(JobPlan plan)
   }
 }
 
-// The coordinator's thread posts to the loop, so the coordinator is destroyed first.
+// Their threads post to the loop, so they are destroyed first.
 Job::~Job() {
+  growth_.port.reset();
   coordinator_.reset();
 }
 
@@ -56,6 +57,9 @@ int Job::run() {
   }
   if (status.ok()) {
     status = start_hub();
+  }
+  if (status.ok()) {
+    status = open_join_port();
   }
   if (!status.ok()) {
     log(std::string(status.text()));
@@ -135,6 +139,9 @@ void Job::on_frame(AgentLink& link, const Frame& frame) {
       return;
     case FrameType::kSignalled:
       on_signalled(link, frame.payload);
+      return;
+    case FrameType::kLeave:
+      on_leave(link);
       return;
     case FrameType::kPong:
       return;
@@ -280,7 +287,12 @@ void Job::on_link_gone(AgentLink& link, const Status& status) {
   }
   const std::string why = status.ok() ? "its agent ended early" : std::string(status.text());
   std::optional<Rank> first;
-  if (counts) {
+  if (counts && link.joined()) {
+    withdraw(link);
+    if (ranks_of(link).empty()) {
+      log(why);
+    }
+  } else if (counts) {
     discovers() ? rest_host(placement.host) : growth_.fleet.exclude(placement.host);
   }
   for (const Rank rank : ranks_of(link)) {

@@ -25,6 +25,7 @@
 #include "launcher/hosts/environment.h"
 #include "launcher/hosts/fleet.h"
 #include "launcher/hosts/hosts.h"
+#include "launcher/join/join_port.h"
 #include "launcher/output.h"
 #include "launcher/process/child_output.h"
 #include "launcher/report.h"
@@ -44,9 +45,11 @@ struct JobPlan {
   std::vector<std::string> own_env;  // "NAME=VALUE", environment of agents and ssh
   std::string own_path;              // path of this program
   std::string cwd;
-  int size = 0;          // ranks at the start; with a script that names the hosts, the fewest
-  int places = 0;        // most ranks later; `size` if the job does not grow
-  bool by_host = false;  // an elastic job loses all ranks of a host with one that fails
+  std::optional<rendezvous::Secret> join_secret;  // hosts may join at options.join.port, with this secret
+  std::vector<Host> hosts;                        // set with join_secret only: those of the command line
+  int size = 0;                                   // ranks at the start; if hosts may come, the fewest
+  int places = 0;                                 // most ranks later; `size` if the job does not grow
+  bool by_host = false;                           // an elastic job loses all ranks of a host with one that fails
 };
 
 // First argument of a rank of `sirtakirun --check`; the names of all hosts follow (links/measure.h).
@@ -102,7 +105,9 @@ class Job {
     Fleet fleet;
     bool answered = false;                                        // the script has named hosts
     bool begun = false;                                           // the first epoch has formed
-    std::unique_ptr<Discovery> script;                            // null: the hosts are fixed
+    std::unique_ptr<Discovery> script;                            // null: no script names the hosts
+    std::unique_ptr<JoinPort> port;                               // null: no host may join by itself
+    std::map<std::string, int> joined;                            // slots of the hosts that have joined by themselves
     std::map<std::string, std::unique_ptr<ChildOutput>> lookups;  // children that resolve names of hosts
     std::map<std::string, std::string> routes;                    // answers of these
     std::map<std::string, std::string> left_out;  // hosts and why they cannot be used, as the user knows
@@ -225,8 +230,11 @@ class Job {
   std::string machine_of(const AgentLink& link) const;
 
   // job_discovery.cc
-  bool discovers() const { return !plan_.options.discovery.script.empty(); }
+  // Returns whether hosts may come and go while the job runs.
+  bool discovers() const { return !plan_.options.discovery.script.empty() || plan_.join_secret; }
   void discover();
+  void await_hosts();
+  void await_answer(AgentLink& link);
   void on_hosts(const std::vector<Host>& hosts);
   void on_discovery_failed(const Status& status);
   void call_absent_hosts();
@@ -239,6 +247,13 @@ class Job {
   void leave_out(const std::string& host, const Status& why);
   void rest_host(const std::string& host);
   void start_if_enough();
+  Status open_join_port();
+  void offer_hosts();
+  void on_joining(JoiningHost& host);
+  void greet(AgentLink& link);
+  void withdraw(const AgentLink& link);
+  void on_leave(AgentLink& link);
+  void tell_end();
   void ask_to_leave(Rank rank);
   void end_late_leaver(Rank rank);
   void retire_hosts();

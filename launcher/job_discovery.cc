@@ -1,4 +1,5 @@
-// Elastic jobs whose hosts a script names: their agents are started as hosts come, and their ranks leave as hosts go.
+// Elastic jobs whose hosts a script names, or which hosts join by themselves: agents are started as hosts come, and
+// ranks leave as hosts go.
 #include <signal.h>
 
 #include <algorithm>
@@ -7,8 +8,10 @@
 
 #include "launcher/agent/host_facts.h"
 #include "launcher/job.h"
+#include "launcher/join/join_secret.h"
 #include "launcher/process/processes.h"
 #include "runtime/base/config/option_value.h"
+#include "runtime/base/host_info.h"
 
 namespace sirtaki::launcher {
 
@@ -27,19 +30,28 @@ bool is_loopback_name(const std::string& host) {
 
 }  // namespace
 
-// Starts the script. The ranks start when it has named hosts with enough slots, and these have answered.
+// Starts the script, or calls the hosts of the command line. The ranks start when there are hosts with enough slots,
+// and these have answered.
 void Job::discover() {
+  await_hosts();
+  if (plan_.join_secret) {
+    offer_hosts();
+    return call_absent_hosts();
+  }
   Discovery::Events events;
   events.on_hosts = [this](const std::vector<Host>& hosts) { on_hosts(hosts); };
   events.on_failed = [this](const Status& status) { on_discovery_failed(status); };
   growth_.script = std::make_unique<Discovery>(io_, plan_.options.discovery, plan_.own_env, std::move(events));
   growth_.script->start();
+}
+
+void Job::await_hosts() {
   phase_timer_.expires_after(plan_.config->elastic.timeout);
   phase_timer_.async_wait([this](const error_code& error) {
     if (!error && phase_ == Phase::kStarting) {
       log("too few hosts within " + format_duration(plan_.config->elastic.timeout) +
-          " (elastic.timeout): the script names " + growth_.fleet.describe() + ", of which " +
-          std::to_string(growth_.fleet.ready_slots()) + " can be used, and the job starts with " +
+          " (elastic.timeout): " + (growth_.script ? "the script names " : "there are ") + growth_.fleet.describe() +
+          ", of which " + std::to_string(growth_.fleet.ready_slots()) + " can be used, and the job starts with " +
           std::to_string(plan_.size) + " ranks at least (-np)");
       log("nothing was started");
       exit_code_ = 1;
@@ -112,6 +124,11 @@ void Job::look_up(const Host& host) {
 void Job::call(const Placement& placement) {
   AgentLink& link = add_link(placement);
   link.start(agent_command(placement));
+  await_answer(link);
+}
+
+// Gives an agent up that does not answer.
+void Job::await_answer(AgentLink& link) {
   auto timer = std::make_shared<boost::asio::steady_timer>(io_, plan_.options.start_timeout);
   timer->async_wait([this, timer, &link](const error_code& error) {
     if (!error && endpoints_.at(index_of(link)).empty() && !link.ended()) {
@@ -170,16 +187,24 @@ void Job::use_host(AgentLink& link) {
     return link.finish();
   }
   if (!link.placement().local && is_on_loopback()) {
-    return link.give_up(invalid_argument("host " + host + " cannot reach the ranks on localhost; let the script name " +
-                                         "this machine by its host name, or give --rendezvous-address"));
+    const std::string name = growth_.script ? "let the script name this machine" : "start the job with this machine";
+    return link.give_up(invalid_argument("host " + host + " cannot reach the ranks on localhost; " + name +
+                                         " by its host name, or give --rendezvous-address"));
   }
   log_verbose("host " + host + " can be used");
   growth_.fleet.set_ready(host, true);
   phase_ == Phase::kStarting ? start_if_enough() : update_places();
+  if (link.joined()) {
+    greet(link);
+  }
 }
 
-// Leaves a host out for a while.
+// Leaves a host out for a while; one that has joined, until it joins again.
 void Job::leave_out(const std::string& host, const Status& why) {
+  if (const AgentLink* link = link_of(host); link != nullptr && link->joined()) {
+    withdraw(*link);
+    return growth_.over ? void() : log(std::string(why.text()) + "; the job goes on without this host");
+  }
   rest_host(host);
   if (std::exchange(growth_.left_out[host], why.text()) != why.text()) {
     log(std::string(why.text()) + "; the job goes on without this host until it answers");
@@ -204,6 +229,110 @@ void Job::start_if_enough() {
     seat(rank, *link_of(host));
   }
   spawn_ranks();
+}
+
+// Listens for hosts that join by themselves.
+Status Job::open_join_port() {
+  if (!plan_.join_secret) {
+    return {};
+  }
+  JoinPort::Events events;
+  events.on_host = [this](const std::shared_ptr<JoiningHost>& host) {
+    asio::post(io_, [this, host] { on_joining(*host); });
+  };
+  events.on_warning = [this](const std::string& text) {
+    asio::post(io_, [this, text] { log("at the port for hosts that join: " + text); });
+  };
+  const JoinOptions& join = plan_.options.join;
+  SRT_ASSIGN(growth_.port,
+             JoinPort::open(static_cast<std::uint16_t>(*join.port), *plan_.join_secret, std::move(events)));
+  const std::string& address = plan_.options.rendezvous_address;
+  const std::string endpoint = make_endpoint(address.empty() ? host_info().hostname : address, growth_.port->port());
+  log("hosts may join: " + (join.secret_file.empty() ? std::string(kJoinSecretVariable) + "=... " : "") +
+      "sirtakirun --join " + endpoint + (join.secret_file.empty() ? "" : " --secret-file " + join.secret_file) +
+      " [-np SLOTS]");
+  return {};
+}
+
+void Job::offer_hosts() {
+  std::vector<Host> hosts = plan_.hosts;
+  for (const auto& [name, slots] : growth_.joined) {
+    hosts.push_back({name, slots});
+  }
+  growth_.fleet.offer(hosts);
+}
+
+// A host has proved the secret. It is used like one that a script names.
+void Job::on_joining(JoiningHost& host) {
+  const std::string name = free_host_name(host.offer.name, [this](const std::string& taken) {
+    const AgentLink* link = link_of(taken);
+    return (link != nullptr && !link->ended()) || std::ranges::count(plan_.hosts, taken, &Host::name) != 0;
+  });
+  const bool local = host.peer == host.here;
+  growth_.routes[name] = local ? kRouteHere : host.here;
+  AgentLink& link = add_link({name, local, 0, 0, host.offer.slots});
+  link.adopt(std::move(host.ends));
+  if (phase_ >= Phase::kStopping || growth_.over) {
+    return link.give_up(unavailable("the job is about to end"));
+  }
+  growth_.joined[name] = host.offer.slots;
+  offer_hosts();
+  growth_.fleet.readmit(name);
+  growth_.fleet.set_pending(name);
+  await_answer(link);
+}
+
+// Tells how a host that has joined is used.
+void Job::greet(AgentLink& link) {
+  const Placement& placement = link.placement();
+  const int used = static_cast<int>(ranks_of(link).size());
+  std::string text = " the job with " + std::to_string(placement.slots) + (placement.slots == 1 ? " slot" : " slots");
+  if (phase_ == Phase::kStarting) {
+    text += ", which waits for more hosts";
+  } else if (used < placement.slots) {
+    const int spare = placement.slots - used;
+    text += ", of which " + std::to_string(spare) + (spare == 1 ? " is" : " are") + " spare: all places for " +
+            std::to_string(plan_.places) + " ranks are taken (elastic.max)";
+  }
+  if (used > 0 && !growth_.admits && growth_.begun) {
+    text += "; its ranks start while the others are in elastic.run()";
+  }
+  log("host " + placement.host + " has joined" + text);
+  link.tell("this host has joined" + text + ", as " + placement.host);
+}
+
+// The job does not use a host that has joined any more.
+void Job::withdraw(const AgentLink& link) {
+  const std::string& host = link.placement().host;
+  if (is_newest(link) && growth_.joined.erase(host) != 0) {
+    offer_hosts();
+    growth_.fleet.set_ready(host, false);
+  }
+}
+
+// The user of a host that has joined wants it back.
+void Job::on_leave(AgentLink& link) {
+  log("host " + link.placement().host + " leaves the job");
+  withdraw(link);
+  update_places();
+  retire_hosts();
+}
+
+// Tells the hosts that have joined how the job has ended.
+void Job::tell_end() {
+  if (!plan_.join_secret) {
+    return;
+  }
+  judge_elastic_run();
+  const std::string text = verdict_.failure       ? "the job has failed: " + failure_line(*verdict_.failure)
+                           : verdict_.interrupted ? "the job was interrupted"
+                           : exit_code_ == 0      ? "the job has ended"
+                                                  : "the job has ended with exit code " + std::to_string(exit_code_);
+  for (const auto& link : links_) {
+    if (link->state() == AgentLink::State::kReady) {
+      link->tell(text, exit_code_);
+    }
+  }
 }
 
 // The host of a rank has no slot for it any more.

@@ -171,12 +171,17 @@ void Job::fail_host(Rank rank) {
     return;
   }
   AgentLink& link = *ranks_.at(static_cast<std::size_t>(rank)).link;
+  if (link.joined() && link.ended()) {
+    return;  // its ranks are lost with it, and it may join again
+  }
   const std::string& host = link.placement().host;
   const std::string why = ", because rank " + std::to_string(rank) + " has failed there (elastic.on_failure)";
   const auto& rules = plan_.config->elastic;
   if (rules.cooldown == Duration::zero() || !grows() || (!discovers() && link.ended())) {
     growth_.fleet.exclude(host);
     log("host " + host + " is left out for good" + why);
+    link.tell("this host is left out" + why, 1);
+    withdraw(link);
   } else {
     std::random_device random;
     const double jitter = std::uniform_real_distribution<double>()(random);

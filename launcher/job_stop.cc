@@ -152,6 +152,9 @@ void Job::ping_links() {
       on_link_gone(link, unavailable("host " + link.placement().host + ": its agent does not answer any more"));
     }
   }
+  if (growth_.port && phase_ < Phase::kStopping && !growth_.over) {
+    call_absent_hosts();  // hosts of the command line that have rested
+  }
   ping_timer_.expires_after(kPingInterval);
   ping_timer_.async_wait([this](const error_code& error) {
     if (!error) {
@@ -185,8 +188,9 @@ void Job::begin_stop() {
   phase_ = Phase::kStopping;
   if (growth_.script) {
     growth_.script->stop();
-    growth_.lookups.clear();
   }
+  growth_.port.reset();
+  growth_.lookups.clear();
 }
 
 void Job::fail_run(Failure failure) {
@@ -277,6 +281,7 @@ void Job::finish() {
     return;
   }
   links_finishing_ = true;
+  tell_end();
   for (const auto& link : links_) {
     // An agent that has not sent its hello has no ranks to end.
     link->state() == AgentLink::State::kReady ? link->finish() : link->cut();

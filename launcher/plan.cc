@@ -10,6 +10,8 @@
 #include <sstream>
 
 #include "launcher/agent/host_facts.h"
+#include "launcher/join/join_secret.h"
+#include "runtime/base/host_info.h"
 
 namespace sirtaki::launcher {
 
@@ -148,12 +150,11 @@ Status check_elastic(int min, int max, int size, int slots) {
   return {};
 }
 
-// The hosts are not known yet: the job starts with at least so many ranks.
-Result<int> fewest_ranks(const std::optional<int>& np, int min, int max) {
+// Not all hosts are known yet: the job starts with at least so many ranks.
+Result<int> fewest_ranks(const std::optional<int>& np, int min, int max, const std::string& option) {
   const int size = np.value_or(min);
   if (min == 0 || max == 0) {
-    return invalid_argument(
-        "--host-discovery-script needs --elastic MIN:MAX, the fewest and the most ranks of the job");
+    return invalid_argument(option + " needs --elastic MIN:MAX, the fewest and the most ranks of the job");
   }
   if (size < min || size > max) {
     return invalid_argument("-np " + std::to_string(size) + " is not between elastic.min and elastic.max (" +
@@ -165,7 +166,7 @@ Result<int> fewest_ranks(const std::optional<int>& np, int min, int max) {
 // Returns whether a job loses all ranks of a host with one that fails. Horovod has no elastic jobs on a single host.
 bool fails_by_host(const RunOptions& options, const std::vector<Host>& hosts, const Config& config) {
   if (options.horovod && !chosen(config, "elastic.on_failure")) {
-    return hosts.size() > 1 || !options.discovery.script.empty();
+    return hosts.size() > 1 || !options.discovery.script.empty() || options.join.port;
   }
   return config.elastic.on_failure == "host";
 }
@@ -176,9 +177,13 @@ Status place(RunOptions& options, const std::vector<Host>& hosts, JobPlan& plan)
   const int least = static_cast<int>(plan.config->elastic.min);
   const bool by_host = least > 0 && fails_by_host(options, hosts, *plan.config);
   plan.by_host = by_host && !options.check;
-  if (!options.discovery.script.empty()) {
-    SRT_ASSIGN(plan.size, fewest_ranks(options.np, least, most));
+  if (!options.discovery.script.empty() || options.join.port) {
+    const std::string option = options.join.port ? "--join-port" : "--host-discovery-script";
+    SRT_ASSIGN(plan.size, fewest_ranks(options.np, least, most, option));
     plan.places = most;
+    // Without other hosts, this one has the ranks of the start. Its name, unlike localhost, leads to an address that
+    // hosts which join can reach.
+    plan.hosts = hosts.empty() ? std::vector<Host>{{host_info().hostname, plan.size}} : hosts;
     return {};
   }
   std::optional<int> np = options.np;
@@ -224,8 +229,13 @@ Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
     SRT_ASSIGN(const std::string folder, horovod_folder(plan.own_path));
     put_first(plan.variables, "PYTHONPATH", folder);
   }
+  if (options.join.port) {
+    SRT_ASSIGN(plan.join_secret, join_secret(options.join.secret_file, environment, true));
+  }
   for (const auto& [name, value] : environment) {
-    plan.own_env.push_back(name + "=" + value);
+    if (name != kJoinSecretVariable) {
+      plan.own_env.push_back(name + "=" + value);
+    }
   }
   std::error_code error;
   plan.cwd = std::filesystem::current_path(error).string();
