@@ -29,6 +29,8 @@ constexpr const char* kExamples = R"(Examples:
       an unchanged program that contains 'import horovod.torch as hvd'
   sirtakirun -np 4 --elastic 2:4 python train.py
       the ranks go on without a lost one as long as two are left, and it is started again (docs/elastic.md)
+  sirtakirun -np 2 --elastic 1:8 --join-port 41000 --secret-file job.secret python train.py
+      other hosts may join the job; each runs: sirtakirun --join HOST:41000 --secret-file job.secret -np 2
   sirtakirun -H node1:2,node2:2 --check
       checks the hosts, measures the links between them, and prints the settings that pay off on such links
 
@@ -141,6 +143,23 @@ void add_remote_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
       ->group(remote);
 }
 
+void add_join_options(CLI::App& app, RunOptions& run) {
+  const char* join = "Hosts that join an elastic job by themselves (docs/elastic/hosts.md)";
+  app.add_option("--join-port", run.join.port, "Port at which hosts may join this job; 0: any free one")
+      ->check(CLI::Range(0, 65535))
+      ->option_text("PORT")
+      ->group(join);
+  app.add_option("--join", run.join.address,
+                 "Runs ranks of the job at this address here, -np of them at most (default 1); takes no command")
+      ->type_name("HOST:PORT")
+      ->group(join);
+  app.add_option("--secret-file", run.join.secret_file,
+                 "File with the secret that both need; the job writes it if it does not exist (or set "
+                 "SIRTAKI_JOIN_SECRET)")
+      ->type_name("FILE")
+      ->group(join);
+}
+
 void add_output_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
   const char* output = "Output";
   app.add_option("--output-dir", run.output_dir, "Also write DIR/rank.N/stdout and DIR/rank.N/stderr, untagged")
@@ -208,7 +227,7 @@ std::size_t command_start(const CLI::App& app, const std::vector<std::string>& a
 }
 
 // Names options of elastic jobs that users may expect, and that do not exist yet.
-constexpr std::string_view kNotYet[] = {"--spares", "--join"};
+constexpr std::string_view kNotYet[] = {"--spares"};
 
 // Options of torchrun, and what to write for them.
 constexpr std::pair<std::string_view, std::string_view> kOfTorchrun[] = {
@@ -307,6 +326,34 @@ Status convert_cooldown(const std::vector<std::string>& range, RunOptions& run) 
   return Status();
 }
 
+// Checks the options of a job that hosts may join, and of a host that joins one.
+Status check_join(const CLI::App& app, const RunOptions& run) {
+  if (!run.join.port && run.join.address.empty()) {
+    return run.join.secret_file.empty()
+               ? Status()
+               : invalid_argument("--secret-file is for --join-port or --join; other jobs make a secret by themselves");
+  }
+  if (run.join.port) {
+    const bool others = !run.discovery.script.empty() || run.check || !run.join.address.empty();
+    return others ? invalid_argument("--join-port: leave out --join, --host-discovery-script and --check") : Status();
+  }
+  constexpr std::string_view kOfAJoiner[] = {"--join", "--secret-file", "--np", "--start-timeout"};
+  for (const CLI::Option* option : app.get_options()) {
+    const auto is_same = [option](std::string_view name) { return option->check_name(std::string(name)); };
+    if (option->count() > 0 && std::ranges::none_of(kOfAJoiner, is_same)) {
+      return invalid_argument("--join: leave out --" + option->get_lnames().front() +
+                              "; give it to the launcher of the job, which tells this host");
+    }
+  }
+  if (!run.command.empty()) {
+    return invalid_argument("--join: leave out the command; it is that of the job");
+  }
+  if (run.np && (*run.np < 1 || *run.np > kMaxSlots)) {
+    return invalid_argument("-np " + std::to_string(*run.np) + ": the slots of this host are at least 1");
+  }
+  return Status();
+}
+
 // Converts values that CLI11 cannot check.
 Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
   if (app.count("--np") > 0) {
@@ -318,6 +365,7 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
   if (!run.discovery.script.empty() && (!run.hosts.empty() || !run.hostfile.empty() || run.check)) {
     return invalid_argument("--host-discovery-script names the hosts; leave out -H, --hostfile and --check");
   }
+  SRT_TRY(check_join(app, run));
   run.tag_output = !raw.no_tags;
   constexpr Duration kLongest = std::chrono::hours(24 * 7);
   constexpr Duration kShortestInterval = std::chrono::milliseconds(10);  // a script in a tight loop takes a core
@@ -371,6 +419,7 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& given) {
   app.get_formatter()->column_width(38);
   add_job_options(app, line.run, raw);
   add_remote_options(app, line.run, raw);
+  add_join_options(app, line.run);
   add_output_options(app, line.run, raw);
   add_runtime_options(app, raw);
 
@@ -396,7 +445,7 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& given) {
     return line;
   }
   SRT_TRY(convert(raw, app, line.run));
-  if (line.run.command.empty() && !line.run.check) {
+  if (line.run.command.empty() && !line.run.check && line.run.join.address.empty()) {
     return invalid_argument("no command to run; for example: sirtakirun -np 4 python train.py (sirtakirun --help)");
   }
   return line;

@@ -11,6 +11,7 @@
 #include "launcher/agent/host_facts.h"
 #include "launcher/cli.h"
 #include "launcher/job.h"
+#include "launcher/join/joiner.h"
 #include "launcher/links/measure.h"
 #include "launcher/plan.h"
 
@@ -51,6 +52,11 @@ int run(const std::vector<std::string>& arguments) {
   if (line->print) {
     std::fputs(line->print->c_str(), stdout);
     return 0;
+  }
+  if (!line->run.join.address.empty()) {
+    const RunOptions& run = line->run;
+    return join_job({run.join.address, run.join.secret_file, run.np.value_or(1), run.start_timeout},
+                    sirtaki::process_environment());
   }
   sirtaki::Result<JobPlan> plan = make_plan(std::move(line->run), sirtaki::process_environment());
   if (!plan) {

@@ -109,6 +109,39 @@ TEST(CommandLine, TakesAScriptThatNamesTheHosts) {
             std::string::npos);
 }
 
+TEST(CommandLine, TakesAPortAtWhichHostsJoin) {
+  const RunOptions run =
+      parsed({"-np", "2", "--elastic", "1:4", "--join-port", "0", "--secret-file", "s", "-H", "a:2", "cmd"});
+  EXPECT_EQ(run.join.port, 0);
+  EXPECT_EQ(run.join.secret_file, "s");
+  for (const Words& words : {Words{"--host-discovery-script", "x"}, {"--check"}, {"--join", "a:1"}}) {
+    Words all = {"--join-port", "0", "cmd"};
+    all.insert(all.begin(), words.begin(), words.end());
+    EXPECT_NE(refused(all).find("--join-port: leave out"), std::string::npos);
+  }
+  EXPECT_NE(refused({"--join-port", "65536", "cmd"}), "");
+  EXPECT_NE(refused({"--secret-file", "s", "cmd"}).find("--secret-file is for"), std::string::npos);
+}
+
+TEST(CommandLine, TakesAJobThatThisHostJoins) {
+  const RunOptions run = parsed({"--join", "a:41000", "-np", "2", "--secret-file", "s", "--start-timeout", "5s"});
+  EXPECT_EQ(run.join.address, "a:41000");
+  EXPECT_EQ(run.np, 2);
+  EXPECT_EQ(run.start_timeout, std::chrono::seconds(5));
+  for (const Words& words : {Words{"-H", "b"},
+                             {"--elastic", "1:2"},
+                             {"-x", "A=1"},
+                             {"--compression", "fp16"},
+                             {"--horovod"},
+                             {"--output-dir", "d"}}) {
+    Words all = {"--join", "a:41000"};
+    all.insert(all.end(), words.begin(), words.end());
+    EXPECT_NE(refused(all).find("--join: leave out --"), std::string::npos) << words.front();
+  }
+  EXPECT_NE(refused({"--join", "a:41000", "python", "train.py"}).find("leave out the command"), std::string::npos);
+  EXPECT_NE(refused({"--join", "a:41000", "-np", "0"}).find("-np 0"), std::string::npos);
+}
+
 TEST(CommandLine, TakesHorovodsRulesForFailingHosts) {
   const RunOptions run = parsed({"--blacklist-cooldown-range", "10", "2min", "--reset-limit", "3", "cmd", "x"});
   for (const char* line :

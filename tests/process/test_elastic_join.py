@@ -1,0 +1,207 @@
+"""Elastic jobs that hosts join by themselves, and leave again (sirtakirun --join)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from elastic_hosts import Seats, await_size, command, stop
+from launch_support import Outcome, Run, launch, pester, running, wait_until
+
+HERE = socket.gethostname()
+SECOND, THIRD = f"{HERE}#2", f"{HERE}#3"  # names of hosts that join from the machine of the launcher
+
+
+@contextmanager
+def job(folder: Path, ranks: str, *more: str) -> Iterator[tuple[Run, int]]:
+    """Yields an elastic job that hosts may join, and its port."""
+    secret = str(folder / "secret")
+    options = ("--elastic", ranks, "--join-port", "0", "--secret-file", secret, "--horovod", *more)
+    with running(*options, *command(folder), stderr=subprocess.STDOUT) as run:
+        port, _ = run.read_until(r"hosts may join: sirtakirun --join \S+:(\d+) --secret-file \S+ \[-np SLOTS\]")
+        yield run, int(port[1])
+
+
+@contextmanager
+def joining(folder: Path, port: int, *more: str, address: str = "127.0.0.1") -> Iterator[Run]:
+    """Yields a host that joins the job at this port."""
+    options = ("--join", f"{address}:{port}", "--secret-file", str(folder / "secret"), *more)
+    with running(*options, stderr=subprocess.STDOUT) as run:
+        yield run
+
+
+def ended(run: Run, code: int) -> Outcome:
+    """Waits for the end of a process that must leave no agent behind."""
+    done = run.finish(30)
+    assert done.code == code, done.out
+    wait_until(lambda: not run.marked(), 10, "the agent has ended, too")
+    return done
+
+
+def await_end(seats: Seats, host: str) -> None:
+    """Waits until the ranks of a host have ended."""
+    ranks = [process for process, name, _ in seats.values() if name == host]
+    assert ranks
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks), 10, "the ranks have ended")
+
+
+def test_a_host_joins_and_ends_with_the_job(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    with job(tmp_path, "2:4") as (run, port):
+        await_size(run, 2)
+        silent = pester(port, random.Random(seed))
+        assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+        with joining(tmp_path, port, "-np", "2") as host:
+            run.read_until(f"host {SECOND} has joined the job with 2 slots$")
+            seats = await_size(run, 4)
+            assert [seats[slot][1] for slot in range(4)] == [HERE] * 2 + [SECOND] * 2
+            # One machine under two names: each process has a local rank of its own.
+            assert sorted(seat[2] for seat in seats.values()) == [0, 1, 2, 3]
+            secret = (tmp_path / "secret").read_text().strip()
+            for pid in (*run.marked(), *host.marked()):
+                with contextlib.suppress(OSError):
+                    assert secret.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+            stop(run, tmp_path)
+            assert "sirtakirun: the job has ended\n" in ended(host, 0).out
+        for link in silent:
+            link.close()
+
+
+def test_a_host_that_is_killed_is_lost_and_may_come_back(tmp_path: Path) -> None:
+    with job(tmp_path, "1:3", "--rendezvous-address", "127.0.0.1") as (run, port):
+        await_size(run, 1)
+        # From 127.0.0.1 to 127.0.0.2: two machines, as far as the launcher sees.
+        with joining(tmp_path, port, "-np", "2", address="127.0.0.2") as host:
+            first = await_size(run, 3)
+            host.process.kill()
+            run.read_until(r"lost.*its connection has ended.*ranks? goe?s? on")
+            assert await_size(run, 1) == {0: first[0]}
+            await_end(first, SECOND)
+        with joining(tmp_path, port, "-np", "2", address="127.0.0.2") as host:
+            again = await_size(run, 3)
+            assert [again[slot][1] for slot in (1, 2)] == [SECOND] * 2
+            assert again[0] == first[0]
+            stop(run, tmp_path)
+            ended(host, 0)
+
+
+def test_a_host_leaves_in_order(tmp_path: Path) -> None:
+    with job(tmp_path, "1:3") as (run, port):
+        await_size(run, 1)
+        with joining(tmp_path, port, "-np", "2") as host:
+            seats = await_size(run, 3)
+            host.process.terminate()
+            host.process.terminate()  # as `timeout` and schedulers do
+            assert await_size(run, 1) == {0: seats[0]}
+            assert "this host has left the job" in ended(host, 0).out
+        done = stop(run, tmp_path)
+        assert "DONE" in done.out
+
+
+def test_a_second_interrupt_ends_the_ranks_of_a_host_at_once(tmp_path: Path) -> None:
+    with job(tmp_path, "1:2") as (run, port), joining(tmp_path, port) as host:
+        seats = await_size(run, 2)
+        (tmp_path / "hang.1").touch()
+        host.process.send_signal(signal.SIGINT)
+        host.read_until("this host leaves the job")
+        host.process.send_signal(signal.SIGINT)
+        ended(host, 128 + signal.SIGINT)
+        await_end(seats, SECOND)
+        await_size(run, 1)
+        stop(run, tmp_path)
+
+
+def test_a_full_job_keeps_a_host_as_a_spare(tmp_path: Path) -> None:
+    with job(tmp_path, "1:2") as (run, port), joining(tmp_path, port) as first:
+        await_size(run, 2)
+        with joining(tmp_path, port) as spare:
+            said, _ = spare.read_until(r"this host has joined the job with 1 slot, of which 1 (.*)")
+            assert said[1] == f"is spare: all places for 2 ranks are taken (elastic.max), as {THIRD}", said[1]
+            first.process.kill()
+            seats = await_size(run, 2)
+            assert seats[1][1] == THIRD
+            stop(run, tmp_path)
+            ended(spare, 0)
+
+
+def test_a_job_waits_for_the_hosts_that_it_needs_and_tells_how_it_fails(tmp_path: Path) -> None:
+    options = ("-np", "2", "-H", f"{HERE}:1", "--reset-limit", "0", "--failure-grace", "100ms")
+    with job(tmp_path, "1:3", *options) as (run, port), joining(tmp_path, port) as host:
+        await_size(run, 2)
+        (tmp_path / "fail.0").touch()
+        assert run.finish(30).code == 1
+        said = ended(host, 1).out
+    assert "the job has failed: the ranks have changed more than 0 times (elastic.reset_limit)" in said, said
+
+
+def test_a_host_that_the_ranks_cannot_reach_learns_why(tmp_path: Path) -> None:
+    with job(tmp_path, "1:2", "-H", "localhost:1") as (run, port):
+        await_size(run, 1)
+        with joining(tmp_path, port, address="127.0.0.2") as host:
+            said = ended(host, 1).out
+        text = "cannot reach the ranks on localhost; start the job with this machine by its host name"
+        assert text in said, said
+        run.read_until(f"{text}.*; the job goes on without this host")
+        stop(run, tmp_path)
+
+
+def test_a_wrong_secret_and_a_port_without_a_job(tmp_path: Path) -> None:
+    with job(tmp_path, "1:2") as (run, port):
+        await_size(run, 1)
+        env = {"SIRTAKI_JOIN_SECRET": "a" * 64}
+        done = launch("--join", f"127.0.0.1:{port}", env=env)
+        assert done.code == 1
+        assert "wrong job secret" in done.err
+        assert "--secret-file" in done.err, done.err
+        stop(run, tmp_path)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        done = launch("--join", f"127.0.0.1:{unused.getsockname()[1]}", "--start-timeout", "100ms", env=env)
+    assert done.code == 1
+    assert "cannot reach a job at 127.0.0.1:" in done.err
+    assert "--join-port" in done.err, done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--join-port", "0", "python"), "--join-port needs --elastic MIN:MAX"),
+        (("--join-port", "0", "--elastic", "2:", "python"), "--join-port needs --elastic MIN:MAX"),
+        (
+            ("--join-port", "0", "--elastic", "1:2", "python"),
+            "give --secret-file FILE, which is written if it does not",
+        ),
+        (("--join", "host"), "--join host: "),
+        (("--join", "host:1"), "the secret of the job is missing; give --secret-file FILE, the file of the launcher"),
+        (
+            ("--join", "host:1", "--secret-file", "/no/such/file"),
+            "--secret-file: cannot open secret file /no/such/file",
+        ),
+    ],
+)
+def test_command_lines_that_lack_something(options: tuple[str, ...], text: str) -> None:
+    done = launch(*options)
+    assert done.code == 2
+    assert re.search(re.escape(text), done.err), done.err
+
+
+def test_the_secret_does_not_reach_the_ranks(tmp_path: Path) -> None:
+    env = {"SIRTAKI_JOIN_SECRET": "ab" * 32}
+    done = launch("--elastic", "1:2", "--join-port", "0", "env", env=env)
+    assert f"SIRTAKI_JOIN_SECRET=... sirtakirun --join {HERE}:" in done.err, done.err
+    assert os.environ.get("PATH", "") in done.out
+    assert "SIRTAKI_JOIN_SECRET" not in done.out
