@@ -20,26 +20,42 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from elastic_hosts import Seats, await_size, command, stop
 from launch_support import Outcome, Run, launch, pester, running, wait_until
+from ssh_hosts import Hosts, unavailable_reason
 
 HERE = socket.gethostname()
 SECOND, THIRD = f"{HERE}#2", f"{HERE}#3"  # names of hosts that join from the machine of the launcher
 
 
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Returns two machines without ssh between them."""
+    if reason := unavailable_reason():
+        pytest.skip(reason)
+    made = Hosts(tmp_path_factory.mktemp("hosts"))
+    try:
+        made.join()
+        yield made
+    finally:
+        made.stop()
+
+
 @contextmanager
-def job(folder: Path, ranks: str, *more: str) -> Iterator[tuple[Run, int]]:
+def job(folder: Path, ranks: str, *more: str, prefix: tuple[str, ...] = ()) -> Iterator[tuple[Run, int]]:
     """Yields an elastic job that hosts may join, and its port."""
     secret = str(folder / "secret")
     options = ("--elastic", ranks, "--join-port", "0", "--secret-file", secret, "--horovod", *more)
-    with running(*options, *command(folder), stderr=subprocess.STDOUT) as run:
+    with running(*options, *command(folder), prefix=prefix, stderr=subprocess.STDOUT) as run:
         port, _ = run.read_until(r"hosts may join: sirtakirun --join \S+:(\d+) --secret-file \S+ \[-np SLOTS\]")
         yield run, int(port[1])
 
 
 @contextmanager
-def joining(folder: Path, port: int, *more: str, address: str = "127.0.0.1") -> Iterator[Run]:
+def joining(
+    folder: Path, port: int, *more: str, address: str = "127.0.0.1", prefix: tuple[str, ...] = ()
+) -> Iterator[Run]:
     """Yields a host that joins the job at this port."""
     options = ("--join", f"{address}:{port}", "--secret-file", str(folder / "secret"), *more)
-    with running(*options, stderr=subprocess.STDOUT) as run:
+    with running(*options, prefix=prefix, stderr=subprocess.STDOUT) as run:
         yield run
 
 
@@ -81,8 +97,10 @@ def test_a_host_joins_and_ends_with_the_job(tmp_path: Path) -> None:
             link.close()
 
 
-def test_a_host_that_is_killed_is_lost_and_may_come_back(tmp_path: Path) -> None:
-    with job(tmp_path, "1:3", "--rendezvous-address", "127.0.0.1") as (run, port):
+@pytest.mark.parametrize("unit", ["rank", "host"])
+def test_a_host_that_is_killed_is_lost_and_may_come_back(unit: str, tmp_path: Path) -> None:
+    options = ("--rendezvous-address", "127.0.0.1", "--elastic-on-failure", unit)
+    with job(tmp_path, "1:3", *options) as (run, port):
         await_size(run, 1)
         # From 127.0.0.1 to 127.0.0.2: two machines, as far as the launcher sees.
         with joining(tmp_path, port, "-np", "2", address="127.0.0.2") as host:
@@ -97,6 +115,14 @@ def test_a_host_that_is_killed_is_lost_and_may_come_back(tmp_path: Path) -> None
             assert again[0] == first[0]
             stop(run, tmp_path)
             ended(host, 0)
+
+
+def test_a_host_ends_its_ranks_when_the_launcher_is_gone(tmp_path: Path) -> None:
+    with job(tmp_path, "1:2") as (run, port), joining(tmp_path, port) as host:
+        seats = await_size(run, 2)
+        run.process.kill()
+        assert f"the connection to the launcher at 127.0.0.1:{port} has ended" in ended(host, 1).out
+        await_end(seats, SECOND)
 
 
 def test_a_host_leaves_in_order(tmp_path: Path) -> None:
@@ -156,6 +182,28 @@ def test_a_host_that_the_ranks_cannot_reach_learns_why(tmp_path: Path) -> None:
         text = "cannot reach the ranks on localhost; start the job with this machine by its host name"
         assert text in said, said
         run.read_until(f"{text}.*; the job goes on without this host")
+        stop(run, tmp_path)
+
+
+def test_a_host_joins_from_another_machine(hosts: Hosts, tmp_path: Path) -> None:
+    near, far = hosts.inside(hosts.near), hosts.inside(hosts.far)
+    with job(tmp_path, "1:2", prefix=near) as (run, port):
+        await_size(run, 1)
+        with joining(tmp_path, port, address=hosts.near_address, prefix=far) as host:
+            seats = await_size(run, 2)
+            assert seats[1][1:] == (SECOND, 0)  # the first rank of its machine
+            stop(run, tmp_path)
+            ended(host, 0)
+
+
+def test_a_host_that_cannot_reach_the_coordinator_learns_why(hosts: Hosts, tmp_path: Path) -> None:
+    near, far = hosts.inside(hosts.near), hosts.inside(hosts.far)
+    with job(tmp_path, "1:2", "--rendezvous-address", "127.0.0.1", prefix=near) as (run, port):
+        await_size(run, 1)
+        with joining(tmp_path, port, address=hosts.near_address, prefix=far) as host:
+            said = ended(host, 1).out
+        assert f"host {SECOND} cannot connect to the coordinator here (127.0.0.1:" in said, said
+        assert "--rendezvous-address" in said
         stop(run, tmp_path)
 
 
