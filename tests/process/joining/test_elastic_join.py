@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from elastic_hosts import Seats, await_size, command, stop
 from launch_support import Outcome, Run, launch, pester, running, wait_until
