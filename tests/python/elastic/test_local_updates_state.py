@@ -113,8 +113,7 @@ def test_buffers_are_found_again_in_the_next_session() -> None:
 def test_models_that_differ_by_steps_become_their_mean(rows: list[list[int]], differ: bool) -> None:
     job = Job()
     with (
-        mock.patch.object(job.local, "meet", return_value=rows),
-        mock.patch.object(basics, "size", return_value=2),
+        mock.patch.object(job.local, "rows", rows),
         mock.patch.object(elastic_models, "_average") as average,
         mock.patch.object(elastic_models, "broadcast_parameters") as broadcast,
     ):
@@ -133,11 +132,41 @@ def test_a_state_is_in_order_again_when_all_ranks_have_it() -> None:
     job = Job()
     job.step()
     basics.abandon()
-    rows = torch.tensor([[9, 0, 1], [2, 1, 1]])
-    gathered = mock.patch("sirtaki.torch._optimizer.local_sgd.allgather", return_value=rows)
-    with gathered, mock.patch.object(states, "sync_model", side_effect=lambda model: job.local.meet()):
+    rows = [{job.local.name: [9, 0, 1]}, {job.local.name: [2, 1, 1]}]
+    with (
+        mock.patch.object(basics, "size", return_value=2),
+        mock.patch.object(elastic_models, "allgather_object", return_value=rows),
+        mock.patch.object(states, "sync_model"),
+        mock.patch.object(states, "sync_optimizer"),
+    ):
         job.state.sync()
     assert (job.local._steps, job.local._steps_since_drain) == (9, 0)
+
+
+def test_a_rank_that_does_not_count_gives_nothing_to_others() -> None:
+    job = Job()
+    assert job.local.row() == [1, 0, 1]
+    for momentum in job.optimizer.state.values():
+        momentum["momentum_buffer"].fill_(torch.nan)
+    assert job.local.row() == [1, 0, 0], "its first step would spoil the model"
+    with (
+        mock.patch.object(job.local, "rows", [[7, 2, 0], [6, 1, 1], [6, 1, 1]]),
+        mock.patch.object(elastic_models, "_average"),
+        mock.patch.object(elastic_models, "broadcast_parameters") as rest,
+        mock.patch.object(elastic_models, "broadcast_optimizer_state") as optimizer,
+    ):
+        elastic_models.sync_optimizer(job.optimizer)
+        elastic_models.sync_model(job.model)
+    assert (optimizer.call_args.args[1], rest.call_args.args[1]) == (1, 1)
+
+
+def test_a_training_that_a_new_rank_does_not_have_is_that_of_rank_0() -> None:
+    job = Job()
+    rows = [{job.local.name: [9, 2, 1]}, {}]
+    two = mock.patch.object(basics, "size", return_value=2)
+    with two, mock.patch.object(elastic_models, "allgather_object", return_value=rows):
+        elastic_models.begin_sync()
+    assert job.local.rows == []
 
 
 def test_all_ranks_merge_before_one_leaves() -> None:

@@ -16,24 +16,39 @@ from torch import Tensor, nn
 from sirtaki import _growth, _notice, basics, errors
 from sirtaki._local_sgd import trainings
 from sirtaki.torch._optimizer.local_sgd import LocalSgd
-from sirtaki.torch.functions import broadcast_parameters
+from sirtaki.torch.functions import allgather_object, broadcast_optimizer_state, broadcast_parameters
 from sirtaki.torch.ops import Max, Sum, allreduce, grouped_allreduce_
 
 _log = logging.getLogger("sirtaki")
 
 
+def begin_sync() -> None:
+    """Tells all ranks how far each has trained. Collective. Models and optimizers follow, in any order."""
+    if basics.size() == 1:
+        return
+    mine = {training.name: training for training in _trainings_of_all_ranks()}
+    everywhere = allgather_object({name: training.row() for name, training in mine.items()}, "sirtaki.meeting")
+    for name, training in mine.items():
+        # Of a training that some ranks do not have, such as one made in the loop, the model of rank 0 is taken.
+        rows = [rows[name] for rows in everywhere if name in rows]
+        if len(rows) == len(everywhere):
+            training.meet(rows)
+
+
 def sync_model(model: nn.Module) -> None:
     """Makes a model equal on all ranks, in place: the mean where local updates have made it differ, else rank 0's.
 
-    Collective. end_sync() follows, when all models are equal.
+    Collective, between begin_sync() and end_sync().
     """
     done: list[Tensor] = []
-    for training in _trainings_of_all_ranks() if basics.size() > 1 else ():
-        parts = training.parts_of(model)
-        rows = training.meet() if parts else []
-        counting = [rank for rank, (steps, _, finite) in enumerate(rows) if steps > 0 and finite]
-        if counting in ([], [0]) or not any(alone for _, alone, _ in rows):
+    root = 0
+    for training in _trainings_of_all_ranks():
+        counting = _counting(training)
+        parts = training.parts_of(model) if counting != [0] else []
+        if not parts:
             continue
+        rows = training.rows
+        root = root if done else counting[0]
         counts = basics.rank() in counting
         if not done:
             buffers = _buffers_of(model)
@@ -46,13 +61,25 @@ def sync_model(model: nn.Module) -> None:
     known = {_place(tensor) for tensor in done}
     values = model.state_dict().items()
     rest = {name: value for name, value in values if not (isinstance(value, Tensor) and _place(value) in known)}
-    broadcast_parameters(rest, root_rank=0)
+    broadcast_parameters(rest, root)
+
+
+def sync_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Gives an optimizer the state and options of the lowest rank whose model counts. Collective, as sync_model()."""
+    roots = [_counting(one)[0] for one in _trainings_of_all_ranks() if one.is_of(optimizer)]
+    broadcast_optimizer_state(optimizer, roots[0] if roots else 0)
 
 
 def end_sync() -> None:
     """Records that the models of all ranks are equal."""
     for training in _trainings_of_all_ranks():
         training.end_meeting()
+
+
+def _counting(training: LocalSgd) -> list[int]:
+    """Returns the ranks whose mean all ranks take; [0] if models are equal, or none counts."""
+    counting = [rank for rank, (steps, _, finite) in enumerate(training.rows) if steps > 0 and finite]
+    return counting if counting and any(alone for _, alone, _ in training.rows) else [0]
 
 
 def _trainings_of_all_ranks() -> list[LocalSgd]:

@@ -75,8 +75,8 @@ class LocalSgd(LocalSgdBase):
         self._memory: list[tuple[Tensor, str, Callable[[], Any]]] = []
         self._host_copies = HostCopies()
         self._waited = 0.0
-        #: Most steps of a rank at meet(); -1: the ranks have not met.
-        self._met_steps = -1
+        #: A row() of each rank, between meet() and end_meeting().
+        self.rows: list[list[int]] = []
         #: state() has no value while merges are in flight, for programs that do not know of drain(); else it raises.
         self.may_lack_state = False
 
@@ -194,19 +194,31 @@ class LocalSgd(LocalSgdBase):
         of_model = {id(p) for p in model.parameters()}
         return [memory_of(p) for p in self._reducer.params if id(whole_of(p)) in of_model]
 
-    def meet(self) -> list[list[int]]:
-        """Returns a row for each rank: steps, those since its model was that of all, 1 if it is finite. Collective."""
+    @property
+    def name(self) -> str:
+        """The name, unique among the trainings of a program."""
+        return self._name
+
+    def is_of(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Returns True if these are the local updates of `optimizer`."""
+        return self._optimizer() is optimizer
+
+    def row(self) -> list[int]:
+        """Returns steps, those since the model was that of all ranks, and 1 if model and optimizer are finite."""
         finite = all(bool(torch.isfinite(memory_of(p)).all()) for p in self._reducer.params)
-        mine = torch.tensor([[self._steps, self._steps_since_drain, int(finite)]], dtype=torch.int64, device="cpu")
-        rows: list[list[int]] = allgather(mine, f"{self._name}.meeting").tolist()
-        self._met_steps = max(steps for steps, _, _ in rows)
-        return rows
+        finite = finite and all(_is_finite(state) for state in self._optimizer().state.values() if state)
+        return [self._steps, self._steps_since_drain, int(finite)]
+
+    def meet(self, rows: list[list[int]]) -> None:
+        """Takes the rows of all ranks, until end_meeting()."""
+        self.rows = rows
 
     def end_meeting(self) -> None:
         """Records that the ranks that have met have the same model: that of a training as old as the oldest."""
-        steps, self._met_steps = self._met_steps, -1
-        if steps < 0:
+        rows, self.rows = self.rows, []
+        if not rows:
             return
+        steps = max(row[0] for row in rows)
         self.models_equal()
         self._steps = steps
         if steps > 0:

@@ -19,12 +19,12 @@ from sirtaki.basics import rank
 from sirtaki.elastic import ObjectState
 from sirtaki.elastic.state import require_same_names
 from sirtaki.torch import functions
-from sirtaki.torch._optimizer.elastic_models import end_sync, sync_model
+from sirtaki.torch._optimizer.elastic_models import begin_sync, end_sync, sync_model, sync_optimizer
 from sirtaki.torch._optimizer.local_sgd import KEY as LOCAL_KEY
 from sirtaki.torch._optimizer.residuals import KEY
 from sirtaki.torch.elastic._tensors import gpus_of, reduce_tensor
 from sirtaki.torch.elastic.sampler import ElasticSampler
-from sirtaki.torch.functions import broadcast_object, broadcast_optimizer_state
+from sirtaki.torch.functions import broadcast_object
 
 
 class StateHandler:
@@ -120,8 +120,8 @@ class OptimizerStateHandler(StateDictHandler):
                 param.grad = None
 
     def sync(self) -> None:
-        """Gives the optimizer the state and options of rank 0. Collective."""
-        broadcast_optimizer_state(self.value, root_rank=0)
+        """Gives the optimizer the state and options of rank 0, or of a rank whose model counts. Collective."""
+        sync_optimizer(self.value)
 
     def _hand_over(self) -> Any:
         # Additions of Sirtaki are those of one rank.
@@ -204,6 +204,7 @@ class TorchState(ObjectState):
 
     def sync(self) -> None:
         """Makes everything that of rank 0 on all ranks, or models their mean, and saves it. Collective."""
+        begin_sync()
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
