@@ -46,6 +46,10 @@ class State(elastic.ObjectState):
     def __init__(self, exchange: Exchange, **values: Any) -> None:
         super().__init__(lambda value: exchange.broadcast_object(value, 0, ""), **values)
         self.exchange = exchange
+        self.forgotten = 0
+
+    def _forget_loaded(self) -> None:
+        self.forgotten += 1
 
     def _objects(self) -> Any:
         return self.exchange
@@ -124,6 +128,15 @@ def test_the_newest_snapshot_of_any_host_comes_to_all(tmp_path: Path, capfd: pyt
     assert Folder(str(tmp_path / "a")).numbers() == [5, 3]
     Job(["a", "c"], tmp_path.joinpath, "auto").run(commit_to(6))
     assert [Folder(str(tmp_path / host)).numbers() for host in "ac"] == [[6, 5], [6]]
+
+
+def test_a_checkpoint_of_the_program_gives_way_on_all_ranks(tmp_path: Path) -> None:
+    def forgotten(state: State, _: Snapshots) -> int:
+        return state.forgotten
+
+    Job(["a"], tmp_path.joinpath).run(commit_to(3))
+    assert Job(["a", "a", "c"], tmp_path.joinpath, "yes").run(forgotten) == [1, 1, 1]
+    assert Job(["a", "c"], tmp_path.joinpath, "no").run(forgotten) == [0, 0]
 
 
 def test_a_job_does_not_begin_where_snapshots_are_without_being_told(tmp_path: Path) -> None:

@@ -54,6 +54,37 @@ def test_what_is_handed_over_stays_that_of_its_commit(tmp_path: Path) -> None:
     assert not torch.equal(committed[0][0]["0.weight"], committed[1][0]["0.weight"])
 
 
+def test_a_training_with_local_updates_goes_on_at_its_age(tmp_path: Path) -> None:
+    def made() -> TorchState:
+        model = torch.nn.Linear(2, 1)
+        optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters()), local_updates=4)
+        return TorchState(model, optimizer)
+
+    def local_of(state: TorchState) -> tuple[int, int, bool, object]:
+        local = state.optimizer._sirtaki_local
+        return local._steps, local._steps_since_drain, local._warm, local._restored
+
+    of_program = {"rank": 0, "size": 1, "steps": 7, "rounds": 0, "affordable_rounds": 0, "alone": True, "saved": b""}
+    state = made()
+    local = state.optimizer._sirtaki_local
+    local._steps, local._steps_since_drain, local._warm = 50, 3, True
+    state.save()
+    saved = through_file(tmp_path, state._hand_over())
+    assert saved["objects"]["optimizer"]["sirtaki.local"] == {"steps": 50, "alone_steps": 0, "warm": True}
+    for takes in (True, False):  # rank 0, and the others
+        resumed = made()
+        resumed.optimizer._sirtaki_local.load(of_program)
+        resumed.optimizer._sirtaki.residuals._loaded = {"rank": 0}
+        resumed._forget_loaded()
+        if takes:
+            resumed._take_over(saved)
+        assert local_of(resumed) == ((50, 0, True, None) if takes else (0, 0, False, None))
+        assert not resumed.optimizer._sirtaki.residuals.has_loaded_state
+    local.load(of_program)
+    state.save()
+    assert state._hand_over()["objects"]["optimizer"]["sirtaki.local"]["steps"] == 7
+
+
 def test_tensors_of_all_kinds_come_back(tmp_path: Path) -> None:
     tensors = {
         "half": torch.randn(3, 2).to(torch.bfloat16),

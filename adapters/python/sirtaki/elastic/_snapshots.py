@@ -207,6 +207,7 @@ class Snapshots:
             if self._resume == "auto" and self._place.rank == 0:
                 _say(f"begins anew, because {folder.path} has no snapshot")
             return ""
+        self._state._forget_loaded()
         trouble = self._load(folder, objects, surveys[source], source)
         trouble = str(objects.broadcast_object(trouble, 0, "sirtaki.snapshots.loaded"))
         return self._end(objects, trouble) if trouble else ""

@@ -176,6 +176,9 @@ class State:
         """
         raise NotImplementedError
 
+    def _forget_loaded(self) -> None:
+        """Drops what only this rank has of a checkpoint, before rank 0 takes a snapshot and sync() follows."""
+
     def _objects(self) -> Any:
         """Returns the module that has broadcast_object() and allgather_object() for the framework of the state."""
         # Not every framework comes with numpy.

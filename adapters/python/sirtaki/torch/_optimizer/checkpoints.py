@@ -105,6 +105,12 @@ class CheckpointMethods:
             self._sirtaki.check_between_steps("commit()")
         return self._sirtaki_state(self._sirtaki.residuals.state(), commits=True)
 
+    def _sirtaki_forget_loaded(self) -> None:
+        """Drops the additions of a checkpoint that was loaded before. All ranks do so before they take a snapshot."""
+        self._sirtaki.residuals.load(None)
+        if self._sirtaki_local is not None:
+            self._sirtaki_local.forget_loaded()
+
     def _sirtaki_state(self, residual_state: dict[str, Any] | None, commits: bool = False) -> dict[str, Any]:
         state = user_methods(self).state_dict()
         local = self._sirtaki_local

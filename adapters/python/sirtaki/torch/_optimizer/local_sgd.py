@@ -57,6 +57,11 @@ def check_local(optimizer: torch.optim.Optimizer, params: list[Tensor], options:
         )
 
 
+def shared_part(state: dict[str, Any]) -> dict[str, Any]:
+    """Returns the part of a result of committed_state() that is of no rank: for a training with equal models."""
+    return {"steps": state["steps"], "alone_steps": 0, "warm": state.get("warm", state.get("alone", False))}
+
+
 class LocalSgd(LocalSgdBase):
     """Local updates of one optimizer; see LocalUpdates. Used from the thread that trains."""
 
@@ -151,7 +156,7 @@ class LocalSgd(LocalSgdBase):
         """Returns what a commit of an elastic job keeps, also during merges: local updates begin anew behind a loss."""
         if self._restored is not None:
             return self._restored
-        return {"steps": self._steps, "alone_steps": self._steps_since_drain}
+        return {"steps": self._steps, "alone_steps": self._steps_since_drain, "warm": self._warm}
 
     def load(self, state: dict[str, Any] | None) -> None:
         """Loads a result of state() or committed_state() before the first step. The model is to be loaded, too."""
@@ -162,10 +167,18 @@ class LocalSgd(LocalSgdBase):
         if "saved" not in state:
             self._restored = None
             self._steps, self._steps_since_drain = state["steps"], state["alone_steps"]
+            self._warm = self._warm or state["warm"]
             return
         self._restored = state
         # The first backward pass precedes the first step.
         self._reducer.alone = state["alone"] and state["size"] == self._options.size
+
+    def forget_loaded(self) -> None:
+        """Begins the training anew: a state that was loaded before is not that of the model. Never raises."""
+        self.abandon()
+        self._restored = None
+        self._steps, self._warm = 0, False
+        self.models_equal()
 
     def close(self) -> None:
         """Ends merges in flight and removes the hook."""

@@ -21,6 +21,7 @@ from sirtaki.elastic.state import require_same_names
 from sirtaki.torch import functions
 from sirtaki.torch._optimizer.elastic_models import begin_sync, end_sync, sync_model, sync_optimizer
 from sirtaki.torch._optimizer.local_sgd import KEY as LOCAL_KEY
+from sirtaki.torch._optimizer.local_sgd import shared_part
 from sirtaki.torch._optimizer.residuals import KEY
 from sirtaki.torch.elastic._tensors import gpus_of, reduce_tensor
 from sirtaki.torch.elastic.sampler import ElasticSampler
@@ -61,6 +62,9 @@ class StateHandler:
     def _take_over(self, saved: Any) -> None:
         """Gives the object a result of _hand_over() in another process. Not collective."""
         raise NotImplementedError
+
+    def _forget_loaded(self) -> None:
+        """Drops what only this rank has of a checkpoint, before rank 0 takes a snapshot and sync() follows."""
 
 
 class StateDictHandler(StateHandler):
@@ -124,8 +128,12 @@ class OptimizerStateHandler(StateDictHandler):
         sync_optimizer(self.value)
 
     def _hand_over(self) -> Any:
-        # Additions of Sirtaki are those of one rank.
-        return {key: value for key, value in super()._hand_over().items() if key not in (KEY, LOCAL_KEY)}
+        # Additions of Sirtaki are those of one rank, except for the age of a training.
+        saved = {key: value for key, value in super()._hand_over().items() if key != KEY}
+        return {**saved, LOCAL_KEY: shared_part(saved[LOCAL_KEY])} if LOCAL_KEY in saved else saved
+
+    def _forget_loaded(self) -> None:
+        getattr(self.value, "_sirtaki_forget_loaded", lambda: None)()
 
     def _state(self) -> Any:
         # Merges of local updates may be in flight, where state_dict() is refused.
@@ -235,6 +243,10 @@ class TorchState(ObjectState):
             except Exception as error:
                 raise errors.InvalidArgumentError(f"{name}: {error}") from error
         super()._take_over(saved["values"])
+
+    def _forget_loaded(self) -> None:
+        for handler in self._handlers.values():
+            handler._forget_loaded()
 
     def _objects(self) -> Any:
         return functions
