@@ -66,6 +66,7 @@ def test_a_job_goes_on_where_all_ranks_were_killed(tmp_path: Path) -> None:
     assert "has snapshots up to commit 4. To go on from there, add --elastic-resume yes; to begin anew" in untold.err
     assert "BEGIN" not in untold.out
     assert "is started again" not in untold.err
+    assert "lost" not in untold.err, untold.err
 
     going_on = train(tmp_path, 6, "ended", "--elastic-resume", "yes")
     assert going_on.code == 0, going_on.err

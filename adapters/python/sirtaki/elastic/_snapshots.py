@@ -199,10 +199,13 @@ class Snapshots:
             if survey.error:
                 _say(f"warning: {survey.error}; this host writes no snapshots")
             return ""
+        source, trouble = None, ""
         try:
             source = source_of(surveys, self._resume)
         except errors.InvalidArgumentError as error:
-            return self._end(objects, str(error))
+            trouble = str(error)
+        if trouble:  # not in the except clause, where shutdown() takes this rank for one that fails
+            return self._end(objects, trouble)
         if source is None:
             if self._resume == "auto" and self._place.rank == 0:
                 _say(f"begins anew, because {folder.path} has no snapshot")
