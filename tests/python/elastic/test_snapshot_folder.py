@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import resource
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -129,6 +131,27 @@ def test_the_hosts_of_a_job_share_a_folder(folder: Folder) -> None:
     assert other.acquire(Owner("job", "b", "node-b", 2), True)
     folder.release()
     other.release()
+
+
+def test_a_folder_without_locks_is_used_with_a_warning(folder: Folder) -> None:
+    (folder.path / "unfinished-1").touch()
+    told: list[str] = []
+    with mock.patch("fcntl.lockf", side_effect=OSError(errno.ENOLCK, "No locks available")):
+        for _ in range(2):
+            assert folder.acquire(Owner("job", "a", "node-a", 1), True, told.append)
+    assert len(told) == 1
+    assert "has no locks" in told[0]
+    assert (folder.path / "unfinished-1").exists(), "another job may be writing it"
+    folder.release()
+
+
+def test_the_owner_is_on_the_disk_before_other_hosts_look(folder: Folder) -> None:
+    seen = []
+    with mock.patch("os.fsync", side_effect=lambda _: seen.append((folder.path / "lock").read_text())):
+        folder.acquire(Owner("job", "a", "node-a", 1), True)
+    assert len(seen) == 1
+    assert '"node-a"' in seen[0]
+    folder.release()
 
 
 def test_a_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:

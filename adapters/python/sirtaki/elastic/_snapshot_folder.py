@@ -52,11 +52,11 @@ class Folder:
         self.path = Path(path)
         self._lock: int | None = None
 
-    def acquire(self, owner: Owner, is_first: bool) -> bool:
+    def acquire(self, owner: Owner, is_first: bool, tell: Callable[[str], Any] = lambda text: None) -> bool:
         """Makes the folder, if need be, and takes it for a host of a job. Returns False if another host of it has it.
 
         Then the hosts share the folder, and one of them writes. Call it first on the host of rank 0, with `is_first`,
-        which never returns False.
+        which never returns False. It tells of a file system without locks.
 
         Raises:
             BusyError: another job writes there.
@@ -68,9 +68,11 @@ class Folder:
             self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         # A lock of the process: its children, such as workers of a DataLoader, may outlive it.
         held = _locked(self._lock)
+        if held is None and is_new:
+            tell(f"warning: {self.path} has no locks, so nothing keeps a second job from writing there")
         before = _owner_of(os.pread(self._lock, 4096, 0))
         known = before is not None and before.job == owner.job
-        if not held and not known:
+        if held is False and not known:
             self.release()
             by = f" (process {before.pid} on {before.hostname})" if before is not None else ""
             raise BusyError(f"another job{by} writes its snapshots to {self.path}; give each job a folder of its own")
@@ -81,6 +83,7 @@ class Folder:
         text = json.dumps(asdict(owner)).encode()
         os.pwrite(self._lock, text, 0)
         os.ftruncate(self._lock, len(text))
+        os.fsync(self._lock)  # else other hosts see it only later on NFS, and take the lock for that of another job
         if held and is_new:  # otherwise a thread of this process may write
             for path in self.path.glob(f"{_UNFINISHED}*"):
                 path.unlink(missing_ok=True)
@@ -173,13 +176,13 @@ class Incoming:
             self.path.unlink(missing_ok=True)
 
 
-def _locked(file: int) -> bool:
-    """Returns False if another process has locked the file."""
+def _locked(file: int) -> bool | None:
+    """Returns False if another process has locked the file; None: the file system has no locks."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         # A file system without locks is no reason to train without snapshots.
-        return error.errno not in (errno.EAGAIN, errno.EACCES)
+        return False if error.errno in (errno.EAGAIN, errno.EACCES) else None
     return True
 
 

@@ -229,7 +229,7 @@ class Snapshots:
             return Survey(self._number)
         hostname = self._place.hostname
         try:
-            if not folder.acquire(Owner(self._job, self._place.host, hostname, os.getpid()), is_first):
+            if not folder.acquire(Owner(self._job, self._place.host, hostname, os.getpid()), is_first, _say):
                 return Survey(self._number)
             numbers = folder.numbers()
             looks = begins and self._resume in ("yes", "auto")
