@@ -302,6 +302,31 @@ def test_a_job_that_loses_too_many_ranks_leaves_its_last_commit(tmp_path: Path) 
     assert load(tmp_path / "snapshot-000000000002") == {"step": 7}
 
 
+def test_the_end_waits_for_a_slow_disk_and_says_so(held: HeldFolder) -> None:
+    state = elastic.ObjectState(lambda value: value, step=1)
+    snapshots = alone(state, held)
+    state.commit()
+    state.step = 2
+    state.save()
+
+    def say(text: str) -> None:
+        told.append(text)
+        held.writes.set()
+
+    told: list[str] = []
+    with (
+        mock.patch.object(_snapshots, "_TELL_AFTER", 0.0),
+        mock.patch.object(_snapshots, "_say", say),
+        pytest.raises(SystemExit),
+        snapshots.saving_at_the_end(),
+    ):
+        raise SystemExit
+    assert len(told) == 1
+    assert "waits for a snapshot" in told[0]
+    assert held.numbers() == [2, 1]
+    assert load(held.path / "snapshot-000000000002") == {"step": 2}
+
+
 def test_states_that_snapshots_cannot_write_are_refused_at_the_start() -> None:
     class Other(elastic.State):
         def save(self) -> None:

@@ -27,8 +27,8 @@ from sirtaki.elastic.state import State
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 #: Bytes that hosts send each other at a time.
 _CHUNK_BYTES = 16 << 20
-#: Seconds that the end of elastic.run() waits for a snapshot that is being written.
-_PATIENCE = 10.0
+#: Seconds until the end of elastic.run() says that it waits for a snapshot that is being written.
+_TELL_AFTER = 10.0
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Snapshots:
             return
         self._last = self._clock()
         self._thread = threading.Thread(
-            target=self._write, args=(self._state._hand_over(), self._number), name="srt-snapshot", daemon=True
+            target=self._write, args=(self._state._hand_over(), self._number), name="srt-snapshot", daemon=False
         )
         self._thread.start()
 
@@ -161,13 +161,13 @@ class Snapshots:
             raise
         except (errors.HorovodInternalError, SystemExit):
             self._wait()
-            if self._writes and self._has_state and not self._is_writing():
+            if self._writes and self._has_state:
                 self._number += 1
                 self._write(self._state._hand_over(), self._number)
             raise
 
     def close(self) -> None:
-        """Waits for the snapshot that is being written, for a time, and leaves the folder to others."""
+        """Waits for the snapshot that is being written, and leaves the folder to others."""
         self._wait()
         if self._folder is not None:
             self._folder.release()
@@ -176,8 +176,13 @@ class Snapshots:
         return self._thread is not None and self._thread.is_alive()
 
     def _wait(self) -> None:
-        if self._thread is not None:
-            self._thread.join(_PATIENCE)
+        """Waits for the snapshot that is being written, without a limit: the launcher has one, if there is any."""
+        if self._thread is None:
+            return
+        self._thread.join(_TELL_AFTER)
+        if self._is_writing():
+            _say(f"the end of the training waits for a snapshot that is being written to {self._target()}")
+            self._thread.join()
 
     def _prepare(self, folder: Folder, objects: Any) -> str:
         """Agrees on the ranks that write and on a snapshot, and loads it. Collective.
