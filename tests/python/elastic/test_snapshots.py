@@ -288,6 +288,34 @@ def test_trouble_with_the_disk_is_told_once_and_later_commits_try_again(
     assert [number for number in range(1, 5) if f"commit {number} is not written to" in told] == [1, 4], told
 
 
+def test_an_error_of_a_slow_disk_is_told_too(held: HeldFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    state = elastic.ObjectState(lambda value: value, step=0)
+    snapshots = alone(state, held)
+    with mock.patch.object(Folder, "incoming", side_effect=OSError(28, "No space left on device")):
+        state.commit()
+        state.commit()
+        held.writes.set()
+        snapshots._wait()
+    told = capfd.readouterr().err
+    assert "is still being written" in told
+    assert "commit 1 is not written" in told
+
+
+@pytest.mark.parametrize("fails", ["_hand_over", "thread"])
+def test_a_commit_goes_on_without_memory_or_a_thread(
+    tmp_path: Path, fails: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    state = elastic.ObjectState(lambda value: value, step=0)
+    snapshots = alone(state, Folder(str(tmp_path)))
+    owner, name = (elastic.ObjectState, fails) if fails == "_hand_over" else (threading.Thread, "start")
+    with mock.patch.object(owner, name, side_effect=RuntimeError("out of it")):
+        state.commit()
+    state.commit()
+    snapshots.close()
+    assert "commit 1 is not written" in capfd.readouterr().err
+    assert Folder(str(tmp_path)).numbers() == [2]
+
+
 def test_a_job_that_loses_too_many_ranks_leaves_its_last_commit(tmp_path: Path) -> None:
     state = elastic.ObjectState(lambda value: value, step=0)
     snapshots = alone(state, Folder(str(tmp_path)), 60.0)

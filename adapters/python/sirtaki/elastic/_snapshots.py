@@ -120,7 +120,8 @@ class Snapshots:
         self._writes = False
         self._last = clock()
         self._thread: threading.Thread | None = None
-        self._troubled = False
+        #: What has been told since a snapshot was written: that one takes too long, or has failed.
+        self._told: set[str] = set()
 
     def sync(self) -> None:
         """Calls state.sync(), and gives it a snapshot before if the job goes on from one. Collective.
@@ -142,15 +143,20 @@ class Snapshots:
             return
         if self._is_writing():
             self._warn(
+                "slow",
                 f"a snapshot is still being written to {self._target()}, so later commits are not; they may come "
-                "too fast (elastic.snapshot_every)"
+                "too fast (elastic.snapshot_every)",
             )
             return
         self._last = self._clock()
-        self._thread = threading.Thread(
-            target=self._write, args=(self._state._hand_over(), self._number), name="srt-snapshot", daemon=False
-        )
-        self._thread.start()
+        self._thread = None
+        with self._trying(self._number):
+            # No daemon, which would be stopped inside of torch at the end of the program.
+            thread = threading.Thread(
+                target=self._write, args=(self._state._hand_over(), self._number), name="srt-snapshot", daemon=False
+            )
+            thread.start()
+            self._thread = thread
 
     @contextmanager
     def saving_at_the_end(self) -> Iterator[None]:
@@ -163,7 +169,8 @@ class Snapshots:
             self._wait()
             if self._writes and self._has_state:
                 self._number += 1
-                self._write(self._state._hand_over(), self._number)
+                with self._trying(self._number):
+                    self._write(self._state._hand_over(), self._number)
             raise
 
     def close(self) -> None:
@@ -314,17 +321,24 @@ class Snapshots:
     def _write(self, state: Any, number: int) -> None:
         assert self._folder is not None
         header = Header(number, time.time(), self._place.hostname, self._ranks)
-        try:
+        with self._trying(number):
             self._folder.write(header, state, self._state._pickled_by)
-            self._troubled = False
+            self._told.clear()
+
+    @contextmanager
+    def _trying(self, number: int) -> Iterator[None]:
+        """Returns a context in which an error is a warning, for example of a full disk, or of a copy without room."""
+        try:
+            yield
         except Exception as error:
             kind = type(error).__name__
-            self._warn(f"commit {number} is not written to {self._target()} ({kind}: {error}); later commits try again")
+            text = f"commit {number} is not written to {self._target()} ({kind}: {error}); later commits try again"
+            self._warn("failed", text)
 
-    def _warn(self, text: str) -> None:
-        """Warns once, until a snapshot is written again."""
-        if not self._troubled:
-            self._troubled = True
+    def _warn(self, kind: str, text: str) -> None:
+        """Warns once of each kind of trouble, until a snapshot is written again."""
+        if kind not in self._told:
+            self._told.add(kind)
             _say(f"warning: {text}")
 
     def _target(self) -> str:
