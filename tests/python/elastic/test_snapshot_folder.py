@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import resource
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -44,6 +46,29 @@ def test_two_snapshots_are_kept(folder: Folder) -> None:
     assert folder.numbers() == [30, 4]
     assert read_newest(folder) == (30, [])
     assert sorted(p.name for p in folder.path.iterdir()) == ["snapshot-000000000004", "snapshot-000000000030"]
+
+
+def test_the_snapshot_made_last_is_never_removed(folder: Folder) -> None:
+    for number in (7, 8):
+        write(folder, number, step=number).write_text("torn")
+    write(folder, 5, step=5)
+    assert read_newest(folder)[0] == 5
+
+
+@pytest.mark.parametrize(("code", "is_error"), [(errno.EINVAL, False), (errno.EIO, True)])
+def test_a_folder_that_cannot_be_flushed_does_not_fill_up(folder: Folder, code: int, is_error: bool) -> None:
+    flush = os.fsync
+
+    def fsync(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(code, os.strerror(code))
+        flush(file)
+
+    with mock.patch("os.fsync", side_effect=fsync):
+        for number in (1, 2, 3):
+            with pytest.raises(OSError, match="error") if is_error else nullcontext():
+                write(folder, number, step=number)
+    assert folder.numbers() == [3, 2]
 
 
 def test_the_one_before_takes_the_place_of_a_file_that_is_cut_off(folder: Folder) -> None:

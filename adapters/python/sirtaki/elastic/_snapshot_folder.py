@@ -138,9 +138,11 @@ class Folder:
     def _path_of(self, number: int) -> Path:
         return self.path / f"snapshot-{number:012d}"
 
-    def _remove_old(self) -> None:
+    def _remove_old(self, kept: Path) -> None:
+        """Removes all but the last snapshots. `kept`, the one made last, stays in any case."""
         for number in self.numbers()[_KEPT:]:
-            self._path_of(number).unlink(missing_ok=True)
+            if (path := self._path_of(number)) != kept:
+                path.unlink(missing_ok=True)
 
 
 class Incoming:
@@ -160,12 +162,10 @@ class Incoming:
         self.file.flush()
         os.fsync(self.file.fileno())
         os.replace(self.path, self._target)
-        folder = os.open(self._folder.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(folder)
+            _flush_folder(self._folder.path)
         finally:
-            os.close(folder)
-        self._folder._remove_old()
+            self._folder._remove_old(self._target)
         return self._target
 
     def __exit__(self, *_: object) -> None:
@@ -174,6 +174,18 @@ class Incoming:
             self.file.close()
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
+
+
+def _flush_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        # Some network file systems flush no folders; the file is there.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    finally:
+        os.close(folder)
 
 
 def _locked(file: int) -> bool | None:
