@@ -29,7 +29,10 @@ basics.after_init(_note_fresh)
 
 
 def before_change(callback: Any) -> None:
-    """Calls `callback()` when all ranks end a session in order, before abandon(). It must not raise."""
+    """Calls `callback()` when all ranks end a session in order, before abandon().
+
+    It may raise HorovodInternalError, for example if a rank is lost.
+    """
     _before_change.append(callback)
 
 
@@ -82,7 +85,11 @@ def change_agreed() -> bool:
 
 
 def prepare_change() -> None:
-    """Keeps the part of a rank that is not in the state of the training, before a session ends in order."""
+    """Keeps the part of a rank that is not in the state of the training, before a session ends in order.
+
+    Raises:
+        HorovodInternalError: the state may be changed in part.
+    """
     for callback in _before_change:
         callback()
 

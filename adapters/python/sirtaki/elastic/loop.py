@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from sirtaki.elastic import _snapshots
 from sirtaki.elastic.state import HostsUpdatedInterrupt, State
 
 Result = TypeVar("Result")
+_log = logging.getLogger("sirtaki")
 
 
 def run(func: Callable[..., Result]) -> Callable[..., Result]:
@@ -70,13 +72,25 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
                 basics.abandon()
                 state.restore()
             except HostsUpdatedInterrupt:
-                _growth.prepare_change()
-                if _growth.change_agreed():
-                    state.save()  # for the case that a new rank is lost in sync()
-                basics.abandon()
+                _end_session(state)
             regrouped = False
 
     return wrapper
+
+
+def _end_session(state: State) -> None:
+    """Ends a session because others join or leave. If a rank is lost meanwhile, the state is that of its last commit."""
+    try:
+        _growth.prepare_change()
+    except errors.HorovodInternalError as error:
+        # What the ranks were about to add to the state is there in part.
+        _log.warning("the state goes back to its last commit: %s", error)
+        basics.abandon()
+        state.restore()
+        return
+    if _growth.change_agreed():
+        state.save()  # for the case that a new rank is lost in sync()
+    basics.abandon()
 
 
 class _Failures:

@@ -8,12 +8,11 @@ gradients are averaged or the last call was drain(), become those of rank 0, as 
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
 
-from sirtaki import _growth, _notice, basics, errors
+from sirtaki import _growth, _notice, basics
 from sirtaki._local_sgd import trainings
 from sirtaki.torch._optimizer.local_sgd import LocalSgd
 from sirtaki.torch.functions import allgather_object, broadcast_optimizer_state, broadcast_parameters
@@ -130,12 +129,10 @@ def _merge_before_a_rank_leaves() -> None:
     mine = [training for training in _trainings_of_all_ranks() if training.runs]
     if not mine or not _growth.change_agreed():
         return
-    # If a rank is lost here, others go on with the models that they have.
-    with suppress(errors.HorovodInternalError):
-        leaves = torch.tensor([int(_notice.asked())], dtype=torch.int64, device="cpu")
-        if int(allreduce(leaves, name="sirtaki.leaves", op=Max)) > 0:
-            for training in mine:
-                training.drain()
+    leaves = torch.tensor([int(_notice.asked())], dtype=torch.int64, device="cpu")
+    if int(allreduce(leaves, name="sirtaki.leaves", op=Max)) > 0:
+        for training in mine:
+            training.drain()
 
 
 _growth.before_change(_merge_before_a_rank_leaves)
