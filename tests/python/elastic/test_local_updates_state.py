@@ -132,7 +132,7 @@ def test_models_that_differ_by_steps_become_their_mean(rows: list[list[int]], di
 def test_a_state_is_in_order_again_when_all_ranks_have_it() -> None:
     job = Job()
     job.step()
-    basics.abandon()
+    job.local._called[0] = (job.model, True)
     rows = [{job.local.name: [9, 0, 1]}, {job.local.name: [2, 1, 1]}]
     with (
         mock.patch.object(basics, "size", return_value=2),
@@ -142,6 +142,8 @@ def test_a_state_is_in_order_again_when_all_ranks_have_it() -> None:
     ):
         job.state.sync()
     assert (job.local._steps, job.local._steps_since_drain) == (9, 0)
+    assert job.runtime.closed, "merges in flight are of other models"
+    assert not job.local._called, "a new rank may have called its model before"
 
 
 def test_a_rank_that_does_not_count_gives_nothing_to_others() -> None:

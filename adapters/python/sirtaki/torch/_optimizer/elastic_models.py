@@ -22,9 +22,15 @@ _log = logging.getLogger("sirtaki")
 
 
 def begin_sync() -> None:
-    """Tells all ranks how far each has trained. Collective. Models and optimizers follow, in any order."""
+    """Tells all ranks how far each has trained. Collective. Models and optimizers follow, in any order.
+
+    Trainings begin anew on all ranks: a program may call state.sync() during merges, and a new rank may have called its
+    model before.
+    """
     if basics.size() == 1:
         return
+    for training in _trainings_of_all_ranks():
+        training.begin_meeting()
     mine = {training.name: training for training in _trainings_of_all_ranks()}
     everywhere = allgather_object({name: training.row() for name, training in mine.items()}, "sirtaki.meeting")
     for name, training in mine.items():

@@ -190,7 +190,11 @@ class LocalSgd(LocalSgdBase):
         super().abandon()
         self._average_gradients(True)
         self._memory, self._host_copies = [], HostCopies()
-        # Buffers are found again as in a new rank, or their order could be another one there.
+        self.rows = []
+        self._find_models_again()
+
+    def _find_models_again(self) -> None:
+        # On all ranks alike, or the order of buffers could be another one in a new rank.
         self._called.clear()
         if self._hook is None:
             self._hook = register_module_forward_pre_hook(self._before_call)
@@ -221,6 +225,12 @@ class LocalSgd(LocalSgdBase):
         finite = all(bool(torch.isfinite(memory_of(p)).all()) for p in self._reducer.params)
         finite = finite and all(_is_finite(state) for state in self._optimizer().state.values() if state)
         return [self._steps, self._steps_since_drain, int(finite)]
+
+    def begin_meeting(self) -> None:
+        """Begins local updates anew with the next step, as on a new rank."""
+        if self.runs:
+            self.abandon()
+        self._find_models_again()
 
     def meet(self, rows: list[list[int]]) -> None:
         """Takes the rows of all ranks, until end_meeting()."""
