@@ -34,7 +34,7 @@ from sirtaki.torch._ddp.texts import (
 )
 from sirtaki.torch._ddp.wrapped import find_wrapper, named_params, process_set_of, timeout_of
 from sirtaki.torch._optimizer.local_sgd import check_local
-from sirtaki.torch._optimizer.options import default_choice, fit_options, make_options
+from sirtaki.torch._optimizer.options import default_choice, fit_options, make_options, refuse_in_elastic_job
 from sirtaki.torch._optimizer_class import DistributedMarker
 from sirtaki.torch.compression import Choice
 from sirtaki.torch.distributed.meeting import join_default_group
@@ -131,6 +131,7 @@ def _attach(
         "DistributedDataParallel (register_comm_hook), or goes to DistributedOptimizer",
     )
     local = local_choice(local_updates, basics.option("local.updates"))
+    refuse_in_elastic_job(local is not None, "local updates under DDP have no elastic state", "DistributedOptimizer")
     if local is not None:
         require(bool(optimizers), "local updates need the optimizer: accelerate(model, optimizer, ...)")
         if options.process_set != global_process_set:

@@ -22,7 +22,13 @@ from sirtaki.torch._ddp.handle import Acceleration
 from sirtaki.torch._fsdp.sharded_model import ShardedModel, check_torch, read_model
 from sirtaki.torch._fsdp.texts import PASSES, TWICE
 from sirtaki.torch._optimizer.local_sgd import check_local
-from sirtaki.torch._optimizer.options import ReducerOptions, default_choice, fit_options, make_options
+from sirtaki.torch._optimizer.options import (
+    ReducerOptions,
+    default_choice,
+    fit_options,
+    make_options,
+    refuse_in_elastic_job,
+)
 from sirtaki.torch._optimizer.reducer import GradientReducer
 from sirtaki.torch._optimizer.shards import local_of
 from sirtaki.torch._optimizer_class import DistributedMarker
@@ -79,6 +85,7 @@ def accelerate(
     options = make_options(Average, chosen, 1.0, "backward", False, sharded.replicas)
     require(options.compressor is None, PASSES)
     local = local_choice(local_updates, basics.option("local.updates"))
+    refuse_in_elastic_job(local is not None, "local updates under FSDP have no elastic state", "DistributedOptimizer")
     options, correction = fit_options(optimizer, options, local)
     if local is not None:
         check_local(optimizer, sharded.shards, options)

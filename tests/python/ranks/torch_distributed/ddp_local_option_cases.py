@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -86,6 +87,14 @@ def case_two_optimizers_of_the_same_parameters_are_refused() -> None:
     optimizers = [sgd(model), sgd(model)]
     fails(lambda: loss_of(model, 0, 0), NotImplementedError, "one optimizer for each parameter")
     del optimizers
+
+
+def case_an_elastic_job_is_refused() -> None:
+    model = DistributedDataParallel(net(), **UNUSED)
+    optimizer = sgd(model)
+    with mock.patch("sirtaki.basics.is_elastic", return_value=True):
+        fails(lambda: loss_of(model, 0, 0), NotImplementedError, "elastic.min")
+    del optimizer
 
 
 def case_a_model_without_an_optimizer_is_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -32,6 +34,12 @@ def case_meshes() -> None:
         refused(model, "is none of them", how=few)
     turned = fully_shard(net(), mesh=mesh()["replicate"])
     refused(turned, 'mesh=mesh["shard"]')
+
+
+def case_local_updates_of_an_elastic_job() -> None:
+    model = sharded()
+    with mock.patch("sirtaki.basics.is_elastic", return_value=True):
+        fails(lambda: accelerate(model, sgd(model), mesh(), local_updates=4), NotImplementedError, "elastic.min")
 
 
 def case_models_that_are_sharded_otherwise() -> None:
