@@ -79,7 +79,7 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
 
 
 def _end_session(state: State) -> None:
-    """Ends a session because others join or leave. If a rank is lost meanwhile, the state is that of its last commit."""
+    """Ends a session because others join or leave. After a loss, the state is that of its last commit."""
     try:
         _growth.prepare_change()
     except errors.HorovodInternalError as error:
