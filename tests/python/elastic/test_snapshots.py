@@ -119,8 +119,8 @@ def test_one_rank_of_each_host_writes_and_only_one_to_a_folder_that_hosts_share(
 
 
 def test_the_newest_snapshot_of_any_host_comes_to_all(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    Job(["a"], tmp_path.joinpath).run(commit_to(3))
-    Job(["b"], tmp_path.joinpath).run(commit_to(5))
+    Job(["a", "b"], tmp_path.joinpath).run(commit_to(3))
+    Job(["b"], tmp_path.joinpath, "yes").run(commit_to(5))
     with mock.patch.object(_snapshots, "_CHUNK_BYTES", 100):
         assert Job(["a", "b", "c"], tmp_path.joinpath, "yes").run(step_of) == [5, 5, 5]
     assert "goes on from commit 5, written" in capfd.readouterr().err
@@ -150,6 +150,44 @@ def test_a_training_that_begins_anew_replaces_snapshots_by_newer_ones(tmp_path: 
     assert Job(["a"], tmp_path.joinpath, "no").run(commit_to(1)) == [True]
     assert Folder(str(tmp_path / "a")).numbers() == [5, 4]
     assert Job(["a"], tmp_path.joinpath, "yes").run(step_of) == [1]
+    (tmp_path / "a" / "snapshot-000000000005").write_text("torn")
+    with pytest.raises(ValueError, match="has no snapshot that can be read"):
+        Job(["a"], tmp_path.joinpath, "yes").run(step_of)
+
+
+def test_a_training_that_began_anew_is_not_followed_by_an_old_one(tmp_path: Path) -> None:
+    Job(["a"], tmp_path.joinpath).run(commit_to(4))
+    Job(["a"], tmp_path.joinpath, "no").run(step_of)  # lost before its first snapshot
+    with pytest.raises(ValueError, match="has no snapshot that can be read"):
+        Job(["a", "b"], tmp_path.joinpath, "auto").run(step_of)
+
+
+def test_a_job_does_not_choose_between_trainings(tmp_path: Path) -> None:
+    Job(["a"], tmp_path.joinpath).run(commit_to(4))
+    Job(["b", "c"], tmp_path.joinpath).run(commit_to(3))
+    for resume in ("yes", "auto"):
+        with pytest.raises(ValueError, match=r"of 2 trainings: commit 4, .* on node-a\); commit 3, .*Move those of"):
+            Job(["a", "b", "c"], tmp_path.joinpath, resume).run(step_of)
+    assert Job(["b", "c"], tmp_path.joinpath, "yes").run(step_of) == [3, 3]
+
+
+def test_a_host_that_joins_keeps_snapshots_of_another_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def join(state: State, snapshots: Snapshots) -> bool:
+        if snapshots._place.host == "b":
+            assert snapshots._folder is not None
+            snapshots._folder.release()
+            snapshots._folder = Folder(str(tmp_path / "other"))
+        snapshots.sync()
+        return snapshots._writes
+
+    Job(["other"], tmp_path.joinpath).run(commit_to(4))
+    assert Job(["a", "b"], tmp_path.joinpath).run(join) == [True, False]
+    assert (
+        "other on node-b has snapshots of another training; move them away; this host writes" in capfd.readouterr().err
+    )
+    assert Job(["other"], tmp_path.joinpath, "yes").run(step_of) == [4]
 
 
 def test_a_job_that_has_to_go_on_never_begins_anew(tmp_path: Path) -> None:

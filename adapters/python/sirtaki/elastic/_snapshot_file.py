@@ -45,6 +45,8 @@ class Header:
     #: Name of the host, and number of ranks.
     host: str
     ranks: int
+    #: Identifier of the training, which jobs that go on from a snapshot keep.
+    training: str = ""
 
 
 def write(file: BinaryIO, header: Header, state: Any, pickled_by: Mapping[type, Any]) -> None:
@@ -84,6 +86,12 @@ def check(path: Path) -> tuple[Header, str]:
         file.seek(0)
         header, _, _ = _read_header(file)
     return header, digest.hexdigest()
+
+
+def training_of(path: Path) -> str:
+    """Returns the training of a file, of which it reads only the header. Raises the errors of check()."""
+    with path.open("rb") as file:
+        return _read_header(file)[0].training
 
 
 def load(path: Path) -> Any:

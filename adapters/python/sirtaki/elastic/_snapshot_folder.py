@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,6 +34,8 @@ class Owner:
     host: str
     hostname: str
     pid: int
+    #: Identifier of the training whose snapshots the folder is for; "": any, as it is new.
+    training: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Folder:
     def __init__(self, path: str) -> None:
         self.path = Path(path)
         self._lock: int | None = None
+        self._owner: Owner | None = None
 
     def acquire(self, owner: Owner, is_first: bool, tell: Callable[[str], Any] = lambda text: None) -> bool:
         """Makes the folder, if need be, and takes it for a host of a job. Returns False if another host of it has it.
@@ -80,14 +83,36 @@ class Folder:
             self.release()
             return False
         # Without the lock, the owner is a process of this host that the job has given up.
-        text = json.dumps(asdict(owner)).encode()
-        os.pwrite(self._lock, text, 0)
-        os.ftruncate(self._lock, len(text))
-        os.fsync(self._lock)  # else other hosts see it only later on NFS, and take the lock for that of another job
+        self._write_owner(replace(owner, training="" if before is None else before.training))
         if held and is_new:  # otherwise a thread of this process may write
             for path in self.path.glob(f"{_UNFINISHED}*"):
                 path.unlink(missing_ok=True)
         return True
+
+    def is_of(self, training: str) -> bool:
+        """Returns False if there are snapshots of another training, to be kept. Call acquire() first."""
+        assert self._owner is not None
+        if self._owner.training == training:
+            return True
+        for number in self.numbers():
+            with suppress(_snapshot_file.UnreadableError, OSError):
+                if _snapshot_file.training_of(self._path_of(number)) != training:
+                    return False
+        return True
+
+    def use_for(self, training: str) -> None:
+        """Makes the folder that of a training: newest() leaves out those of others. Call acquire() first."""
+        assert self._owner is not None
+        if self._owner.training != training:
+            self._write_owner(replace(self._owner, training=training))
+
+    def _write_owner(self, owner: Owner) -> None:
+        assert self._lock is not None
+        text = json.dumps(asdict(owner)).encode()
+        os.pwrite(self._lock, text, 0)
+        os.ftruncate(self._lock, len(text))
+        os.fsync(self._lock)  # else other hosts see it only later on NFS, and take the lock for that of another job
+        self._owner = owner
 
     def release(self) -> None:
         """Leaves the folder to others."""
@@ -117,7 +142,9 @@ class Folder:
             except (_snapshot_file.UnreadableError, OSError) as error:
                 tell(f"{path} is left out: {error}")
             else:
-                return Found(str(path), header, digest)
+                if self._owner is None or self._owner.training in ("", header.training):
+                    return Found(str(path), header, digest)
+                tell(f"{path} is left out: a training that has begun anew has taken its folder")
         return None
 
     def write(self, header: Header, state: Any, pickled_by: Mapping[type, Any]) -> None:

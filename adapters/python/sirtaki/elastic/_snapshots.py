@@ -75,6 +75,13 @@ def source_of(surveys: list[Survey], resume: str) -> int | None:
     )
     if resume not in ("yes", "auto"):
         return None
+    newest = {one.found.header.training: one for one in surveys if one.found}
+    errors.require(
+        len(newest) <= 1,
+        f"elastic.snapshot_dir has snapshots of {len(newest)} trainings: "
+        f"{'; '.join(map(_described, newest.values()))}. Move those of others away, or begin anew with "
+        "--elastic-resume no",
+    )
     holders = [(one.found.header.number, -rank) for rank, one in enumerate(surveys) if one.found]
     errors.require(
         bool(holders) or (resume == "auto" and not there),
@@ -82,6 +89,14 @@ def source_of(surveys: list[Survey], resume: str) -> int | None:
         "the folder, or begin anew with --elastic-resume no",
     )
     return -max(holders)[1] if holders else None
+
+
+def _described(survey: Survey) -> str:
+    assert survey.found is not None
+    header = survey.found.header
+    written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(header.written))
+    place = f"{survey.found.path} on {survey.hostname}"
+    return f"commit {header.number}, written {written} by a job of {header.ranks} ranks ({place})"
 
 
 class Snapshots:
@@ -114,7 +129,7 @@ class Snapshots:
         self._clock = clock
         self._place = Place(0, 0, "", "")
         self._ranks = 1
-        self._job = uuid.uuid4().hex
+        self._job = self._training = uuid.uuid4().hex
         self._has_state = False
         self._number = 0
         self._writes = False
@@ -202,7 +217,8 @@ class Snapshots:
         begins = not self._has_state
         first = self._survey(folder, begins, True) if self._place.rank == 0 else None
         # Rank 0 decides: if it does not have the state, no rank has made a step with it.
-        self._job, begins = objects.broadcast_object((self._job, begins), 0, "sirtaki.snapshots.job")
+        about = self._job, self._training, begins
+        self._job, self._training, begins = objects.broadcast_object(about, 0, "sirtaki.snapshots.job")
         # Behind the broadcast, so that hosts that share the folder of rank 0 see its lock.
         survey = first or self._survey(folder, begins, False)
         surveys = objects.allgather_object(survey, "sirtaki.snapshots.found")
@@ -210,6 +226,7 @@ class Snapshots:
         if not begins:
             if survey.error:
                 _say(f"warning: {survey.error}; this host writes no snapshots")
+            self._use_folder(folder)
             return ""
         source, trouble = None, ""
         try:
@@ -221,11 +238,24 @@ class Snapshots:
         if source is None:
             if self._resume == "auto" and self._place.rank == 0:
                 _say(f"begins anew, because {folder.path} has no snapshot")
+            self._use_folder(folder)
             return ""
         self._state._forget_loaded()
         trouble = self._load(folder, objects, surveys[source], source)
         trouble = str(objects.broadcast_object(trouble, 0, "sirtaki.snapshots.loaded"))
-        return self._end(objects, trouble) if trouble else ""
+        if trouble:
+            return self._end(objects, trouble)
+        found = surveys[source].found
+        assert found is not None
+        self._training = found.header.training
+        self._use_folder(folder)
+        return ""
+
+    def _use_folder(self, folder: Folder) -> None:
+        """Says in the folder for which training it is, once all ranks know."""
+        if self._writes:
+            with self._trying(self._number):
+                folder.use_for(self._training)
 
     def _end(self, objects: Any, why: str) -> str:
         """Ends the session in order, so that no rank takes another one for lost. Returns `why`. Collective."""
@@ -243,6 +273,10 @@ class Snapshots:
         try:
             if not folder.acquire(Owner(self._job, self._place.host, hostname, os.getpid()), is_first, _say):
                 return Survey(self._number)
+            if not begins and not folder.is_of(self._training):
+                folder.release()
+                text = f"{folder.path} on {hostname} has snapshots of another training; move them away"
+                return Survey(self._number, error=text)
             numbers = folder.numbers()
             looks = begins and self._resume in ("yes", "auto")
             found = folder.newest(_say) if looks else None
@@ -257,7 +291,7 @@ class Snapshots:
     def _load(self, folder: Folder, objects: Any, survey: Survey, source: int) -> str:
         """Loads the snapshot of rank `source` on rank 0. Returns an error or "". Collective if it is not rank 0."""
         assert survey.found is not None
-        header, path = survey.found.header, survey.found.path
+        path = survey.found.path
         try:
             if source != 0:
                 path = self._fetch(folder, objects, survey.found, source)
@@ -278,11 +312,7 @@ class Snapshots:
                 f"{path} does not fit this training: {error}. Start the program that has written it, or begin anew "
                 "with --elastic-resume no"
             )
-        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(header.written))
-        _say(
-            f"goes on from commit {header.number}, written {written} by a job of {header.ranks} ranks ({path} on "
-            f"{survey.hostname})"
-        )
+        _say(f"goes on from {_described(survey)}")
         return ""
 
     def _fetch(self, folder: Folder, objects: Any, found: Found, source: int) -> str:
@@ -320,7 +350,7 @@ class Snapshots:
 
     def _write(self, state: Any, number: int) -> None:
         assert self._folder is not None
-        header = Header(number, time.time(), self._place.hostname, self._ranks)
+        header = Header(number, time.time(), self._place.hostname, self._ranks, self._training)
         with self._trying(number):
             self._folder.write(header, state, self._state._pickled_by)
             self._told.clear()
