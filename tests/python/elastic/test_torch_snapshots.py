@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import sirtaki.torch as hvd  # noqa: E402
+from sirtaki.elastic import _snapshots  # noqa: E402
 from sirtaki.elastic._snapshot_file import Header, load  # noqa: E402
 from sirtaki.elastic._snapshot_folder import Folder  # noqa: E402
 from sirtaki.torch.elastic import TorchState  # noqa: E402
@@ -85,6 +86,21 @@ def test_a_training_with_local_updates_goes_on_at_its_age(tmp_path: Path) -> Non
     assert state._hand_over()["objects"]["optimizer"]["sirtaki.local"]["steps"] == 7
 
 
+def test_a_value_comes_back_on_the_device_where_the_program_has_it() -> None:
+    state = TorchState(mean=torch.empty(2, device="meta"))
+    state._take_over({"objects": {}, "values": {"mean": torch.ones(2), "model": None, "optimizer": None}})
+    assert state.mean.device.type == "meta"
+
+
+def test_the_check_of_a_state_costs_no_copy() -> None:
+    state = TorchState(torch.nn.Linear(3, 2))
+    handler: Any = state._handlers["model"]
+    kept = handler._saved["weight"]
+    _snapshots._require_written_whole(state)
+    state.save()
+    assert handler._saved["weight"] is kept
+
+
 def test_tensors_of_all_kinds_come_back(tmp_path: Path) -> None:
     tensors = {
         "half": torch.randn(3, 2).to(torch.bfloat16),
@@ -118,6 +134,6 @@ def test_a_handler_that_snapshots_cannot_write_is_named() -> None:
     get_handler_registry().insert(0, (Path, Handler))
     try:
         with pytest.raises(NotImplementedError, match="Handler, which handles place, is none that snapshots can write"):
-            TorchState(place=Path())._hand_over()
+            TorchState(place=Path())._check_hand_over()
     finally:
         get_handler_registry().pop(0)

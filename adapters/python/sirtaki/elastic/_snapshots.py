@@ -396,7 +396,8 @@ def opened(state: Any, is_first_loop: bool) -> Iterator[Snapshots]:
         return
     _require_written_whole(state)
     every = _seconds(basics.option("elastic.snapshot_every"))
-    snapshots = Snapshots(state, Folder(path), every, basics.option("elastic.resume"))
+    # As the program finds it now: it may change its directory.
+    snapshots = Snapshots(state, Folder(os.path.abspath(path)), every, basics.option("elastic.resume"))
     state._snapshots = snapshots
     try:
         yield snapshots
@@ -417,7 +418,7 @@ def _require_written_whole(state: Any) -> None:
             f"elastic.snapshot_dir: a {kind.__name__} has a save() of its own, which snapshots cannot write; use "
             "ObjectState or a state of your framework, or save checkpoints"
         )
-    state._hand_over()
+    state._check_hand_over()
 
 
 def _own_place() -> Place:

@@ -168,6 +168,9 @@ class State:
         """Returns the last copy of save(), which later calls of save() leave as it is."""
         raise NotImplementedError
 
+    def _check_hand_over(self) -> None:
+        """Raises UnsupportedError if a value of the state cannot be handed over."""
+
     def _take_over(self, saved: Any) -> None:
         """Sets the state to a result of _hand_over() in another process. Not collective.
 

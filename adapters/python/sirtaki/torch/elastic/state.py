@@ -221,17 +221,17 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             handler.save()
 
-    def _hand_over(self) -> Any:
-        saved: dict[str, Any] = {}
+    def _check_hand_over(self) -> None:
         for name, handler in self._handlers.items():
-            try:
-                saved[name] = handler._hand_over()
-            except NotImplementedError:
+            if type(handler)._hand_over is StateHandler._hand_over:
                 kind = type(handler).__name__
                 raise errors.UnsupportedError(
                     f"elastic.snapshot_dir: {kind}, which handles {name}, is none that snapshots can write; derive it "
                     "from StateDictHandler, or save checkpoints"
-                ) from None
+                )
+
+    def _hand_over(self) -> Any:
+        saved = {name: handler._hand_over() for name, handler in self._handlers.items()}
         return {"objects": saved, "values": super()._hand_over()}
 
     def _take_over(self, saved: Any) -> None:
@@ -242,7 +242,12 @@ class TorchState(ObjectState):
                 handler._take_over(objects[name])
             except Exception as error:
                 raise errors.InvalidArgumentError(f"{name}: {error}") from error
-        super()._take_over(saved["values"])
+        values = saved["values"]
+        for name, value in values.items():
+            now = getattr(self, name, None)
+            if isinstance(value, Tensor) and isinstance(now, Tensor):
+                values[name] = value.to(now.device)
+        super()._take_over(values)
 
     def _forget_loaded(self) -> None:
         for handler in self._handlers.values():
