@@ -186,6 +186,17 @@ def test_all_ranks_merge_before_one_leaves() -> None:
         job.local.close()
 
 
+def test_ranks_merge_only_what_all_of_them_train() -> None:
+    job = Job()
+    job.step()
+    everywhere = [(True, [job.local.name]), (False, [])]
+    exchanged = mock.patch.object(elastic_models, "allgather_object", return_value=everywhere)
+    with exchanged, mock.patch.object(_growth._state, "change", 7):
+        _growth.prepare_change()
+    assert not job.runtime.drained, "the other rank would not take part"
+    job.local.models_equal()
+
+
 def test_a_loss_in_that_merge_goes_back_to_the_commit() -> None:
     job = Job()
     job.state.commit()

@@ -16,7 +16,7 @@ from sirtaki import _growth, _notice, basics
 from sirtaki._local_sgd import trainings
 from sirtaki.torch._optimizer.local_sgd import LocalSgd
 from sirtaki.torch.functions import allgather_object, broadcast_optimizer_state, broadcast_parameters
-from sirtaki.torch.ops import Max, Sum, allreduce, grouped_allreduce_
+from sirtaki.torch.ops import Sum, grouped_allreduce_
 
 _log = logging.getLogger("sirtaki")
 
@@ -132,13 +132,14 @@ def _tell(steps: list[int]) -> None:
 
 def _merge_before_a_rank_leaves() -> None:
     """Lets the steps of a rank that leaves on notice count: its model enters a drain, and no mean later."""
-    mine = [training for training in _trainings_of_all_ranks() if training.runs]
-    if not mine or not _growth.change_agreed():
+    if not _growth.change_agreed():
         return
-    leaves = torch.tensor([int(_notice.asked())], dtype=torch.int64, device="cpu")
-    if int(allreduce(leaves, name="sirtaki.leaves", op=Max)) > 0:
-        for training in mine:
-            training.drain()
+    mine = {training.name: training for training in _trainings_of_all_ranks() if training.runs}
+    everywhere = allgather_object((_notice.asked(), list(mine)), "sirtaki.leaves")
+    if any(leaves for leaves, _ in everywhere):
+        for name, training in mine.items():
+            if all(name in names for _, names in everywhere):
+                training.drain()
 
 
 _growth.before_change(_merge_before_a_rank_leaves)
