@@ -135,7 +135,7 @@ class Snapshots:
         self._writes = False
         self._last = clock()
         self._thread: threading.Thread | None = None
-        #: What has been told since a snapshot was written: that one takes too long, or has failed.
+        #: Kinds of trouble told since a snapshot was written: one takes too long, or has failed.
         self._told: set[str] = set()
 
     def sync(self) -> None:
