@@ -202,8 +202,11 @@ void Job::use_host(AgentLink& link) {
 // Leaves a host out for a while; one that has joined, until it joins again.
 void Job::leave_out(const std::string& host, const Status& why) {
   if (const AgentLink* link = link_of(host); link != nullptr && link->joined()) {
-    withdraw(*link);
-    return growth_.over ? void() : log(std::string(why.text()) + "; the job goes on without this host");
+    if (!growth_.over) {
+      const std::string rest = phase_ == Phase::kStarting ? "; the job starts without" : "; the job goes on without";
+      log(std::string(why.text()) + rest + " this host");
+    }
+    return withdraw(*link);
   }
   rest_host(host);
   if (std::exchange(growth_.left_out[host], why.text()) != why.text()) {
@@ -301,12 +304,15 @@ void Job::greet(AgentLink& link) {
   link.tell("this host has joined" + text + ", as " + placement.host);
 }
 
-// The job does not use a host that has joined any more.
+// The job does not use a host that has joined any more. Its start may have waited for this one alone.
 void Job::withdraw(const AgentLink& link) {
   const std::string& host = link.placement().host;
   if (is_newest(link) && growth_.joined.erase(host) != 0) {
     offer_hosts();
     growth_.fleet.set_ready(host, false);
+    if (phase_ == Phase::kStarting) {
+      start_if_enough();
+    }
   }
 }
 
