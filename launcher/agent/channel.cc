@@ -7,6 +7,8 @@
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
+#include <cerrno>
+#include <system_error>
 #include <utility>
 
 namespace sirtaki::launcher {
@@ -14,10 +16,14 @@ namespace sirtaki::launcher {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-ChannelEnds socket_ends(FileDescriptor socket, rendezvous::StreamCipher cipher, std::vector<std::byte> received) {
+Result<ChannelEnds> socket_ends(FileDescriptor socket, rendezvous::StreamCipher cipher,
+                                std::vector<std::byte> received) {
   FileDescriptor out(fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
-  return {std::move(socket), std::move(out), std::make_unique<rendezvous::StreamCipher>(std::move(cipher)),
-          std::move(received)};
+  if (out.get() < 0) {
+    return unavailable("cannot use its connection: " + std::generic_category().message(errno));
+  }
+  return ChannelEnds{std::move(socket), std::move(out), std::make_unique<rendezvous::StreamCipher>(std::move(cipher)),
+                     std::move(received)};
 }
 
 FrameChannel::FrameChannel(asio::io_context& io, ChannelEnds ends, bool expect_preamble, Handlers handlers)

@@ -27,8 +27,10 @@ struct ChannelEnds {
   std::unique_ptr<rendezvous::StreamCipher> cipher;  // null: the bytes go as they are
   std::vector<std::byte> received;                   // bytes that have come already
 };
-// Takes a socket after its handshake, whose bytes are encrypted from there on.
-ChannelEnds socket_ends(FileDescriptor socket, rendezvous::StreamCipher cipher, std::vector<std::byte> received);
+// Takes a socket after its handshake, whose bytes are encrypted from there on. Returns kUnavailable when this process
+// has no descriptor left.
+Result<ChannelEnds> socket_ends(FileDescriptor socket, rendezvous::StreamCipher cipher,
+                                std::vector<std::byte> received);
 
 class FrameChannel {
  public:

@@ -35,8 +35,13 @@ struct JoinPort::State final : rendezvous::GateHandler {
     host->offer = std::move(*offer);
     host->peer = rendezvous::remote_address_of(fd).host();
     host->here = rendezvous::local_address_of(fd).host();
-    host->ends = socket_ends(FileDescriptor(guest.socket.release()),
-                             StreamCipher(guest.session, StreamCipher::Side::kAcceptor), std::move(guest.following));
+    Result<ChannelEnds> ends =
+        socket_ends(FileDescriptor(guest.socket.release()), StreamCipher(guest.session, StreamCipher::Side::kAcceptor),
+                    std::move(guest.following));
+    if (!ends) {
+      return events.on_warning("refused the host at " + guest.address + ": " + std::string(ends.status().text()));
+    }
+    host->ends = std::move(*ends);
     events.on_host(host);
   }
   void on_gate_warning(const std::string& line) override { events.on_warning(line); }

@@ -66,10 +66,13 @@ int join_job(const JoinerOptions& options, const Environment& environment) {
   if (!dialed) {
     return say(std::string(dialed.status().text()), 1);
   }
-  ChannelEnds ends =
+  Result<ChannelEnds> ends =
       socket_ends(FileDescriptor(dialed->fd.release()), StreamCipher(dialed->session, StreamCipher::Side::kInitiator),
                   std::move(dialed->following));
-  return run_joined_agent(std::move(ends), options.address);
+  if (!ends) {
+    return say(std::string(ends.status().text()), 1);
+  }
+  return run_joined_agent(std::move(*ends), options.address);
 }
 
 }  // namespace sirtaki::launcher

@@ -112,7 +112,8 @@ TEST(JoinPort, AHostWithTheSecretComesInAndSpeaksOverAnEncryptedChannel) {
   Status end(Code::kBug, "no end");
   FrameChannel there(io,
                      socket_ends(FileDescriptor(dialed->fd.release()),
-                                 StreamCipher(dialed->session, StreamCipher::Side::kInitiator), dialed->following),
+                                 StreamCipher(dialed->session, StreamCipher::Side::kInitiator), dialed->following)
+                         .value(),
                      false,
                      {[&](const Frame& frame) { heard = decode_tell(frame.payload)->text; },
                       [&](const Status& status) { end = status; }});
@@ -131,6 +132,14 @@ TEST(JoinPort, AHostWithTheSecretComesInAndSpeaksOverAnEncryptedChannel) {
     ASSERT_GT(io.run_one_for(20s), 0U);
   }
   EXPECT_EQ(heard, "bye");
+}
+
+TEST(JoinPort, ASocketWithoutASecondDescriptorIsAnError) {
+  Port port;
+  const auto dialed = dial(port.number(), port.secret);
+  ASSERT_TRUE(dialed) << dialed.status().to_string();
+  const auto ends = socket_ends(FileDescriptor(), StreamCipher(dialed->session, StreamCipher::Side::kInitiator), {});
+  EXPECT_EQ(ends.status().code(), Code::kUnavailable);
 }
 
 TEST(JoinPort, AHostWithAnotherSecretLearnsWhatToDo) {
