@@ -212,7 +212,6 @@ void AgentLink::give_up(Status status) {
   if (joined_ && !channel_end_) {
     tell(std::string(status.text()), 1);
     channel_->finish_writing();
-    unanswered_ = 0;
     linger_.expires_after(kExitLinger);
     linger_.async_wait([this](const error_code& error) { error ? void() : channel_->close(); });
   } else {
@@ -253,7 +252,7 @@ void AgentLink::cut() {
 }
 
 bool AgentLink::ping() {
-  if (ended() && joined_ && ++unanswered_ > kClosedPings) {
+  if (ended() && joined_ && ++closed_pings_ > kClosedPings) {
     channel_.reset();  // a job may see many hosts come and go; it was closed long ago, so no handler needs it
   }
   if (state_ != State::kReady) {

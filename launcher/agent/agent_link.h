@@ -98,6 +98,7 @@ class AgentLink {
   std::string message_line_;  // unfinished line of its standard error
   boost::asio::steady_timer linger_;
   int unanswered_ = 0;
+  int closed_pings_ = 0;  // since its end
   bool finishing_ = false;
   bool joined_ = false;
 };
