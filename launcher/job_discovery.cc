@@ -344,6 +344,9 @@ void Job::tell_end() {
 // The host of a rank has no slot for it any more.
 void Job::ask_to_leave(Rank rank) {
   RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+  if (state.link->ended() && !state.settled) {
+    return;  // a loss, of which the coordinator has yet to tell
+  }
   if (std::exchange(state.asked, true)) {
     return;
   }
@@ -372,9 +375,11 @@ void Job::end_late_leaver(Rank rank) {
   const std::vector<Rank> leaves = growth_.fleet.leaves(seats());
   if (std::ranges::count(leaves, rank) == 0) {
     state.asked = false;
-    log_verbose("rank " + std::to_string(rank) + " is not ended: " + state.link->placement().host + " is there again");
+    const std::string& host = state.link->placement().host;
+    log_verbose("rank " + std::to_string(rank) + " is not ended: " +
+                (growth_.fleet.is_offered(host) ? host + " is there again" : "no other rank has the state"));
     if (plan_.by_host) {
-      coordinator_->set_host(rank, state.link->placement().host);
+      coordinator_->set_host(rank, host);
     }
     coordinator_->announce(rank, false);
     return;

@@ -42,6 +42,7 @@ void Job::on_new_rank(const hub::NewRank& rank) {
     case Stage::kHasState:
       if (!state.lost) {
         state.member_since = std::chrono::steady_clock::now();
+        update_places();  // another one may have waited to leave until this one has the state
       }
       return;
     case Stage::kLost:

@@ -152,8 +152,10 @@ void Job::ping_links() {
       on_link_gone(link, unavailable("host " + link.placement().host + ": its agent does not answer any more"));
     }
   }
-  if (growth_.port && phase_ < Phase::kStopping && !growth_.over) {
+  if (growth_.port && phase_ == Phase::kStarting) {
     call_absent_hosts();  // hosts of the command line that have rested
+  } else if (growth_.port) {
+    update_places();  // no script does so
   }
   ping_timer_.expires_after(kPingInterval);
   ping_timer_.async_wait([this](const error_code& error) {

@@ -138,6 +138,21 @@ def test_a_host_leaves_in_order(tmp_path: Path) -> None:
         assert "DONE" in done.out
 
 
+def test_the_only_host_with_the_state_leaves_when_another_one_has_it(tmp_path: Path) -> None:
+    options = ("--elastic-on-failure", "rank", "--elastic-restarts", "0")
+    with job(tmp_path, "1:3", *options) as (run, port), joining(tmp_path, port) as host:
+        seats = await_size(run, 2)
+        (tmp_path / "fail.0").touch()
+        assert await_size(run, 1) == {1: seats[1]}
+        host.process.terminate()
+        run.read_until(f"host {SECOND} leaves the job")
+        with joining(tmp_path, port) as last:
+            ended(host, 0)
+            assert [seat[1] for seat in await_size(run, 1).values()] == [THIRD]
+            stop(run, tmp_path)
+            ended(last, 0)
+
+
 def test_a_second_interrupt_ends_the_ranks_of_a_host_at_once(tmp_path: Path) -> None:
     with job(tmp_path, "1:2") as (run, port), joining(tmp_path, port) as host:
         seats = await_size(run, 2)
