@@ -242,6 +242,7 @@ class Job {
   void call(const Placement& placement);
   void on_discovered_ready(AgentLink& link);
   std::string endpoint_here(const AgentLink& link) const;
+  bool is_here(const AgentLink& link) const;
   bool is_on_loopback() const;
   void use_host(AgentLink& link);
   void leave_out(const std::string& host, const Status& why);

@@ -138,8 +138,7 @@ void Job::await_answer(AgentLink& link) {
 }
 
 void Job::on_discovered_ready(AgentLink& link) {
-  const Placement& placement = link.placement();
-  if (!placement.local) {
+  if (!link.placement().local) {
     return send_probe(link);
   }
   endpoints_.at(index_of(link)) = endpoint_here(link);
@@ -155,7 +154,7 @@ std::string Job::endpoint_here(const AgentLink& link) const {
   }
   for (const auto& other : links_) {
     const std::string& endpoint = endpoints_.at(index_of(*other));
-    if (!other->placement().local && !other->ended() && !endpoint.empty()) {
+    if (!is_here(*other) && !other->ended() && !endpoint.empty()) {
       return endpoint;
     }
   }
@@ -169,10 +168,15 @@ std::string Job::endpoint_here(const AgentLink& link) const {
   return make_endpoint(address, coordinator_->port());
 }
 
+// An address would not do: a tunnel makes other machines come from this one.
+bool Job::is_here(const AgentLink& link) const {
+  return link.placement().local || (link.joined() && link.hello().host_id == host_info().host_id);
+}
+
 // The address through which the first ranks meet the coordinator shows them the network of their data.
 bool Job::is_on_loopback() const {
   return std::ranges::any_of(links_, [this](const auto& link) {
-    return link->placement().local && !link->ended() && endpoints_.at(index_of(*link)).starts_with("127.") &&
+    return is_here(*link) && !link->ended() && endpoints_.at(index_of(*link)).starts_with("127.") &&
            plan_.options.rendezvous_address.empty();
   });
 }
@@ -186,7 +190,7 @@ void Job::use_host(AgentLink& link) {
     growth_.fleet.set_ready(host, false);
     return link.finish();
   }
-  if (!link.placement().local && is_on_loopback()) {
+  if (!is_here(link) && is_on_loopback()) {
     const std::string name = growth_.script ? "let the script name this machine" : "start the job with this machine";
     return link.give_up(invalid_argument("host " + host + " cannot reach the ranks on localhost; " + name +
                                          " by its host name, or give --rendezvous-address"));
@@ -271,9 +275,8 @@ void Job::on_joining(JoiningHost& host) {
     const AgentLink* link = link_of(taken);
     return (link != nullptr && !link->ended()) || std::ranges::count(plan_.hosts, taken, &Host::name) != 0;
   });
-  const bool local = host.peer == host.here;
-  growth_.routes[name] = local ? kRouteHere : host.here;
-  AgentLink& link = add_link({name, local, 0, 0, host.offer.slots});
+  growth_.routes[name] = host.peer == host.here ? kRouteHere : host.here;
+  AgentLink& link = add_link({name, false, 0, 0, host.offer.slots});
   link.adopt(std::move(host.ends));
   if (phase_ >= Phase::kStopping || growth_.over) {
     return link.give_up(unavailable("the job is about to end"));

@@ -195,7 +195,8 @@ std::vector<std::string> Job::candidates(const AgentLink& link) const {
     // address that a joining host has reached, is the second guess.
     const std::string& host = link.placement().host;
     const auto route = growth_.routes.find(host);
-    addresses = {link.hello().launcher_address, route == growth_.routes.end() ? address_towards(host) : route->second};
+    const std::string known = route == growth_.routes.end() ? address_towards(host) : route->second;
+    addresses = {link.hello().launcher_address, known == kRouteHere ? "" : known};
   }
   std::vector<std::string> endpoints;
   for (const std::string& address : addresses) {
@@ -229,7 +230,8 @@ void Job::on_probed(AgentLink& link, ConstBytes payload) {
   }
   const std::vector<std::string> tried = candidates(link);
   if (result->reached >= 0 && static_cast<std::size_t>(result->reached) < tried.size()) {
-    endpoints_.at(index_of(link)) = tried[static_cast<std::size_t>(result->reached)];
+    endpoints_.at(index_of(link)) =
+        is_here(link) ? endpoint_here(link) : tried[static_cast<std::size_t>(result->reached)];
   } else {
     std::string errors;
     for (const std::string& error : result->errors) {

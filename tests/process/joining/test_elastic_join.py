@@ -102,7 +102,6 @@ def test_a_host_that_is_killed_is_lost_and_may_come_back(unit: str, tmp_path: Pa
     options = ("--rendezvous-address", "127.0.0.1", "--elastic-on-failure", unit)
     with job(tmp_path, "1:3", *options) as (run, port):
         await_size(run, 1)
-        # From 127.0.0.1 to 127.0.0.2: two machines, as far as the launcher sees.
         with joining(tmp_path, port, "-np", "2", address="127.0.0.2") as host:
             first = await_size(run, 3)
             host.process.kill()
@@ -189,10 +188,11 @@ def test_a_job_waits_for_the_hosts_that_it_needs_and_tells_how_it_fails(tmp_path
     assert "the job has failed: the ranks have changed more than 0 times (elastic.reset_limit)" in said, said
 
 
-def test_a_host_that_the_ranks_cannot_reach_learns_why(tmp_path: Path) -> None:
-    with job(tmp_path, "1:2", "-H", "localhost:1") as (run, port):
+def test_a_host_that_the_ranks_cannot_reach_learns_why(hosts: Hosts, tmp_path: Path) -> None:
+    near, far = hosts.inside(hosts.near), hosts.inside(hosts.far)
+    with job(tmp_path, "1:2", "-H", "localhost:1", prefix=near) as (run, port):
         await_size(run, 1)
-        with joining(tmp_path, port, address="127.0.0.2") as host:
+        with joining(tmp_path, port, address=hosts.near_address, prefix=far) as host:
             said = ended(host, 1).out
         text = "cannot reach the ranks on localhost; start the job with this machine by its host name"
         assert text in said, said
