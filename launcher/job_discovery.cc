@@ -199,6 +199,7 @@ void Job::use_host(AgentLink& link) {
   growth_.fleet.set_ready(host, true);
   phase_ == Phase::kStarting ? start_if_enough() : update_places();
   if (link.joined()) {
+    growth_.left_out.erase(host);
     greet(link);
   }
 }
@@ -206,7 +207,7 @@ void Job::use_host(AgentLink& link) {
 // Leaves a host out for a while; one that has joined, until it joins again.
 void Job::leave_out(const std::string& host, const Status& why) {
   if (const AgentLink* link = link_of(host); link != nullptr && link->joined()) {
-    if (!growth_.over) {
+    if (!growth_.over && std::exchange(growth_.left_out[host], why.text()) != why.text()) {
       const std::string rest = phase_ == Phase::kStarting ? "; the job starts without" : "; the job goes on without";
       log(std::string(why.text()) + rest + " this host");
     }
@@ -281,9 +282,12 @@ void Job::on_joining(JoiningHost& host) {
   if (phase_ >= Phase::kStopping || growth_.over) {
     return link.give_up(unavailable("the job is about to end"));
   }
+  if (const auto bar = growth_.barred.find(name);
+      bar != growth_.barred.end() && std::chrono::steady_clock::now() < bar->second.first) {
+    return link.give_up(unavailable("host " + name + " " + bar->second.second));
+  }
   growth_.joined[name] = host.offer.slots;
   offer_hosts();
-  growth_.fleet.readmit(name);
   growth_.fleet.set_pending(name);
   await_answer(link);
 }

@@ -181,6 +181,7 @@ void Job::fail_host(Rank rank) {
     growth_.fleet.exclude(host);
     log("host " + host + " is left out for good" + why);
     link.tell("this host is left out" + why, 1);
+    growth_.barred[host] = {TimePoint::max(), "is left out for good" + why};
     withdraw(link);
   } else {
     std::random_device random;
@@ -188,6 +189,7 @@ void Job::fail_host(Rank rank) {
     const TimePoint now = std::chrono::steady_clock::now();
     const Duration pause = growth_.fleet.rest(host, rules.cooldown, rules.cooldown_limit, now, used(host), jitter);
     log("host " + host + " rests for " + format_duration(pause) + why);
+    growth_.barred[host] = {now + pause, "rests" + why};
     const auto timer = std::make_shared<boost::asio::steady_timer>(io_, pause);
     timer->async_wait([this, timer](const boost::system::error_code& error) {
       if (!error) {

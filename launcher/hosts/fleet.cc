@@ -79,14 +79,6 @@ void Fleet::exclude(const std::string& host) {
   }
 }
 
-void Fleet::readmit(const std::string& host) {
-  if (Entry* entry = find(host)) {
-    entry->excluded = false;
-    entry->rests = 0;
-    entry->rests_until = {};
-  }
-}
-
 // The slots that nobody has used are closed, too: the next process would come into one of them instead.
 void Fleet::close_slot(const std::string& host, const std::vector<Seat>& seats) {
   if (Entry* entry = find(host)) {

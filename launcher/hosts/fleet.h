@@ -33,10 +33,8 @@ class Fleet {
   // is the time that it has had a rank.
   Duration rest(const std::string& host, Duration first, Duration longest, TimePoint now, Duration used,
                 double jitter = 0);
-  // Leaves the host out for good, or until readmit().
+  // Leaves the host out for good.
   void exclude(const std::string& host);
-  // Forgets why the host was left out: somebody has started it anew.
-  void readmit(const std::string& host);
   // Closes a slot of the host, in which no process is started any more.
   void close_slot(const std::string& host, const std::vector<Seat>& seats);
 

@@ -137,6 +137,20 @@ def test_a_host_leaves_in_order(tmp_path: Path) -> None:
         assert "DONE" in done.out
 
 
+def test_a_host_that_is_left_out_may_not_come_back(tmp_path: Path) -> None:
+    with job(tmp_path, "1:2", "--elastic-on-failure", "host") as (run, port):
+        with joining(tmp_path, port) as host:
+            await_size(run, 2)
+            (tmp_path / "fail.1").touch()
+            ended(host, 1)
+            await_size(run, 1)
+        with joining(tmp_path, port) as host:
+            said = ended(host, 1).out
+        text = f"host {SECOND} is left out for good, because rank 1 has failed there (elastic.on_failure)"
+        assert text in said, said
+        stop(run, tmp_path)
+
+
 def test_the_only_host_with_the_state_leaves_when_another_one_has_it(tmp_path: Path) -> None:
     options = ("--elastic-on-failure", "rank", "--elastic-restarts", "0")
     with job(tmp_path, "1:3", *options) as (run, port), joining(tmp_path, port) as host:

@@ -192,16 +192,6 @@ TEST_F(FleetTest, AnExcludedHostIsNeverUsedAgain) {
   EXPECT_EQ(fleet_.room(seats({"", "b"})), 0);
 }
 
-TEST_F(FleetTest, AHostThatIsStartedAnewIsUsedWhateverItHasDoneBefore) {
-  ready({{"a", 1}, {"b", 1}});
-  fleet_.exclude("a");
-  rest("b", 10, 60);
-  EXPECT_TRUE(starts({"", ""}).empty());
-  fleet_.readmit("a");
-  fleet_.readmit("b");
-  EXPECT_EQ(starts({"", ""}), (Starts{{0, "a"}, {1, "b"}}));
-}
-
 TEST_F(FleetTest, DescribesItself) {
   fleet_.offer({{"a", 1}});
   EXPECT_EQ(fleet_.describe(), "1 host with 1 slot (a:1)");
