@@ -50,9 +50,9 @@ void Job::await_hosts() {
   phase_timer_.async_wait([this](const error_code& error) {
     if (!error && phase_ == Phase::kStarting) {
       log("too few hosts within " + format_duration(plan_.config->elastic.timeout) +
-          " (elastic.timeout): " + (growth_.script ? "the script names " : "there are ") + growth_.fleet.describe() +
-          ", of which " + std::to_string(growth_.fleet.ready_slots()) + " can be used, and the job starts with " +
-          std::to_string(plan_.size) + " ranks at least (-np)");
+          " (elastic.timeout): " + (growth_.script ? "the script names " : "the hosts are ") +
+          growth_.fleet.describe() + ", of which " + std::to_string(growth_.fleet.ready_slots()) +
+          " can be used, and the job starts with " + std::to_string(plan_.size) + " ranks at least (-np)");
       log("nothing was started");
       exit_code_ = 1;
       finish();
@@ -190,6 +190,9 @@ void Job::use_host(AgentLink& link) {
     growth_.fleet.set_ready(host, false);
     return link.finish();
   }
+  if (link.joined() && (growth_.over || phase_ >= Phase::kStopping)) {
+    return link.give_up(unavailable("the job is about to end"));
+  }
   if (!is_here(link) && is_on_loopback()) {
     const std::string name = growth_.script ? "let the script name this machine" : "start the job with this machine";
     return link.give_up(invalid_argument("host " + host + " cannot reach the ranks on localhost; " + name +
@@ -325,6 +328,12 @@ void Job::withdraw(const AgentLink& link) {
 
 // The user of a host that has joined wants it back.
 void Job::on_leave(AgentLink& link) {
+  if (!link.joined()) {
+    return protocol_error(link, corrupt("a wish to leave"));
+  }
+  if (!is_newest(link) || !growth_.joined.contains(link.placement().host)) {
+    return;  // it is about to end in any case
+  }
   log("host " + link.placement().host + " leaves the job");
   withdraw(link);
   update_places();

@@ -336,8 +336,12 @@ void Job::send_spawn(AgentLink& link, const std::vector<Rank>& ranks) {
 
 std::string Job::no_answer_text(const AgentLink& link) const {
   const std::string& host = link.placement().host;
-  return "host " + host + ": no answer within " + format_duration(plan_.options.start_timeout) +
-         "; check that it is up and that 'ssh " + host + " true' works, or give it more time with --start-timeout";
+  const std::string silence = "host " + host + ": no answer within " + format_duration(plan_.options.start_timeout);
+  if (link.joined()) {
+    return silence + " of its connection (--start-timeout of the launcher); check that it is up";
+  }
+  return silence + "; check that it is up and that 'ssh " + host +
+         " true' works, or give it more time with --start-timeout";
 }
 
 void Job::on_start_timeout() {

@@ -19,7 +19,8 @@ namespace sirtaki::launcher {
 // Forks the supervisor, runs the agent and returns the exit code of the process. Call it before any thread exists.
 int run_agent();
 // The same over `ends`, for a host that has joined the job of the launcher at `launcher` ("a:41000"). The exit code is
-// that of the job, 0 after an orderly leave, or 1 if the connection has broken.
+// that of the job, 0 after an orderly leave, 1 if the connection has broken, or 128 and the number of the signal that
+// has ended all at once.
 int run_joined_agent(ChannelEnds ends, const std::string& launcher);
 
 }  // namespace sirtaki::launcher

@@ -28,7 +28,7 @@ class JoinPort {
  public:
   struct Events {
     std::function<void(const std::shared_ptr<JoiningHost>&)> on_host;
-    std::function<void(const std::string&)> on_warning;  // about strangers, at most one line every ten seconds
+    std::function<void(const std::string&)> on_warning;  // about hosts and strangers that are refused
   };
   // Listens on all addresses of this machine. `port` 0: any free one.
   static Result<std::unique_ptr<JoinPort>> open(std::uint16_t port, const rendezvous::Secret& secret, Events events);
