@@ -44,8 +44,7 @@ int Job::run() {
   become_subreaper();
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT}) {
     // A signal that the user's shell ignores (nohup) stays ignored.
-    struct sigaction present {};
-    if (sigaction(number, nullptr, &present) == 0 && present.sa_handler != SIG_IGN) {
+    if (!is_ignored(number)) {
       signals_.add(number);
     }
   }

@@ -410,7 +410,8 @@ int run_supervised(ChannelEnds ends, const std::string& launcher) {
   sigemptyset(&handled);
   sigaddset(&handled, SIGCHLD);
   for (const int number : kPassedOn) {
-    if (joined || number != SIGQUIT) {
+    // A signal that the user's shell ignores (nohup) is no wish to leave.
+    if (joined ? !is_ignored(number) : number != SIGQUIT) {
       sigaddset(&handled, number);
     }
   }

@@ -107,6 +107,11 @@ void become_subreaper() {
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
 }
 
+bool is_ignored(int signal_number) {
+  struct sigaction present {};
+  return sigaction(signal_number, nullptr, &present) == 0 && present.sa_handler == SIG_IGN;
+}
+
 int kill_round(const std::set<pid_t>& spared) {
   const std::vector<ProcessInfo> left = descendants(spared);
   for (const ProcessInfo& info : left) {

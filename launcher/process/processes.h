@@ -37,6 +37,8 @@ std::vector<ProcessInfo> session_members(pid_t session);
 
 // Makes orphans among the descendants children of this process.
 void become_subreaper();
+// Returns whether this process ignores the signal.
+bool is_ignored(int signal_number);
 // Sends SIGKILL to every present descendant; returns their number.
 int kill_round(const std::set<pid_t>& spared = {});
 // Sends SIGSTOP or SIGCONT to every descendant, including those that are created meanwhile.

@@ -137,6 +137,16 @@ def test_a_host_leaves_in_order(tmp_path: Path) -> None:
         assert "DONE" in done.out
 
 
+def test_signals_that_its_shell_ignores_do_not_make_a_host_leave(tmp_path: Path) -> None:
+    prefix = ("env", "--ignore-signal=HUP,INT,QUIT")
+    with job(tmp_path, "1:2") as (run, port), joining(tmp_path, port, prefix=prefix) as host:
+        await_size(run, 2)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            host.process.send_signal(number)
+        stop(run, tmp_path)
+        assert "leaves" not in ended(host, 0).out
+
+
 def test_a_host_that_is_left_out_may_not_come_back(tmp_path: Path) -> None:
     with job(tmp_path, "1:2", "--elastic-on-failure", "host") as (run, port):
         with joining(tmp_path, port) as host:
