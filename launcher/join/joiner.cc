@@ -1,11 +1,18 @@
 #include "launcher/join/joiner.h"
 
+#include <signal.h>
+#include <time.h>
+
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "launcher/agent/agent.h"
 #include "launcher/join/host_offer.h"
 #include "launcher/join/join_secret.h"
+#include "launcher/process/processes.h"
 #include "runtime/base/config/option_value.h"
 #include "runtime/base/host_info.h"
 #include "runtime/rendezvous/link/dial.h"
@@ -19,6 +26,7 @@ namespace {
 constexpr int kUsageError = 2;
 constexpr Duration kHandshakeTime = std::chrono::seconds(5);
 constexpr Duration kSilence = std::chrono::seconds(30);
+constexpr auto kSecretPause = std::chrono::milliseconds(50);
 constexpr Duration kQuietTime = std::chrono::seconds(1);  // before the user learns of the wait
 
 int say(const std::string& text, int exit_code) {
@@ -26,7 +34,54 @@ int say(const std::string& text, int exit_code) {
   return exit_code;
 }
 
-Result<rendezvous::Dialed> reach(const JoinerOptions& options, const rendezvous::Secret& secret) {
+// Takes the signals that end the wait for the job: as process 1 of a container, this one would ignore them.
+class EndSignals {
+ public:
+  EndSignals() {
+    sigemptyset(&set_);
+    for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+      if (!is_ignored(number)) {
+        sigaddset(&set_, number);
+      }
+    }
+    pthread_sigmask(SIG_BLOCK, &set_, &before_);
+  }
+  EndSignals(const EndSignals&) = delete;
+  EndSignals& operator=(const EndSignals&) = delete;
+  ~EndSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+  // Returns the first signal that has come, or comes within this time; 0 if there is none.
+  int wait(std::chrono::milliseconds time = {}) {
+    const timespec pause{time.count() / 1000, time.count() % 1000 * 1000000};
+    const int number = taken_ != 0 ? taken_ : sigtimedwait(&set_, nullptr, &pause);
+    taken_ = std::max(number, 0);
+    return taken_;
+  }
+
+ private:
+  sigset_t set_{};
+  sigset_t before_{};
+  int taken_ = 0;
+};
+
+// The launcher may be about to write the file.
+Result<rendezvous::Secret> await_secret(const JoinerOptions& options, const Environment& environment,
+                                        TimePoint deadline, EndSignals& signals) {
+  for (bool told = false;; told = true) {
+    std::error_code error;
+    const bool missing = !options.secret_file.empty() && !std::filesystem::exists(options.secret_file, error);
+    auto secret = join_secret(options.secret_file, environment, false);
+    if (secret || !missing || std::chrono::steady_clock::now() >= deadline || signals.wait(kSecretPause) != 0) {
+      return secret;
+    }
+    if (!told) {
+      say("waiting for " + options.secret_file + ", for " + format_duration(options.patience) + " at most", 0);
+    }
+  }
+}
+
+Result<rendezvous::Dialed> reach(const JoinerOptions& options, const rendezvous::Secret& secret, TimePoint deadline,
+                                 EndSignals& signals) {
   rendezvous::DialOptions dial;
   dial.addresses = {options.address};
   dial.who = "a job";
@@ -36,17 +91,17 @@ Result<rendezvous::Dialed> reach(const JoinerOptions& options, const rendezvous:
   dial.purpose = rendezvous::Purpose::kAgent;
   dial.hello = encode(HostOffer{host_info().hostname, options.slots});
   dial.secret = secret;
-  dial.connect_timeout = options.patience;
+  const auto begin = std::chrono::steady_clock::now();
+  dial.connect_timeout = std::max<Duration>(deadline - begin, std::chrono::milliseconds(1));
   dial.handshake_timeout = kHandshakeTime;
   dial.silence_timeout = kSilence;
-  const auto begin = std::chrono::steady_clock::now();
   bool told = false;
   MoveFunction<bool()> tell_if_slow = [&] {
     if (!told && std::chrono::steady_clock::now() - begin > kQuietTime) {
       told = true;
       say("waiting for the job at " + options.address + ", for " + format_duration(options.patience) + " at most", 0);
     }
-    return false;
+    return signals.wait() != 0;
   };
   rendezvous::AsioLoop loop("srt-join");
   return rendezvous::dial(loop, dial, tell_if_slow);
@@ -58,14 +113,21 @@ int join_job(const JoinerOptions& options, const Environment& environment) {
   if (const auto where = rendezvous::parse_host_port(options.address); !where) {
     return say("--join " + options.address + ": " + std::string(where.status().text()), kUsageError);
   }
-  const auto secret = join_secret(options.secret_file, environment, false);
+  const TimePoint deadline = std::chrono::steady_clock::now() + options.patience;
+  std::optional<EndSignals> signals(std::in_place);
+  const auto secret = await_secret(options, environment, deadline, *signals);
   if (!secret) {
-    return say(std::string(secret.status().text()), kUsageError);
+    const int by = signals->wait();
+    return by != 0 ? 128 + by : say(std::string(secret.status().text()), kUsageError);
   }
-  Result<rendezvous::Dialed> dialed = reach(options, *secret);
+  Result<rendezvous::Dialed> dialed = reach(options, *secret, deadline, *signals);
+  if (const int by = signals->wait(); by != 0) {
+    return 128 + by;
+  }
   if (!dialed) {
     return say(std::string(dialed.status().text()), 1);
   }
+  signals.reset();
   Result<ChannelEnds> ends =
       socket_ends(FileDescriptor(dialed->fd.release()), StreamCipher(dialed->session, StreamCipher::Side::kInitiator),
                   std::move(dialed->following));

@@ -12,11 +12,12 @@ struct JoinerOptions {
   std::string address;      // "host:port" or "[v6]:port" of the launcher
   std::string secret_file;  // see join_secret()
   int slots = 1;
-  Duration patience = std::chrono::seconds(30);  // time to reach the launcher
+  Duration patience = std::chrono::seconds(30);  // time until the secret file is there and the launcher is reached
 };
 
 // Returns the exit code of the process: see run_joined_agent(); 1 if the job cannot be reached or refuses this host, 2
-// if the options are wrong. Call it before any thread exists.
+// if the options are wrong, 128 and the number of a signal that has ended the wait for the job. Call it before any
+// thread exists.
 int join_job(const JoinerOptions& options, const Environment& environment);
 
 }  // namespace sirtaki::launcher

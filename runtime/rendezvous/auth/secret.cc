@@ -168,7 +168,8 @@ Status Secret::write_file(const std::string& path) const {
   if (!is_set()) {
     return invalid_argument("there is no job secret to write to " + path);
   }
-  const Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const std::string unfinished = path + "." + std::to_string(::getpid());  // nobody reads half a secret
+  const Fd fd(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (fd.get() < 0) {
     return unavailable("cannot create secret file " + path + ": " + error_text(errno));
   }
@@ -181,12 +182,14 @@ Status Secret::write_file(const std::string& path) const {
     }
     if (put < 0) {
       const int error = errno;
-      ::unlink(path.c_str());
+      ::unlink(unfinished.c_str());
       return unavailable("cannot write secret file " + path + ": " + error_text(error));
     }
     written += static_cast<std::size_t>(put);
   }
-  return {};
+  const int error = ::link(unfinished.c_str(), path.c_str()) == 0 ? 0 : errno;
+  ::unlink(unfinished.c_str());
+  return error == 0 ? Status() : unavailable("cannot create secret file " + path + ": " + error_text(error));
 }
 
 std::string Secret::to_hex() const {

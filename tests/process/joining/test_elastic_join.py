@@ -263,6 +263,21 @@ def test_a_wrong_secret_and_a_port_without_a_job(tmp_path: Path) -> None:
     assert "--join-port" in done.err, done.err
 
 
+def test_a_host_waits_for_the_secret_of_the_job(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        with joining(tmp_path, port) as host:
+            host.read_until("waiting for .*secret")
+            secret = tmp_path / "new"
+            secret.touch(mode=0o600)
+            secret.write_text("ab" * 32)
+            secret.rename(tmp_path / "secret")
+            host.read_until(f"waiting for the job at 127.0.0.1:{port}")
+            host.process.terminate()
+            assert host.finish(30).code == 128 + signal.SIGTERM
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -275,7 +290,7 @@ def test_a_wrong_secret_and_a_port_without_a_job(tmp_path: Path) -> None:
         (("--join", "host"), "--join host: "),
         (("--join", "host:1"), "the secret of the job is missing; give --secret-file FILE, the file of the launcher"),
         (
-            ("--join", "host:1", "--secret-file", "/no/such/file"),
+            ("--join", "host:1", "--secret-file", "/no/such/file", "--start-timeout", "10ms"),
             "--secret-file: cannot open secret file /no/such/file",
         ),
     ],
