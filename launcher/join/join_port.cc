@@ -10,13 +10,6 @@ namespace sirtaki::launcher {
 
 using rendezvous::StreamCipher;
 
-namespace {
-
-// A host whose packets are lost for so long is given up.
-constexpr Duration kLossTime = std::chrono::seconds(30);
-
-}  // namespace
-
 struct JoinPort::State final : rendezvous::GateHandler {
   explicit State(Events given) : events(std::move(given)) {}
   ~State() override {
@@ -30,7 +23,6 @@ struct JoinPort::State final : rendezvous::GateHandler {
       return events.on_warning("refused the host at " + guest.address + ": " + std::string(offer.status().text()));
     }
     const int fd = guest.socket.native_handle();
-    rendezvous::set_control_options(fd, kLossTime);
     auto host = std::make_shared<JoiningHost>();
     host->offer = std::move(*offer);
     host->peer = rendezvous::remote_address_of(fd).host();

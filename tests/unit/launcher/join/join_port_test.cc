@@ -2,6 +2,9 @@
 #include "launcher/join/join_port.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <boost/asio/io_context.hpp>
 #include <condition_variable>
@@ -106,6 +109,11 @@ TEST(JoinPort, AHostWithTheSecretComesInAndSpeaksOverAnEncryptedChannel) {
   EXPECT_EQ(host->offer.slots, 3);
   EXPECT_EQ(host->peer, "127.0.0.1");
   EXPECT_EQ(host->here, "127.0.0.1");
+
+  unsigned int limit = 1;
+  socklen_t size = sizeof(limit);
+  ASSERT_EQ(getsockopt(host->ends.in.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, &size), 0);
+  EXPECT_EQ(limit, 0U);  // a side that is stopped does not read
 
   boost::asio::io_context io;
   std::string heard;
