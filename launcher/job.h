@@ -243,6 +243,7 @@ class Job {
   void call(const Placement& placement);
   void on_discovered_ready(AgentLink& link);
   std::string endpoint_here(const AgentLink& link) const;
+  std::string endpoint_in_use() const;
   bool is_here(const AgentLink& link) const;
   bool is_on_loopback() const;
   void use_host(AgentLink& link);

@@ -24,6 +24,9 @@ namespace {
 constexpr Duration kFirstRest = std::chrono::seconds(5);
 constexpr Duration kLongestRest = std::chrono::minutes(5);
 
+// An address of no machine (RFC 5737), which tells the default route.
+constexpr const char* kElsewhere = "192.0.2.1";
+
 bool is_loopback_name(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
@@ -163,14 +166,29 @@ std::string Job::endpoint_here(const AgentLink& link) const {
       return make_endpoint(route, coordinator_->port());
     }
   }
-  const auto& own = link.hello().addresses;
-  address = is_loopback_name(link.placement().host) || own.empty() ? "127.0.0.1" : own.front().address;
-  return make_endpoint(address, coordinator_->port());
+  if (!is_loopback_name(link.placement().host)) {
+    const auto& own = link.hello().addresses;
+    address = plan_.join_secret ? address_towards(kElsewhere) : "";
+    address = address.empty() && !own.empty() ? own.front().address : address;
+  }
+  return make_endpoint(address.empty() ? "127.0.0.1" : address, coordinator_->port());
 }
 
 // An address would not do: a tunnel makes other machines come from this one.
 bool Job::is_here(const AgentLink& link) const {
   return link.placement().local || (link.joined() && link.hello().host_id == host_info().host_id);
+}
+
+// Returns the endpoint through which ranks on this machine meet the coordinator, on the network of their data; empty if
+// there are none, or on loopback.
+std::string Job::endpoint_in_use() const {
+  for (const auto& link : links_) {
+    const std::string& endpoint = endpoints_.at(index_of(*link));
+    if (is_here(*link) && !ranks_of(*link).empty() && !endpoint.starts_with("127.")) {
+      return endpoint;
+    }
+  }
+  return {};
 }
 
 // The address through which the first ranks meet the coordinator shows them the network of their data.
@@ -279,7 +297,7 @@ void Job::on_joining(JoiningHost& host) {
     const AgentLink* link = link_of(taken);
     return (link != nullptr && !link->ended()) || std::ranges::count(plan_.hosts, taken, &Host::name) != 0;
   });
-  growth_.routes[name] = host.peer == host.here ? kRouteHere : host.here;
+  growth_.routes[name] = host.peer == host.here || is_loopback_name(host.here) ? kRouteHere : host.here;
   AgentLink& link = add_link({name, false, 0, 0, host.offer.slots});
   link.adopt(std::move(host.ends));
   if (phase_ >= Phase::kStopping || growth_.over) {

@@ -197,6 +197,9 @@ std::vector<std::string> Job::candidates(const AgentLink& link) const {
     const auto route = growth_.routes.find(host);
     const std::string known = route == growth_.routes.end() ? address_towards(host) : route->second;
     addresses = {link.hello().launcher_address, known == kRouteHere ? "" : known};
+    if (const std::string used = link.joined() && phase_ == Phase::kRunning ? endpoint_in_use() : ""; !used.empty()) {
+      return {used};  // it has to reach the ranks here, too
+    }
   }
   std::vector<std::string> endpoints;
   for (const std::string& address : addresses) {
