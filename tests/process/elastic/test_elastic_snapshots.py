@@ -85,3 +85,54 @@ def test_ranks_that_all_have_to_leave_write_their_last_commit(tmp_path: Path) ->
     steps = {int(step) for step in re.findall(r"BEGIN (\d+)", going_on.out)}
     assert len(steps) == 1
     assert min(steps) >= 3, left.err
+
+
+LOCAL = """
+import os, signal, sys, threading
+import torch
+import sirtaki.torch as hvd
+from sirtaki.torch.elastic import TorchState
+
+last, end = int(sys.argv[1]), sys.argv[2]
+hvd.init()
+torch.manual_seed(hvd.rank())
+model = torch.nn.Linear(2, 1)
+plain = torch.optim.Adam(model.parameters(), 0.01)
+optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), local_updates="fixed:steps=4,warmup=2")
+local = optimizer._sirtaki_local
+
+@hvd.elastic.run
+def train(state):
+    weights = hvd.allgather(model.weight.detach().clone())
+    print("BEGIN", state.step, local._steps, local._warm, len({tuple(row) for row in weights.tolist()}), flush=True)
+    while state.step < last:
+        optimizer.zero_grad()
+        model(torch.randn(4, 2)).square().sum().backward()
+        optimizer.step()
+        state.step += 1
+        state.commit()
+        for thread in threading.enumerate():
+            if thread.name == "srt-snapshot":
+                thread.join()
+    hvd.allreduce(torch.ones(1))
+    if end == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    optimizer.drain()
+
+train(TorchState(model, optimizer, step=0))
+print("DONE", flush=True)
+hvd.shutdown()
+"""
+
+
+def test_local_updates_go_on_at_their_step_without_a_warmup(tmp_path: Path) -> None:
+    options = ("--elastic", "1:2", "--elastic-snapshot-dir", str(tmp_path), "--elastic-snapshot-every", "0s")
+    options += ("--elastic-resume", "auto")
+    killed = launch("-np", "2", *options, PYTHON, "-c", LOCAL, "6", "killed", timeout=60)
+    assert killed.code != 0
+    assert re.findall(r"BEGIN .*", killed.out) == ["BEGIN 0 0 False 1"] * 2, killed.err
+    going_on = launch("-np", "2", *options, PYTHON, "-c", LOCAL, "11", "ended", timeout=60)
+    assert going_on.code == 0, going_on.err
+    # Rank 0, and the other, which learns in its first step that the warm-up is over.
+    assert set(re.findall(r"BEGIN .*", going_on.out)) == {"BEGIN 6 6 True 1", "BEGIN 6 6 False 1"}
+    assert going_on.out.count("DONE") == 2
