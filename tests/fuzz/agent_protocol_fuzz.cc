@@ -1,7 +1,9 @@
-// The agent protocol: the same frames at every piece size, and every accepted message encodes to itself.
+// The agent protocol, and the offer of a host that joins: the same frames at every piece size, and every accepted
+// message encodes to itself.
 #include <algorithm>
 
 #include "launcher/agent/agent_protocol.h"
+#include "launcher/join/host_offer.h"
 #include "runtime/base/check.h"
 #include "tests/fuzz/fuzz_main.h"
 
@@ -52,6 +54,8 @@ void check_messages(ConstBytes bytes) {
   check_message(decode_kill(bytes), bytes);
   check_message(decode_signal(bytes), bytes);
   check_message(decode_signalled(bytes), bytes);
+  check_message(decode_tell(bytes), bytes);
+  check_message(decode_host_offer(bytes), bytes);
   static_cast<void>(decode_rank(bytes));
   static_cast<void>(decode_end_rank(bytes));
   static_cast<void>(decode_credit(bytes));
@@ -89,7 +93,9 @@ std::vector<Input> seeds() {
           input_from(encode(Kill{15})),
           input_from(encode(EndRank{0, 9})),
           input_from(encode(Signal{10})),
-          input_from(encode(Signalled{10, {0, 3}}))};
+          input_from(encode(Signalled{10, {0, 3}})),
+          input_from(encode(Tell{"no", 1})),
+          input_from(encode(HostOffer{"node", 2}))};
 }
 
 }  // namespace sirtaki::fuzz
