@@ -52,6 +52,9 @@ class AuthListener::Visitor : public std::enable_shared_from_this<Visitor> {
   void on_greeted(Result<Greeted> result) {
     if (!result) {
       const Code code = result.status().code();
+      if (code == Code::kPeerLost && greeting_->silent()) {
+        return gate_.forget(*this);  // it has only looked whether somebody listens, as the launcher does on other hosts
+      }
       gate_.refuse(*this, greeting_->refused()     ? std::string(result.status().text())
                           : code == Code::kTimeout ? "no proof of the secret in time"
                                                    : "it went away during the handshake");
@@ -230,11 +233,16 @@ void AuthListener::admit(int fd) {
   visitor->start();
 }
 
-void AuthListener::refuse(Visitor& visitor, const std::string& reason) {
+void AuthListener::forget(Visitor& visitor) {
   const auto self = visitor.shared_from_this();
   visitors_.erase(visitor.place);
   visitor.close();
-  count_stranger(visitor.address(), reason);
+}
+
+void AuthListener::refuse(Visitor& visitor, const std::string& reason) {
+  const std::string address = visitor.address();
+  forget(visitor);
+  count_stranger(address, reason);
 }
 
 void AuthListener::count_stranger(const std::string& address, const std::string& reason) {

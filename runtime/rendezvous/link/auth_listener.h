@@ -71,6 +71,7 @@ class AuthListener {
   void wait_for_visitors();
   void accept_all();
   void admit(int fd);
+  void forget(Visitor& visitor);
   void refuse(Visitor& visitor, const std::string& reason);
   void count_stranger(const std::string& address, const std::string& reason);
 

@@ -65,6 +65,7 @@ void Greeting::on_read(std::size_t count) {
   if (!callback_) {
     return;
   }
+  silent_ = false;
   ConstBytes received(input_.data(), count);
   if (!handshake_.done()) {
     const Result<std::size_t> used = handshake_.feed(received);

@@ -42,6 +42,8 @@ class Greeting : public std::enable_shared_from_this<Greeting> {
   void abandon();
   // Returns true if the peer is not of this job, or refused this side: trying again is of no use.
   bool refused() const { return refused_; }
+  // Returns true if the peer has sent nothing.
+  bool silent() const { return silent_; }
   // Returns true if the handshake is done; the welcome may be missing.
   bool proven() const { return handshake_.done(); }
 
@@ -61,6 +63,7 @@ class Greeting : public std::enable_shared_from_this<Greeting> {
   std::array<std::byte, Handshake::kMaxBytes> input_{};
   std::vector<std::byte> rest_;
   bool refused_ = false;
+  bool silent_ = true;
 };
 
 }  // namespace sirtaki::rendezvous

@@ -69,6 +69,20 @@ TEST(Stranger, JunkIsDroppedAndCountedAndTheJobGoesOn) {
   EXPECT_EQ(server.log.count("warning"), 1);
 }
 
+// The launcher on another host looks so, and health checks of clusters do.
+TEST(Stranger, OneThatOnlyLooksWhetherSomebodyListensIsNoStranger) {
+  TestServer server(1);
+  for (int i = 0; i < 3; ++i) {
+    RawSocket look(server->port());
+    ::shutdown(look.fd(), SHUT_WR);
+    EXPECT_TRUE(look.await_end());
+  }
+  Clients clients = formed(server, 1);
+  expect_job_works(clients);
+  EXPECT_EQ(server->strangers(), 0u);
+  EXPECT_EQ(server.log.count("warning"), 0);
+}
+
 TEST(Stranger, ASilentOneIsDroppedAtTheHandshakeDeadline) {
   TestServer server(1, [](ServerOptions& options) { options.handshake_timeout = 50ms; });
   Clients clients = formed(server, 1);
