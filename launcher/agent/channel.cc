@@ -1,8 +1,6 @@
 #include "launcher/agent/channel.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <boost/asio/buffer.hpp>
@@ -12,6 +10,8 @@
 #include <cerrno>
 #include <system_error>
 #include <utility>
+
+#include "runtime/rendezvous/link/sockets.h"
 
 namespace sirtaki::launcher {
 
@@ -25,10 +25,7 @@ Result<ChannelEnds> socket_ends(FileDescriptor socket, rendezvous::StreamCipher 
     return unavailable("cannot use its connection: " + std::generic_category().message(errno));
   }
   // Pings watch the connection from here. A launcher that is stopped reads nothing, and must not lose its hosts.
-  const unsigned int none = 0;
-  const int on = 1;
-  setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &none, sizeof(none));
-  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  rendezvous::set_control_options(socket.get(), Duration::zero());
   return ChannelEnds{std::move(socket), std::move(out), std::make_unique<rendezvous::StreamCipher>(std::move(cipher)),
                      std::move(received)};
 }

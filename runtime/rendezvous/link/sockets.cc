@@ -121,7 +121,8 @@ void set_control_options(int fd, Duration timeout) {
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
-  const auto user_timeout = static_cast<unsigned int>(std::clamp<std::int64_t>(ms, 1, 3600 * 1000));
+  const std::int64_t least = timeout == Duration::zero() ? 0 : 1;
+  const auto user_timeout = static_cast<unsigned int>(std::clamp<std::int64_t>(ms, least, 3600 * 1000));
   ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout, sizeof(user_timeout));
 }
 

@@ -71,7 +71,8 @@ using AddrInfo = std::unique_ptr<addrinfo, AddrInfoFree>;
 // Calls getaddrinfo() for TCP with `flags` and sets `error` to its result. Blocks as long as the resolver does.
 AddrInfo look_up(const HostPort& where, int flags, int& error);
 
-// Disables the Nagle delay, and makes the connection fail if sent bytes stay unacknowledged for `timeout`.
+// Disables the Nagle delay, and makes the connection fail if sent bytes stay unacknowledged for `timeout`; zero: for as
+// long as the system allows.
 void set_control_options(int fd, Duration timeout);
 
 }  // namespace sirtaki::rendezvous
