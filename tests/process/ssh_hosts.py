@@ -110,6 +110,17 @@ class Hosts:
                     os.kill(pid, signal.SIGKILL)
             run("ip", "netns", "del", name)
 
+    @classmethod
+    @contextlib.contextmanager
+    def of_a_test(cls, folder: Path, *, ssh: bool = True) -> Iterator[Hosts]:
+        """Returns a context with two hosts, the far one with an ssh server, or with a link alone."""
+        made = cls(folder)
+        try:
+            made.start() if ssh else made.join()
+            yield made
+        finally:
+            made.stop()
+
     def inside(self, name: str) -> tuple[str, ...]:
         """Returns the prefix that runs a command in a namespace; the prefix leaves no process of its own."""
         return ("nsenter", f"--net=/run/netns/{name}", "--")

@@ -28,12 +28,8 @@ FAMILY = (
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    made = Hosts(tmp_path_factory.mktemp("hosts"))
-    try:
-        made.start()
+    with Hosts.of_a_test(tmp_path_factory.mktemp("hosts")) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def launch_near(hosts: Hosts, *arguments: str, timeout: float = 40.0, **options: object) -> Outcome:

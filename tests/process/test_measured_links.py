@@ -34,12 +34,8 @@ PAYLOAD_PART = 1448 / 1514
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    made = Hosts(tmp_path_factory.mktemp("hosts"))
-    try:
-        made.start()
+    with Hosts.of_a_test(tmp_path_factory.mktemp("hosts")) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def arguments(hosts: Hosts, *options: str) -> tuple[str, ...]:

@@ -31,12 +31,8 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     """Returns two machines without ssh between them."""
     if reason := unavailable_reason():
         pytest.skip(reason)
-    made = Hosts(tmp_path_factory.mktemp("hosts"))
-    try:
-        made.join()
+    with Hosts.of_a_test(tmp_path_factory.mktemp("hosts"), ssh=False) as made:
         yield made
-    finally:
-        made.stop()
 
 
 @contextmanager
