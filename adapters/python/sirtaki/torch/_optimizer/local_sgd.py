@@ -230,7 +230,8 @@ class LocalSgd(LocalSgdBase):
         """Begins local updates anew with the next step, as on a new rank."""
         if self.runs:
             self.abandon()
-        self._find_models_again()
+        else:
+            self._find_models_again()
 
     def meet(self, rows: list[list[int]]) -> None:
         """Takes the rows of all ranks, until end_meeting()."""
