@@ -27,7 +27,7 @@ inline constexpr std::string_view kCommandLineVariable = "SIRTAKI_CLI_OPTIONS"; 
 inline constexpr std::string_view kLocalRankVariable = "SIRTAKI_JOB_LOCAL_RANK";
 inline constexpr std::string_view kLocalSizeVariable = "SIRTAKI_JOB_LOCAL_SIZE";
 inline constexpr std::string_view kTerminalVariable = "SIRTAKI_JOB_TERMINAL";
-// For hosts that join a job (launcher/join/join_secret.h).
+// Has the secret with which hosts join a job (launcher/join/join_secret.h).
 inline constexpr std::string_view kJoinSecretVariable = "SIRTAKI_JOIN_SECRET";
 
 // Returns whether sirtakirun gives this option to each rank by itself and takes no flag for it.

@@ -382,7 +382,7 @@ def test_the_end_waits_for_a_slow_disk_and_says_so(held: HeldFolder) -> None:
     told: list[str] = []
     with (
         mock.patch.object(_snapshots, "_TELL_AFTER", 0.0),
-        mock.patch.object(_snapshots, "_say", say),
+        mock.patch.object(_snapshots, "say", say),
         pytest.raises(SystemExit),
         snapshots.saving_at_the_end(),
     ):

@@ -196,7 +196,7 @@ class Incoming:
         return self._target
 
     def __exit__(self, *_: object) -> None:
-        # What is left in the buffer of a full disk is an error again.
+        # A full disk fails again, with the rest of the buffer.
         with suppress(OSError):
             self.file.close()
         with suppress(OSError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import threading
 import time
 import uuid
@@ -22,7 +21,7 @@ from typing import Any, BinaryIO
 from sirtaki import basics, errors
 from sirtaki.elastic._snapshot_file import Header, NewerFormatError, UnreadableError, load
 from sirtaki.elastic._snapshot_folder import BusyError, Folder, Found, Owner
-from sirtaki.elastic.state import State
+from sirtaki.elastic.state import State, say
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 #: Bytes that hosts send each other at a time.
@@ -203,7 +202,7 @@ class Snapshots:
             return
         self._thread.join(_TELL_AFTER)
         if self._is_writing():
-            _say(f"the end of the training waits for a snapshot that is being written to {self._target()}")
+            say(f"the end of the training waits for a snapshot that is being written to {self._target()}")
             self._thread.join()
 
     def _prepare(self, folder: Folder, objects: Any) -> str:
@@ -223,33 +222,30 @@ class Snapshots:
         survey = first or self._survey(folder, begins, False)
         surveys = objects.allgather_object(survey, "sirtaki.snapshots.found")
         self._number = max(one.number for one in surveys)
-        if not begins:
-            if survey.error:
-                _say(f"warning: {survey.error}; this host writes no snapshots")
-            self._use_folder(folder)
-            return ""
-        source, trouble = None, ""
+        trouble = self._choose(folder, objects, surveys) if begins else ""
+        if trouble:
+            return self._end(objects, trouble)
+        if survey.error:
+            say(f"warning: {survey.error}; this host writes no snapshots")
+        self._use_folder(folder)
+        return ""
+
+    def _choose(self, folder: Folder, objects: Any, surveys: list[Survey]) -> str:
+        """Loads a snapshot if the job goes on from one. Returns why the job ends, or "". Collective."""
         try:
             source = source_of(surveys, self._resume)
         except errors.InvalidArgumentError as error:
-            trouble = str(error)
-        if trouble:  # not in the except clause, where shutdown() takes this rank for one that fails
-            return self._end(objects, trouble)
+            return str(error)
         if source is None:
             if self._resume == "auto" and self._place.rank == 0:
-                _say(f"begins anew, because {folder.path} has no snapshot")
-            self._use_folder(folder)
+                say(f"begins anew, because {folder.path} has no snapshot")
             return ""
         self._state._forget_loaded()
-        trouble = self._load(folder, objects, surveys[source], source)
-        trouble = str(objects.broadcast_object(trouble, 0, "sirtaki.snapshots.loaded"))
-        if trouble:
-            return self._end(objects, trouble)
         found = surveys[source].found
         assert found is not None
         self._training = found.header.training
-        self._use_folder(folder)
-        return ""
+        trouble = self._load(folder, objects, surveys[source], source)
+        return str(objects.broadcast_object(trouble, 0, "sirtaki.snapshots.loaded"))
 
     def _use_folder(self, folder: Folder) -> None:
         """Says in the folder for which training it is, once all ranks know."""
@@ -271,7 +267,7 @@ class Snapshots:
             return Survey(self._number)
         hostname = self._place.hostname
         try:
-            if not folder.acquire(Owner(self._job, self._place.host, hostname, os.getpid()), is_first, _say):
+            if not folder.acquire(Owner(self._job, self._place.host, hostname, os.getpid()), is_first, say):
                 return Survey(self._number)
             if not begins and not folder.is_of(self._training):
                 folder.release()
@@ -279,7 +275,7 @@ class Snapshots:
                 return Survey(self._number, error=text)
             numbers = folder.numbers()
             looks = begins and self._resume in ("yes", "auto")
-            found = folder.newest(_say) if looks else None
+            found = folder.newest(say) if looks else None
         except (BusyError, NewerFormatError) as error:
             return Survey(self._number, error=str(error))
         except OSError as error:
@@ -312,7 +308,7 @@ class Snapshots:
                 f"{path} does not fit this training: {error}. Start the program that has written it, or begin anew "
                 "with --elastic-resume no"
             )
-        _say(f"goes on from {_described(survey)}")
+        say(f"goes on from {_described(survey)}")
         return ""
 
     def _fetch(self, folder: Folder, objects: Any, found: Found, source: int) -> str:
@@ -369,7 +365,7 @@ class Snapshots:
         """Warns once of each kind of trouble, until a snapshot is written again."""
         if kind not in self._told:
             self._told.add(kind)
-            _say(f"warning: {text}")
+            say(f"warning: {text}")
 
     def _target(self) -> str:
         assert self._folder is not None
@@ -390,13 +386,13 @@ def opened(state: Any, is_first_loop: bool) -> Iterator[Snapshots]:
     """
     path = basics.option("elastic.snapshot_dir")
     if path and not is_first_loop:
-        _say("warning: elastic.snapshot_dir is for the first elastic.run() of a program; this one writes no snapshots")
+        say("warning: elastic.snapshot_dir is for the first elastic.run() of a program; this one writes no snapshots")
     if not path or not is_first_loop:
         yield Snapshots(state, None)
         return
     _require_written_whole(state)
     every = _seconds(basics.option("elastic.snapshot_every"))
-    # As the program finds it now: it may change its directory.
+    # The program may change its directory later.
     snapshots = Snapshots(state, Folder(os.path.abspath(path)), every, basics.option("elastic.resume"))
     state._snapshots = snapshots
     try:
@@ -430,8 +426,3 @@ def _seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+)(\w+)", text)
     assert found is not None, text
     return int(found[1]) * _SECONDS[found[2]]
-
-
-def _say(text: str) -> None:
-    with suppress(OSError, ValueError):  # a program may have closed standard error
-        print(f"sirtaki: {text}", file=sys.stderr, flush=True)

@@ -83,7 +83,7 @@ def _end_session(state: State) -> None:
     try:
         _growth.prepare_change()
     except errors.HorovodInternalError as error:
-        # What the ranks were about to add to the state is there in part.
+        # The state may have a part of the last merge.
         _log.warning("the state goes back to its last commit: %s", error)
         basics.abandon()
         state.restore()

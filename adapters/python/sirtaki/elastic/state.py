@@ -249,14 +249,17 @@ def require_same_names(saved: Iterable[str], own: Iterable[str]) -> None:
     )
 
 
+def say(text: str) -> None:
+    """Writes a line for the user to standard error, which the program may have closed."""
+    with suppress(OSError, ValueError):
+        print(f"sirtaki: {text}", file=sys.stderr, flush=True)
+
+
 def _say_what_is_awaited() -> None:
-    with suppress(OSError, ValueError):  # a program may have closed standard error
-        print(
-            "sirtaki: rank 0 waits in state.commit() for processes that the launcher has started or asked to leave "
-            f"({_growth.announced()}); look at their output",
-            file=sys.stderr,
-            flush=True,
-        )
+    say(
+        "rank 0 waits in state.commit() for processes that the launcher has started or asked to leave "
+        f"({_growth.announced()}); look at their output"
+    )
 
 
 def _takes_name(broadcast: Broadcast) -> bool:

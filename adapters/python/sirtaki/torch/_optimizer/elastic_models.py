@@ -34,7 +34,7 @@ def begin_sync() -> None:
     mine = {training.name: training for training in _trainings_of_all_ranks()}
     everywhere = allgather_object({name: training.row() for name, training in mine.items()}, "sirtaki.meeting")
     for name, training in mine.items():
-        # Of a training that some ranks do not have, such as one made in the loop, the model of rank 0 is taken.
+        # Some ranks may lack a training, such as one made in the loop: then all take the model of rank 0.
         rows = [rows[name] for rows in everywhere if name in rows]
         if len(rows) == len(everywhere):
             training.meet(rows)
