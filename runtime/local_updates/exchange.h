@@ -38,6 +38,8 @@ class LocalExchange {
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
   virtual TimePoint now() const = 0;
+  // Returns whether all ranks are on one host; equal on all ranks.
+  virtual bool one_host() const { return false; }
 
   // Sends `mine` to all ranks. Its size is the same on all ranks and in all calls of the channel.
   virtual Status post(Channel channel, ConstBytes mine) = 0;

@@ -43,6 +43,14 @@ int SessionExchange::size() const {
   return ranks_.empty() ? session_.membership().size() : static_cast<int>(ranks_.size());
 }
 
+bool SessionExchange::one_host() const {
+  const rendezvous::Membership& job = session_.membership();
+  return job.host_count() == 1 || std::ranges::any_of(job.hosts(), [this](const std::vector<Rank>& host) {
+           return !ranks_.empty() &&
+                  std::ranges::all_of(ranks_, [&host](Rank rank) { return std::ranges::count(host, rank) != 0; });
+         });
+}
+
 Result<std::unique_ptr<SessionExchange>> SessionExchange::open(engine::Session& session, const LocalModel& model,
                                                                const LocalOptions& options) {
   SRT_TRY(check(options));

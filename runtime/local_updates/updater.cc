@@ -25,8 +25,8 @@ void LocalUpdater::Cover::add(const Cover& other) {
   lr_known = lr_known && other.lr_known;
 }
 
-LocalUpdater::LocalUpdater(const LocalOptions& options, LocalModel model, LocalExchange& exchange, Logger* log)
-    : options_(options),
+LocalUpdater::LocalUpdater(LocalOptions options, LocalModel model, LocalExchange& exchange, Logger* log)
+    : options_(std::move(options)),
       model_(std::move(model)),
       exchange_(exchange),
       log_(log),
@@ -47,9 +47,11 @@ LocalUpdater::~LocalUpdater() {
 Result<std::unique_ptr<LocalUpdater>> LocalUpdater::make(const LocalOptions& options, LocalModel model,
                                                          LocalExchange& exchange, Logger* log) {
   SRT_TRY(check(options));
-  SRT_ASSIGN(auto controller, IntervalController::make(options.interval, static_cast<std::size_t>(exchange.size()),
+  LocalOptions here = options;
+  here.interval.link.one_host = exchange.one_host();
+  SRT_ASSIGN(auto controller, IntervalController::make(here.interval, static_cast<std::size_t>(exchange.size()),
                                                        model.fragments.size()));
-  auto updater = std::unique_ptr<LocalUpdater>(new LocalUpdater(options, std::move(model), exchange, log));
+  auto updater = std::unique_ptr<LocalUpdater>(new LocalUpdater(std::move(here), std::move(model), exchange, log));
   updater->controller_ = std::move(controller);
   return updater;
 }

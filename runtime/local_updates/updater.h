@@ -161,7 +161,7 @@ class LocalUpdater {
     double divergence = 0;  // variance of the last round over the norm of the mean difference, both squared
   };
 
-  LocalUpdater(const LocalOptions& options, LocalModel model, LocalExchange& exchange, Logger* log);
+  LocalUpdater(LocalOptions options, LocalModel model, LocalExchange& exchange, Logger* log);
 
   bool is_local() const;
   // Ends a public call: keeps the first error and records the time.

@@ -223,6 +223,10 @@ bool LinkBound::trial_is_due() const {
 }
 
 LinkBound::Path LinkBound::path(Mode mode, std::int64_t lr_permille) {
+  if (options_.one_host && options_.gain_permille > 0) {
+    trying_ = costly_ = false;
+    return Path::kSync;
+  }
   if (mode == Mode::kLocal) {
     trying_ = trial_is_due();
     return trying_ ? Path::kTrial : Path::kLocal;

@@ -24,6 +24,9 @@
 namespace sirtaki::local_updates {
 
 struct LinkOptions {
+  // All ranks are on one host. Nothing is a link then, waits are those for processors and other ranks, and steps stay
+  // synchronous, so that auto changes no result there; unless gain_permille is 0, which asks for local steps.
+  bool one_host = false;
   // Part of T that synchronous steps have to wait before local ones are worth it, with small learning rates.
   std::int64_t gain_permille = 100;
   std::int64_t band_permille = 50;  // margin below it, at most half, before synchronous steps are worth it again

@@ -96,6 +96,21 @@ def case_one_step_is_the_synchronous_path() -> None:
         assert optimizer.local_stats() == {}
 
 
+def case_auto_on_one_host_is_synchronous_training() -> None:
+    # Steps of such a small net wait most of the time, and at small learning rates a little waiting is enough.
+    models = []
+    for local in ({}, {"local_updates": "auto:warmup=4"}):
+        model = net()
+        optimizer = distributed(model, **local)
+        for step in range(120):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.05 * (1 - step / 120)
+            train(model, optimizer, range(step, step + 1))
+        models.append(model)
+    assert optimizer.local_stats()["merges"] == 0
+    close(models[1], models[0], 0.0)
+
+
 def case_equal_data_is_one_process() -> None:
     """With 2^k ranks the mean of equal models is exact."""
     for make in (sgd, adamw):

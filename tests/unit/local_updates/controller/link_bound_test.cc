@@ -46,6 +46,22 @@ std::optional<std::int64_t> steps_to_trial(LinkBound& link, std::int64_t link_us
   return std::nullopt;
 }
 
+TEST(LinkBound, StepsStaySynchronousOnOneHostUnlessNoGainIsAskedFor) {
+  for (const std::int64_t gain : {0, 1, 100}) {
+    LinkOptions options;
+    options.one_host = true;
+    options.gain_permille = gain;
+    LinkBound link(options);
+    for (int i = 0; i < 20; ++i) {
+      link.observe(measured(100'000, 200'000, 0, 100'000), Mode::kSync, kRound);
+      EXPECT_EQ(link.path(Mode::kSync, kSmallRate), gain == 0 && i > 0 ? Path::kLocal : Path::kSync) << gain;
+    }
+    // A checkpoint may come from several hosts.
+    link.observe(measured(100'000, 200'000, 0, 100'000), Mode::kLocal, kRound);
+    EXPECT_EQ(link.path(Mode::kLocal, kSmallRate), gain == 0 ? Path::kLocal : Path::kSync) << gain;
+  }
+}
+
 TEST(LinkBound, StepsAndDelayFollowFromTimes) {
   struct Case {
     std::int64_t step_us;
