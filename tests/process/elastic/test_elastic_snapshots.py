@@ -74,7 +74,15 @@ def test_a_job_goes_on_where_all_ranks_were_killed(tmp_path: Path) -> None:
     assert going_on.out.count("DONE") == 2
     (told,) = re.findall(r"sirtaki: goes on from commit (\d+), written \S+ \S+ by a job of 2 ranks", going_on.err)
     assert told == "4"
-    assert sorted(os.listdir(tmp_path)) == ["lock", "snapshot-000000000005", "snapshot-000000000006"]
+    assert sorted(os.listdir(tmp_path)) == ["lock", "snapshot-000000000006", "snapshot-000000000007"]
+
+    (end,) = set(re.findall(r"AT 6 (\w+)", going_on.out))
+    ended = train(tmp_path, 6, "ended", "--elastic-resume", "auto")
+    assert ended.code == 0, ended.err
+    assert set(re.findall(r"BEGIN (\d+) (\w+)", ended.out)) == {("6", end)}
+    assert "AT" not in ended.out
+    assert ended.out.count("DONE") == 2
+    assert "goes on from commit 7, the end of its training, written" in ended.err, ended.err
 
 
 def test_ranks_that_all_have_to_leave_write_their_last_commit(tmp_path: Path) -> None:

@@ -200,6 +200,45 @@ def test_a_job_that_has_to_go_on_never_begins_anew(tmp_path: Path) -> None:
             Job(["a", "b"], tmp_path.joinpath, resume).run(step_of)
 
 
+def test_a_training_that_has_ended_goes_on_at_its_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def train(state: State, snapshots: Snapshots) -> int:
+        begin = int(state.step)
+        commit_to(3)(state, snapshots)
+        state.step = 7  # steps behind the last commit count, too
+        snapshots.end()
+        return begin
+
+    assert Job(["a", "a", "b"], tmp_path.joinpath).run(train) == [0, 0, 0]
+    assert [Folder(str(tmp_path / host)).numbers() for host in "ab"] == [[4, 3], [4, 3]]
+    with pytest.raises(ValueError, match=r"up to commit 4, with which a training has ended\. To go on from there"):
+        Job(["a", "c"], tmp_path.joinpath).run(step_of)
+    for number, resume in enumerate(("auto", "yes"), 4):
+        assert Job(["a", "c"], tmp_path.joinpath, resume).run(train) == [7, 7]
+        told = capfd.readouterr().err
+        assert f"goes on from commit {number}, the end of its training, written" in told
+        assert "; to train anew, add --elastic-resume no or choose another folder" in told
+    # One that goes on with more steps has not ended.
+    Job(["a"], tmp_path.joinpath, "yes").run(commit_to(9))
+    assert "the end of its training" in capfd.readouterr().err
+    with pytest.raises(ValueError, match=r"up to commit 8\. To go on"):
+        Job(["a"], tmp_path.joinpath).run(step_of)
+    assert Job(["a"], tmp_path.joinpath, "yes").run(step_of) == [9]
+    assert "the end of its training" not in capfd.readouterr().err
+
+
+def test_the_end_of_a_training_that_cannot_be_saved_is_a_warning(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    state = elastic.ObjectState(lambda value: value, step=0)
+    snapshots = alone(state, Folder(str(tmp_path)))
+    state.commit()
+    state.step = threading.Lock()  # which cannot be copied
+    snapshots.end()
+    snapshots.close()
+    assert "commit 2 is not written" in capfd.readouterr().err
+    assert Folder(str(tmp_path)).numbers() == [1]
+
+
 def test_a_snapshot_of_another_training_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     Job(["a"], tmp_path.joinpath).run(commit_to(1))
     with pytest.raises(ValueError, match=r"snapshot-000000000001 does not fit this training: it has no epoch\. Start"):

@@ -47,6 +47,8 @@ class Header:
     ranks: int
     #: Identifier of the training, which jobs that go on from a snapshot keep.
     training: str = ""
+    #: The training has ended with it.
+    ended: bool = False
 
 
 def write(file: BinaryIO, header: Header, state: Any, pickled_by: Mapping[type, Any]) -> None:
@@ -88,10 +90,10 @@ def check(path: Path) -> tuple[Header, str]:
     return header, digest.hexdigest()
 
 
-def training_of(path: Path) -> str:
-    """Returns the training of a file, of which it reads only the header. Raises the errors of check()."""
+def header_of(path: Path) -> Header:
+    """Returns the header of a file, and reads no more of it. Raises the errors of check()."""
     with path.open("rb") as file:
-        return _read_header(file)[0].training
+        return _read_header(file)[0]
 
 
 def load(path: Path) -> Any:
@@ -129,7 +131,7 @@ def _read_header(file: BinaryIO) -> tuple[Header, list[int], bytes]:
     try:
         fields = json.loads(text)
         lengths = [fields["pickle"], *fields["buffers"]]
-        header = Header(**{name: fields[name] for name in Header.__dataclass_fields__})
+        header = Header(**{name: fields[name] for name in Header.__dataclass_fields__ if name in fields})
         whole = len(begin) + length + sum(lengths) + _DIGEST_BYTES
     except (ValueError, KeyError, TypeError) as error:
         raise UnreadableError("its header is damaged") from error

@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -94,11 +94,20 @@ class Folder:
         assert self._owner is not None
         if self._owner.training == training:
             return True
+        return all(header.training == training for header in self._headers())
+
+    def has_ended(self) -> bool:
+        """Returns True if the training of the newest snapshot has ended with it, as far as its header tells."""
+        with suppress(_snapshot_file.NewerFormatError):
+            for header in self._headers():
+                return header.ended
+        return False
+
+    def _headers(self) -> Iterator[Header]:
+        """Yields the headers that can be read, the newest first. Raises NewerFormatError for those that are newer."""
         for number in self.numbers():
             with suppress(_snapshot_file.UnreadableError, OSError):
-                if _snapshot_file.training_of(self._path_of(number)) != training:
-                    return False
-        return True
+                yield _snapshot_file.header_of(self._path_of(number))
 
     def use_for(self, training: str) -> None:
         """Makes the folder that of a training: newest() leaves out those of others. Call acquire() first."""

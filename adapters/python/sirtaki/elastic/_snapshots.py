@@ -48,6 +48,8 @@ class Survey:
     number: int
     #: There are snapshots in its folder.
     has_files: bool = False
+    #: The training has ended with the newest one.
+    ended: bool = False
     #: The newest one that can be read, where the job may go on from one.
     found: Found | None = None
     hostname: str = ""
@@ -67,9 +69,11 @@ def source_of(surveys: list[Survey], resume: str) -> int | None:
     for one in surveys:
         errors.require(not one.error, one.error)
     there = any(one.has_files for one in surveys)
+    last = max(surveys, key=lambda one: (one.number, one.ended))
+    end = ", with which a training has ended" if last.ended else ""
     errors.require(
         not there or resume != "stop",
-        f"elastic.snapshot_dir has snapshots up to commit {max(one.number for one in surveys)}. To go on from there, "
+        f"elastic.snapshot_dir has snapshots up to commit {last.number}{end}. To go on from there, "
         "add --elastic-resume yes; to begin anew and replace them, add --elastic-resume no; or choose another folder",
     )
     if resume not in ("yes", "auto"):
@@ -95,7 +99,8 @@ def _described(survey: Survey) -> str:
     header = survey.found.header
     written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(header.written))
     place = f"{survey.found.path} on {survey.hostname}"
-    return f"commit {header.number}, written {written} by a job of {header.ranks} ranks ({place})"
+    end = ", the end of its training" if header.ended else ""
+    return f"commit {header.number}{end}, written {written} by a job of {header.ranks} ranks ({place})"
 
 
 class Snapshots:
@@ -187,6 +192,16 @@ class Snapshots:
                     self._write(self._state._hand_over(), self._number)
             raise
 
+    def end(self) -> None:
+        """Writes the state as the end of the training: a job that goes on from there has nothing left to train."""
+        if not self._writes:
+            return
+        self._wait()
+        self._number += 1
+        with self._trying(self._number):
+            self._state.save()
+            self._write(self._state._hand_over(), self._number, ended=True)
+
     def close(self) -> None:
         """Waits for the snapshot that is being written, and leaves the folder to others."""
         self._wait()
@@ -276,13 +291,14 @@ class Snapshots:
             numbers = folder.numbers()
             looks = begins and self._resume in ("yes", "auto")
             found = folder.newest(say) if looks else None
+            ended = begins and self._resume == "stop" and folder.has_ended()
         except (BusyError, NewerFormatError) as error:
             return Survey(self._number, error=str(error))
         except OSError as error:
             text = f"elastic.snapshot_dir ({folder.path} on {hostname}) cannot be used: {error}"
             return Survey(self._number, error=text)
         self._writes = True
-        return Survey(max([self._number, *numbers[:1]]), bool(numbers), found, hostname)
+        return Survey(max([self._number, *numbers[:1]]), bool(numbers), ended, found, hostname)
 
     def _load(self, folder: Folder, objects: Any, survey: Survey, source: int) -> str:
         """Loads the snapshot of rank `source` on rank 0. Returns an error or "". Collective if it is not rank 0."""
@@ -308,7 +324,8 @@ class Snapshots:
                 f"{path} does not fit this training: {error}. Start the program that has written it, or begin anew "
                 "with --elastic-resume no"
             )
-        say(f"goes on from {_described(survey)}")
+        anew = "; to train anew, add --elastic-resume no or choose another folder"
+        say(f"goes on from {_described(survey)}{anew if survey.found.header.ended else ''}")
         return ""
 
     def _fetch(self, folder: Folder, objects: Any, found: Found, source: int) -> str:
@@ -344,9 +361,9 @@ class Snapshots:
                     return
                 yield chunk
 
-    def _write(self, state: Any, number: int) -> None:
+    def _write(self, state: Any, number: int, ended: bool = False) -> None:
         assert self._folder is not None
-        header = Header(number, time.time(), self._place.hostname, self._ranks, self._training)
+        header = Header(number, time.time(), self._place.hostname, self._ranks, self._training, ended)
         with self._trying(number):
             self._folder.write(header, state, self._state._pickled_by)
             self._told.clear()

@@ -65,7 +65,9 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
                 with basics.losses_raise():
                     snapshots.sync()
                     _growth.admit(first)
-                    return func(state, *args, **kwargs)
+                    result = func(state, *args, **kwargs)
+                snapshots.end()
+                return result
             except errors.HorovodInternalError as error:
                 if not failures.allow(error):
                     raise
