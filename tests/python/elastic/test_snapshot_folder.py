@@ -17,7 +17,7 @@ from unittest import mock
 
 import pytest
 
-from sirtaki.elastic._snapshot_file import VERSION, Header, NewerFormatError, load
+from sirtaki.elastic._snapshot_file import VERSION, Header, NewerFormatError, check, load
 from sirtaki.elastic._snapshot_folder import BusyError, Folder, Owner
 
 
@@ -53,6 +53,48 @@ def test_the_snapshot_made_last_is_never_removed(folder: Folder) -> None:
         write(folder, number, step=number).write_text("torn")
     write(folder, 5, step=5)
     assert read_newest(folder)[0] == 5
+
+
+def test_damaged_files_do_not_count_among_those_that_are_kept(folder: Folder) -> None:
+    whole = write(folder, 1, step=1).read_bytes()
+    damaged = whole[:-1] + bytes([whole[-1] ^ 1])
+    for number in (2, 3):
+        (folder.path / f"snapshot-{number:012d}").write_bytes(damaged)
+    for opened in (Folder(str(folder.path)), folder):  # one that has not seen the files being written
+        write(opened, 4, step=4)
+        assert opened.numbers() == [4, 3, 2, 1]
+    assert read_newest(folder) == (4, [])
+    write(folder, 5, step=5)
+    assert folder.numbers() == [5, 4]
+
+
+def test_a_file_is_read_once_to_see_whether_it_is_whole(folder: Folder) -> None:
+    for number in (1, 2):
+        write(folder, number, step=number)
+    again = Folder(str(folder.path))
+    with mock.patch("sirtaki.elastic._snapshot_file.check", wraps=check) as checked:
+        for number in range(3, 9):
+            write(again, number, step=number)
+    assert checked.call_count == 1  # snapshot 2
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_whole_snapshot_is_not_replaced_by_one_of_the_same_training(folder: Folder, links: bool) -> None:
+    def write_as(training: str, step: int) -> bool:
+        return folder.write(Header(1, 0.0, "a", 2, training), {"step": step}, {})
+
+    path = folder.path / "snapshot-000000000001"
+    refused = OSError(errno.EPERM, "Operation not permitted")
+    with nullcontext() if links else mock.patch("os.link", side_effect=refused):
+        assert write_as("one", 1)
+        assert not write_as("one", 2)
+        assert load(path) == {"step": 1}
+        assert write_as("another", 3)
+        assert load(path) == {"step": 3}
+        path.write_text("torn")
+        assert write_as("another", 4)
+        assert load(path) == {"step": 4}
+    assert [one.name for one in folder.path.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize(("code", "is_error"), [(errno.EINVAL, False), (errno.EIO, True)])

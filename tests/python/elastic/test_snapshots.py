@@ -239,6 +239,35 @@ def test_the_end_of_a_training_that_cannot_be_saved_is_a_warning(
     assert Folder(str(tmp_path)).numbers() == [1]
 
 
+def test_a_rank_that_leaves_does_not_replace_the_snapshot_of_the_next_writer(tmp_path: Path) -> None:
+    state = elastic.ObjectState(lambda value: value, step=1)
+    leaving = alone(state, Folder(str(tmp_path)), 60.0)
+    state.commit()
+    later = elastic.ObjectState(lambda value: value, step=1)
+    writer = alone(later, Folder(str(tmp_path)))
+    writer._training, writer._number = leaving._training, leaving._number
+    later.step = 2
+    later.commit()
+    writer._wait()
+    with pytest.raises(SystemExit), leaving.saving_at_the_end():
+        raise SystemExit
+    assert load(tmp_path / "snapshot-000000000002") == {"step": 2}
+    # The next writer comes second: its next commit is due.
+    state.step, later.step = 3, 4
+    state.save()
+    writer._every = 60.0
+    with pytest.raises(SystemExit), leaving.saving_at_the_end():
+        raise SystemExit
+    assert Folder(str(tmp_path)).numbers() == [3, 2]
+    writer._last = -1000.0
+    for numbers in ([3, 2], [4, 3], [4, 3]):
+        later.commit()
+        writer._wait()
+        assert Folder(str(tmp_path)).numbers() == numbers
+    assert load(tmp_path / "snapshot-000000000003") == {"step": 3}
+    assert load(tmp_path / "snapshot-000000000004") == {"step": 4}
+
+
 def test_a_snapshot_of_another_training_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     Job(["a"], tmp_path.joinpath).run(commit_to(1))
     with pytest.raises(ValueError, match=r"snapshot-000000000001 does not fit this training: it has no epoch\. Start"):
@@ -271,9 +300,9 @@ class HeldFolder(Folder):
         super().__init__(path)
         self.writes = threading.Event()
 
-    def write(self, header: Header, state: Any, pickled_by: Any) -> None:
+    def write(self, header: Header, state: Any, pickled_by: Any) -> bool:
         assert self.writes.wait(LIMIT_SECONDS)
-        super().write(header, state, pickled_by)
+        return super().write(header, state, pickled_by)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from sirtaki.elastic._snapshot_file import Header
 
 _NAME = re.compile(r"snapshot-(\d+)")
 _UNFINISHED = "unfinished-"
-#: The last snapshot, and the one before for the case that the last one is damaged.
+#: The last whole snapshot, and the one before for the case that the last one is damaged later.
 _KEPT = 2
 
 
@@ -54,6 +54,8 @@ class Folder:
         self.path = Path(path)
         self._lock: int | None = None
         self._owner: Owner | None = None
+        #: Snapshots whose bytes have been read or written here, by number: True for those that are whole.
+        self._whole: dict[int, bool] = {}
 
     def acquire(self, owner: Owner, is_first: bool, tell: Callable[[str], Any] = lambda text: None) -> bool:
         """Makes the folder, if need be, and takes it for a host of a job. Returns False if another host of it has it.
@@ -149,60 +151,101 @@ class Folder:
                     f"{path} cannot be read: {error}; use that version, or remove the file to go on from the one before"
                 ) from None
             except (_snapshot_file.UnreadableError, OSError) as error:
+                self._whole[number] = False
                 tell(f"{path} is left out: {error}")
             else:
+                self._whole[number] = True
                 if self._owner is None or self._owner.training in ("", header.training):
                     return Found(str(path), header, digest)
                 tell(f"{path} is left out: a training that has begun anew has taken its folder")
         return None
 
-    def write(self, header: Header, state: Any, pickled_by: Mapping[type, Any]) -> None:
+    def write(self, header: Header, state: Any, pickled_by: Mapping[type, Any]) -> bool:
         """Writes a snapshot, which is there as a whole or not at all, and removes all but the last ones.
+
+        Returns False if another rank has written one with this number, which stays.
 
         Raises:
             OSError: it cannot be written.
             Exception: the state cannot be pickled.
         """
-        with self.incoming(header.number) as incoming:
+        with self.incoming(header) as incoming:
             _snapshot_file.write(incoming.file, header, state, pickled_by)
-            incoming.keep()
+            return incoming.keep()
 
-    def incoming(self, number: int) -> Incoming:
-        """Returns a context with a new file, which becomes the snapshot with this number in keep()."""
-        return Incoming(self, number)
+    def incoming(self, header: Header) -> Incoming:
+        """Returns a context with a new file, which becomes the snapshot with this header in keep()."""
+        return Incoming(self, header)
 
     def _path_of(self, number: int) -> Path:
         return self.path / f"snapshot-{number:012d}"
 
-    def _remove_old(self, kept: Path) -> None:
-        """Removes all but the last snapshots. `kept`, the one made last, stays in any case."""
-        for number in self.numbers()[_KEPT:]:
-            if (path := self._path_of(number)) != kept:
-                path.unlink(missing_ok=True)
+    def _has(self, header: Header) -> bool:
+        """Returns True if there is a whole snapshot with this number, of the same training. Reads all of it."""
+        with suppress(_snapshot_file.UnreadableError, _snapshot_file.NewerFormatError, OSError):
+            return _snapshot_file.check(self._path_of(header.number))[0].training == header.training
+        return False
+
+    def _is_whole(self, number: int) -> bool:
+        """Returns True if a snapshot is whole. Reads all of it, unless that has been done before."""
+        if number not in self._whole:
+            try:
+                _snapshot_file.check(self._path_of(number))
+                self._whole[number] = True
+            except _snapshot_file.NewerFormatError:
+                self._whole[number] = True
+            except (_snapshot_file.UnreadableError, OSError):
+                self._whole[number] = False
+        return self._whole[number]
+
+    def _remove_old(self, kept: int) -> None:
+        """Removes the snapshots before the last whole ones. `kept`, the one made last, stays in any case."""
+        self._whole[kept] = True
+        whole = 0
+        for number in self.numbers():
+            if whole < _KEPT:
+                whole += self._is_whole(number)
+            elif number != kept:
+                self._path_of(number).unlink(missing_ok=True)
 
 
 class Incoming:
     """A file that becomes a snapshot, unless an error passes."""
 
-    def __init__(self, folder: Folder, number: int) -> None:
+    def __init__(self, folder: Folder, header: Header) -> None:
         self._folder = folder
-        self._target = folder._path_of(number)
-        self.path = folder.path / f"{_UNFINISHED}{number}.{os.uname().nodename}.{os.getpid()}"
+        self._header = header
+        self.target = folder._path_of(header.number)
+        self.path = folder.path / f"{_UNFINISHED}{header.number}.{os.uname().nodename}.{os.getpid()}"
 
     def __enter__(self) -> Incoming:
         self.file: BinaryIO = open(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
         return self
 
-    def keep(self) -> Path:
-        """Makes the file the snapshot, also if the machine loses its power after this, and returns its path."""
+    def keep(self) -> bool:
+        """Makes the file the snapshot `target`, also if the machine loses its power after this.
+
+        Returns False if a whole one of the same training is there. It stays: in a folder that hosts share, a rank that
+        leaves may come behind the next writer, whose snapshot is newer.
+        """
         self.file.flush()
         os.fsync(self.file.fileno())
-        os.replace(self.path, self._target)
+        if not self._take_name():
+            return False
         try:
             _flush_folder(self._folder.path)
         finally:
-            self._folder._remove_old(self._target)
-        return self._target
+            self._folder._remove_old(self._header.number)
+        return True
+
+    def _take_name(self) -> bool:
+        try:
+            os.link(self.path, self.target)  # an error if there is a file, whoever is faster
+        except OSError:  # or the file system has no links
+            if self._folder._has(self._header):
+                return False
+            os.replace(self.path, self.target)
+        return True
 
     def __exit__(self, *_: object) -> None:
         # A full disk fails again, with the rest of the buffer.

@@ -7,6 +7,7 @@ options, so its exchanges need no further agreement.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
@@ -334,10 +335,11 @@ class Snapshots:
         try:
             if self._place.rank != 0:
                 return found.path
-            with folder.incoming(found.header.number) as incoming:
+            with folder.incoming(found.header) as incoming:
                 for chunk in chunks:
                     incoming.file.write(chunk)
-                return str(incoming.keep())
+                incoming.keep()
+                return str(incoming.target)
         finally:
             for _ in chunks:  # the others send all of it
                 pass
@@ -365,7 +367,8 @@ class Snapshots:
         assert self._folder is not None
         header = Header(number, time.time(), self._place.hostname, self._ranks, self._training, ended)
         with self._trying(number):
-            self._folder.write(header, state, self._state._pickled_by)
+            if not self._folder.write(header, state, self._state._pickled_by):
+                self._last = -math.inf  # the next commit is due: the one in its place may be older
             self._told.clear()
 
     @contextmanager
