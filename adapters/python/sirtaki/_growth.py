@@ -12,6 +12,8 @@ class _State:
     fresh = False
     #: True until elastic.run() begins for the first time.
     first_loop = True
+    #: False once check_snapshots() has looked.
+    unchecked = True
     #: Number of the change for which all ranks end the session; 0: it ends for another reason.
     change = 0
 
@@ -42,6 +44,20 @@ def check_fresh() -> None:
         raise errors.UnsupportedError(
             "this process has joined a running job, whose other ranks wait in elastic.run(): call no operation before "
             "it. state.sync() gives a new rank all of the state"
+        )
+
+
+def check_snapshots() -> None:
+    """Warns once, on rank 0, of elastic.snapshot_dir in a training that has not come to elastic.run()."""
+    if not (_state.unchecked and _state.first_loop and _core.is_initialized()):
+        return
+    _state.unchecked = False
+    if basics.rank() == 0 and basics.option("elastic.snapshot_dir"):
+        from sirtaki.elastic.state import say  # which imports this module
+
+        say(
+            "warning: elastic.snapshot_dir has no effect outside of elastic.run(), so this training writes no "
+            "snapshots; docs/elastic.md says how to change the script"
         )
 
 

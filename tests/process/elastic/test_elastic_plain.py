@@ -121,3 +121,12 @@ def test_a_rank_that_is_behind_catches_up() -> None:
 def test_ranks_lost_one_after_another_and_two_at_once() -> None:
     faults = "3:2:backward,0:4:between,2:4:between"
     check_loops(4, faults, "step", "none", start=lambda *program: (sys.executable, *program))
+
+
+def test_a_plain_loop_learns_that_it_has_no_snapshots(tmp_path: Path) -> None:
+    options = ("--elastic", "1:", "--elastic-snapshot-dir", str(tmp_path / "folder"))
+    done = launch("-np", "2", *options, *warm("-c", TRAIN, "", "step", "none"), timeout=120)
+    assert done.code == 0, done.err
+    told = re.findall(r".*elastic\.snapshot_dir has no effect outside of elastic\.run\(\).*", done.err)
+    assert [line.partition(" ")[0] for line in told] == ["[0!]"], done.err
+    assert not (tmp_path / "folder").exists()

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import sirtaki.torch as hvd  # noqa: E402
+from sirtaki import _growth  # noqa: E402
 from sirtaki.elastic import _snapshots  # noqa: E402
 from sirtaki.elastic._snapshot_file import Header, load  # noqa: E402
 from sirtaki.elastic._snapshot_folder import Folder  # noqa: E402
@@ -137,3 +138,19 @@ def test_a_handler_that_snapshots_cannot_write_is_named() -> None:
             TorchState(place=Path())._check_hand_over()
     finally:
         get_handler_registry().pop(0)
+
+
+@pytest.mark.parametrize("where", ["outside", "inside"])
+def test_a_commit_outside_of_elastic_run_tells_once_that_it_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], where: str
+) -> None:
+    def train(state: TorchState) -> None:
+        for _ in range(2):
+            state.commit()
+
+    monkeypatch.setenv("SIRTAKI_ELASTIC_SNAPSHOT_DIR", str(tmp_path))
+    monkeypatch.setattr(_growth._state, "unchecked", True)
+    hvd.shutdown()
+    hvd.init()  # with the folder
+    train(TorchState(step=0)) if where == "outside" else hvd.elastic.run(train)(TorchState(step=0))
+    assert capfd.readouterr().err.count("no effect outside of elastic.run()") == (where == "outside")

@@ -98,6 +98,8 @@ class State:
         self._commits += 1
         if self._snapshots is not None:
             self._snapshots.committed()
+        else:
+            _growth.check_snapshots()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sirtaki import basics, errors
+from sirtaki import _growth, basics, errors
 from sirtaki.ops import ReduceOp
 from sirtaki.torch._optimizer.backward_end import interruptible_wait, was_interrupted
 from sirtaki.torch._optimizer.gradient_stream import GradientStream, all_streams
@@ -71,6 +71,7 @@ class SurvivingStream(GradientStream):
 
     def _count_step(self) -> None:
         _program.ended += int(self.outlives_losses)
+        _growth.check_snapshots()
 
     # ---- a loss ----
 
