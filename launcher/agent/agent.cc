@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "launcher/agent/agent_ranks.h"
 #include "launcher/agent/channel.h"
 #include "launcher/agent/host_facts.h"
+#include "launcher/agent/supervisor.h"
 #include "launcher/process/descriptors.h"
 #include "launcher/process/processes.h"
 #include "runtime/base/config/config_load.h"
@@ -32,9 +32,6 @@ constexpr auto kKillRound = std::chrono::milliseconds(10);
 constexpr auto kSweepLimit = std::chrono::seconds(2);
 // A cut connection need not end stdin, so silence counts as the end; the launcher sends a frame every 2 s.
 constexpr auto kSilenceLimit = std::chrono::seconds(30);
-
-// Signals to the supervisor that the agent gets, too.
-constexpr int kPassedOn[] = {SIGTERM, SIGHUP, SIGINT, SIGQUIT};
 
 class Agent {
  public:
@@ -373,66 +370,11 @@ void Agent::finish() {
   io_.stop();
 }
 
-// --- The supervisor ---
-
-// Waits for the agent and passes signals on; returns the exit code of the agent once all processes below have ended.
-int guard(pid_t agent, const sigset_t& signals, bool joined) {
-  prctl(PR_SET_NAME, "sirtaki-warden", 0, 0, 0);
-  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-  dup2(null, 0);  // the agent alone must hold the pipes, or neither side would see their end
-  dup2(null, 1);
-  int status = 0;
-  while (true) {
-    int number = 0;
-    sigwait(&signals, &number);
-    if (number != SIGCHLD) {
-      kill(agent, joined ? number : SIGTERM);
-      continue;
-    }
-    for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-      if (pid == agent) {
-        kill_descendants(kSweepLimit);
-        return exit_code_of(status);
-      }
-    }
-  }
-}
-
 // Forks the supervisor, and runs the agent.
 int run_supervised(ChannelEnds ends, const std::string& launcher) {
-  const bool joined = !launcher.empty();
-  signal(SIGPIPE, SIG_IGN);
-  signal(SIGUSR1, SIG_IGN);  // a scheduler's warning to all processes is meant for the ranks
-  signal(SIGUSR2, SIG_IGN);
-  become_subreaper();
-  sigset_t handled;
-  sigset_t before;
-  sigemptyset(&handled);
-  sigaddset(&handled, SIGCHLD);
-  for (const int number : kPassedOn) {
-    // A signal that the user's shell ignores (nohup) is no wish to leave.
-    if (joined ? !is_ignored(number) : number != SIGQUIT) {
-      sigaddset(&handled, number);
-    }
-  }
-  sigprocmask(SIG_BLOCK, &handled, &before);
-  const pid_t supervisor = getpid();
-  const pid_t pid = fork();
-  if (pid > 0) {
-    ends = {};  // the agent alone holds the connection
-    return guard(pid, handled, joined);
-  }
-  sigprocmask(SIG_SETMASK, &before, nullptr);
-  become_subreaper();
-  // Without a supervisor (fork failed) the agent still does its own work.
-  if (pid == 0) {
-    if (joined) {
-      setpgid(0, 0);  // Ctrl-C reaches the supervisor alone, which passes it on, so that it counts once
-    }
-    prctl(PR_SET_PDEATHSIG, joined ? SIGQUIT : SIGTERM, 0, 0, 0);
-    if (getppid() != supervisor) {
-      return 1;
-    }
+  const auto release = [&ends] { ends = {}; };  // the agent alone holds the connection
+  if (const std::optional<int> exit_code = fork_agent(!launcher.empty(), release)) {
+    return *exit_code;
   }
   return Agent(std::move(ends), launcher).run();
 }

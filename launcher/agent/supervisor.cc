@@ -1,0 +1,87 @@
+#include "launcher/agent/supervisor.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include "launcher/process/processes.h"
+
+namespace sirtaki::launcher {
+
+namespace {
+
+constexpr auto kSweepTime = std::chrono::seconds(2);
+
+// Returns the signals that the supervisor takes; the agent gets all but SIGCHLD, too.
+sigset_t signals_of_supervisor(bool joined) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGCHLD);
+  for (const int number : {SIGTERM, SIGHUP, SIGINT, SIGQUIT}) {
+    // A signal that the user's shell ignores (nohup) is no wish to leave.
+    if (joined ? !is_ignored(number) : number != SIGQUIT) {
+      sigaddset(&signals, number);
+    }
+  }
+  return signals;
+}
+
+// Waits for the agent and passes signals on; returns the exit code of the agent once all processes below have ended.
+int guard(pid_t agent, const sigset_t& signals, bool joined) {
+  prctl(PR_SET_NAME, "sirtaki-warden", 0, 0, 0);
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  dup2(null, 0);  // the agent alone must hold the pipes, or neither side would see their end
+  dup2(null, 1);
+  int status = 0;
+  while (true) {
+    int number = 0;
+    sigwait(&signals, &number);
+    if (number != SIGCHLD) {
+      kill(agent, joined ? number : SIGTERM);
+      continue;
+    }
+    for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+      if (pid == agent) {
+        kill_descendants(kSweepTime);
+        return exit_code_of(status);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<int> fork_agent(bool joined, const std::function<void()>& release) {
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGUSR1, SIG_IGN);  // a scheduler's warning to all processes is meant for the ranks
+  signal(SIGUSR2, SIG_IGN);
+  become_subreaper();
+  const sigset_t signals = signals_of_supervisor(joined);
+  sigset_t before;
+  sigprocmask(SIG_BLOCK, &signals, &before);
+  const pid_t supervisor = getpid();
+  const pid_t pid = fork();
+  if (pid > 0) {
+    release();
+    return guard(pid, signals, joined);
+  }
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+  become_subreaper();
+  // Without a supervisor (fork failed) the agent still does its own work.
+  if (pid == 0) {
+    if (joined) {
+      setpgid(0, 0);  // Ctrl-C reaches the supervisor alone, which passes it on, so that it counts once
+    }
+    prctl(PR_SET_PDEATHSIG, joined ? SIGQUIT : SIGTERM, 0, 0, 0);
+    if (getppid() != supervisor) {
+      return 1;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace sirtaki::launcher
