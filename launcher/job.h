@@ -250,6 +250,11 @@ class Job {
   void leave_out(const std::string& host, const Status& why);
   void rest_host(const std::string& host);
   void start_if_enough();
+  void ask_to_leave(Rank rank);
+  void end_late_leaver(Rank rank);
+  void retire_hosts();
+
+  // job_join.cc
   Status open_join_port();
   void offer_hosts();
   void on_joining(JoiningHost& host);
@@ -257,9 +262,6 @@ class Job {
   void withdraw(const AgentLink& link);
   void on_leave(AgentLink& link);
   void tell_end();
-  void ask_to_leave(Rank rank);
-  void end_late_leaver(Rank rank);
-  void retire_hosts();
 
   void log(const std::string& text);
   void log_verbose(const std::string& text);

@@ -20,6 +20,11 @@ struct Host {
   bool operator==(const Host&) const = default;
 };
 
+// Returns whether this is a name or an address of the loopback interface.
+inline bool is_loopback_name(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
 // Consecutive ranks on one host.
 struct Placement {
   std::string host;
