@@ -292,7 +292,7 @@ void Job::on_link_gone(AgentLink& link, const Status& status) {
       log(why);
     }
   } else if (counts) {
-    discovers() ? rest_host(placement.host) : growth_.fleet.exclude(placement.host);
+    discovers() ? rest_host(placement.host) : growth_.fleet.bar(placement.host, TimePoint::max(), why);
   }
   for (const Rank rank : ranks_of(link)) {
     RankState& state = ranks_.at(static_cast<std::size_t>(rank));

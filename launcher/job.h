@@ -110,7 +110,6 @@ class Job {
     std::map<std::string, int> joined;                            // slots of the hosts that have joined by themselves
     std::map<std::string, std::unique_ptr<ChildOutput>> lookups;  // children that resolve names of hosts
     std::map<std::string, std::string> routes;                    // answers of these
-    std::map<std::string, std::pair<TimePoint, std::string>> barred;  // until when failed hosts may not join, and why
     std::map<std::string, std::string> left_out;  // hosts and why they cannot be used, as the user knows
     std::string script_error;                     // ... of the script that names the hosts, in its last run
     Restarts restarts{0};

@@ -178,10 +178,9 @@ void Job::fail_host(Rank rank) {
   const std::string why = ", because rank " + std::to_string(rank) + " has failed there (elastic.on_failure)";
   const auto& rules = plan_.config->elastic;
   if (rules.cooldown == Duration::zero() || !grows() || (!discovers() && link.ended())) {
-    growth_.fleet.exclude(host);
+    growth_.fleet.bar(host, TimePoint::max(), "is left out for good" + why);
     log("host " + host + " is left out for good" + why);
     link.tell("this host is left out" + why, 1);
-    growth_.barred[host] = {TimePoint::max(), "is left out for good" + why};
     withdraw(link);
   } else {
     std::random_device random;
@@ -189,7 +188,7 @@ void Job::fail_host(Rank rank) {
     const TimePoint now = std::chrono::steady_clock::now();
     const Duration pause = growth_.fleet.rest(host, rules.cooldown, rules.cooldown_limit, now, used(host), jitter);
     log("host " + host + " rests for " + format_duration(pause) + why);
-    growth_.barred[host] = {now + pause, "rests" + why};
+    growth_.fleet.bar(host, now + pause, "rests" + why);
     const auto timer = std::make_shared<boost::asio::steady_timer>(io_, pause);
     timer->async_wait([this, timer](const boost::system::error_code& error) {
       if (!error) {

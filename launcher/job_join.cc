@@ -55,9 +55,8 @@ void Job::on_joining(JoiningHost& host) {
   if (phase_ >= Phase::kStopping || growth_.over) {
     return link.give_up(unavailable("the job is about to end"));
   }
-  if (const auto bar = growth_.barred.find(name);
-      bar != growth_.barred.end() && std::chrono::steady_clock::now() < bar->second.first) {
-    return link.give_up(unavailable("host " + name + " " + bar->second.second));
+  if (const std::string why = growth_.fleet.refusal(name, std::chrono::steady_clock::now()); !why.empty()) {
+    return link.give_up(unavailable("host " + name + " " + why));
   }
   growth_.joined[name] = host.offer.slots;
   offer_hosts();

@@ -1,6 +1,7 @@
 #include "launcher/hosts/fleet.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "launcher/hosts/pauses.h"
 
@@ -19,12 +20,13 @@ bool is_free(const Fleet::Seat& seat) {
   return seat.host.empty() && !seat.given_up;
 }
 
-}  // namespace
-
-Fleet::Entry* Fleet::find(const std::string& host) {
-  const auto found = std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.host.name == host; });
-  return found == entries_.end() ? nullptr : &*found;
+template <typename Entries>
+auto find_entry(Entries& entries, const std::string& host) -> decltype(&entries.front()) {
+  const auto found = std::ranges::find_if(entries, [&](const auto& entry) { return entry.host.name == host; });
+  return found == entries.end() ? nullptr : &*found;
 }
+
+}  // namespace
 
 void Fleet::offer(const std::vector<Host>& hosts) {
   for (Entry& entry : entries_) {
@@ -36,20 +38,20 @@ void Fleet::offer(const std::vector<Host>& hosts) {
     entry.host.slots = slots;
   }
   for (const Host& host : hosts) {
-    if (find(host.name) == nullptr) {
-      entries_.push_back({host});
+    if (find_entry(entries_, host.name) == nullptr) {
+      entries_.emplace_back().host = host;
     }
   }
 }
 
 void Fleet::set_pending(const std::string& host) {
-  if (Entry* entry = find(host)) {
+  if (Entry* entry = find_entry(entries_, host)) {
     entry->pending = true;
   }
 }
 
 void Fleet::set_ready(const std::string& host, bool ready) {
-  if (Entry* entry = find(host)) {
+  if (Entry* entry = find_entry(entries_, host)) {
     entry->ready = ready;
     entry->pending = false;
   }
@@ -57,7 +59,7 @@ void Fleet::set_ready(const std::string& host, bool ready) {
 
 Duration Fleet::rest(const std::string& host, Duration first, Duration longest, TimePoint now, Duration used,
                      double jitter) {
-  Entry* entry = find(host);
+  Entry* entry = find_entry(entries_, host);
   if (entry == nullptr) {
     return first;
   }
@@ -73,22 +75,28 @@ Duration Fleet::rest(const std::string& host, Duration first, Duration longest, 
   return entry->rests_until - now;
 }
 
-void Fleet::exclude(const std::string& host) {
-  if (Entry* entry = find(host)) {
-    entry->excluded = true;
+void Fleet::bar(const std::string& host, TimePoint until, const std::string& why) {
+  if (Entry* entry = find_entry(entries_, host)) {
+    entry->barred_until = until;
+    entry->barred_why = why;
   }
+}
+
+std::string Fleet::refusal(const std::string& host, TimePoint now) const {
+  const Entry* entry = find_entry(entries_, host);
+  return entry != nullptr && now < entry->barred_until ? entry->barred_why : std::string();
 }
 
 // The slots that nobody has used are closed, too: the next process would come into one of them instead.
 void Fleet::close_slot(const std::string& host, const std::vector<Seat>& seats) {
-  if (Entry* entry = find(host)) {
+  if (Entry* entry = find_entry(entries_, host)) {
     const long unused = entry->host.slots - count_seats(seats, host);
     entry->closed = std::max(entry->closed + 1, static_cast<int>(unused));
   }
 }
 
 long Fleet::room(const Entry& entry, const std::vector<Seat>& seats) {
-  const long slots = entry.excluded ? 0 : entry.host.slots - entry.closed;
+  const long slots = entry.barred_until == TimePoint::max() ? 0 : entry.host.slots - entry.closed;
   return std::max(0L, slots - count_seats(seats, entry.host.name));
 }
 
@@ -165,9 +173,8 @@ int Fleet::ready_slots() const {
 }
 
 int Fleet::slots(const std::string& host) const {
-  const auto same = [&](const Entry& entry) { return entry.host.name == host; };
-  const auto found = std::ranges::find_if(entries_, same);
-  return found == entries_.end() ? 0 : found->host.slots;
+  const Entry* entry = find_entry(entries_, host);
+  return entry == nullptr ? 0 : entry->host.slots;
 }
 
 std::string Fleet::describe() const {

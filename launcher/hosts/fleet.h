@@ -33,8 +33,11 @@ class Fleet {
   // is the time that it has had a rank.
   Duration rest(const std::string& host, Duration first, Duration longest, TimePoint now, Duration used,
                 double jitter = 0);
-  // Leaves the host out for good.
-  void exclude(const std::string& host);
+  // Refuses the host until then, also if it is gone meanwhile, and gives the reason in refusal(). TimePoint::max(): for
+  // good, and no process is started there any more.
+  void bar(const std::string& host, TimePoint until, const std::string& why);
+  // Returns why the host is refused; empty: it may come.
+  std::string refusal(const std::string& host, TimePoint now) const;
   // Closes a slot of the host, in which no process is started any more.
   void close_slot(const std::string& host, const std::vector<Seat>& seats);
 
@@ -63,12 +66,12 @@ class Fleet {
     Host host;  // no slots: it is not offered any more
     bool ready = false;
     bool pending = false;
-    bool excluded = false;
     int closed = 0;  // slots in which no process is started any more
     int rests = 0;
     TimePoint rests_until = {};
+    TimePoint barred_until = {};
+    std::string barred_why;
   };
-  Entry* find(const std::string& host);
   static long room(const Entry& entry, const std::vector<Seat>& seats);
 
   std::vector<Entry> entries_;  // in the order in which the hosts were first named

@@ -183,13 +183,28 @@ TEST_F(FleetTest, AsksForAnotherHostWhileOneRests) {
 
 TEST_F(FleetTest, AnExcludedHostIsNeverUsedAgain) {
   ready({{"a", 1}, {"b", 1}});
-  fleet_.exclude("a");
+  fleet_.bar("a", TimePoint::max(), "is out");
   EXPECT_EQ(starts({"", ""}), (Starts{{0, "b"}}));
   EXPECT_EQ(fleet_.room(seats({"", ""})), 1);
   EXPECT_EQ(fleet_.room(seats({"", "b"})), 0);
   fleet_.offer({{"b", 1}});
   ready({{"a", 1}, {"b", 1}});
   EXPECT_EQ(fleet_.room(seats({"", "b"})), 0);
+}
+
+TEST_F(FleetTest, RefusesAHostForAWhileAlsoIfItIsGoneMeanwhile) {
+  ready({{"a", 1}, {"b", 1}});
+  fleet_.bar("a", now_ + seconds(60), "rests");
+  fleet_.bar("elsewhere", now_ + seconds(60), "rests");
+  EXPECT_EQ(fleet_.refusal("a", now_), "rests");
+  EXPECT_EQ(fleet_.refusal("b", now_), "");
+  EXPECT_EQ(fleet_.refusal("elsewhere", now_), "");
+  EXPECT_EQ(fleet_.room(seats({""})), 2) << "it keeps its slots";
+  fleet_.offer({{"b", 1}});
+  EXPECT_EQ(fleet_.refusal("a", now_ + seconds(59)), "rests");
+  EXPECT_EQ(fleet_.refusal("a", now_ + seconds(60)), "");
+  fleet_.bar("a", TimePoint::max(), "is out");
+  EXPECT_EQ(fleet_.refusal("a", now_ + std::chrono::hours(10000)), "is out");
 }
 
 TEST_F(FleetTest, DescribesItself) {
