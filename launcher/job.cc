@@ -88,12 +88,6 @@ Status Job::check_descriptors() const {
                           "a job of " + std::to_string(ranks) + " ranks");
 }
 
-std::size_t Job::index_of(const AgentLink& link) const {
-  return static_cast<std::size_t>(
-      std::find_if(links_.begin(), links_.end(), [&](const auto& entry) { return entry.get() == &link; }) -
-      links_.begin());
-}
-
 Job::RankState* Job::rank_state(const AgentLink& link, Rank rank) {
   if (rank < 0 || rank >= plan_.places || ranks_[static_cast<std::size_t>(rank)].link != &link) {
     return nullptr;
@@ -162,7 +156,7 @@ void Job::on_output(AgentLink& link, ConstBytes payload) {
     }
   }
   output_.mux->feed(output->rank, output->stream, text);
-  uncredited_.at(index_of(link)) += text.size();
+  link.notes.uncredited += text.size();
   flush_later();
   return_credit();
 }
@@ -171,10 +165,10 @@ void Job::return_credit() {
   if (output_.writer->backlog() > kMaxBacklog) {
     return;  // called again when the terminal has taken the whole backlog
   }
-  for (std::size_t i = 0; i < links_.size(); ++i) {
-    const std::uint64_t bytes = std::exchange(uncredited_[i], 0);
-    if (bytes > 0 && !links_[i]->ended()) {
-      links_[i]->send(FrameType::kCredit, encode_credit(bytes));
+  for (const auto& link : links_) {
+    const std::uint64_t bytes = std::exchange(link->notes.uncredited, 0);
+    if (bytes > 0 && !link->ended()) {
+      link->send(FrameType::kCredit, encode_credit(bytes));
     }
   }
 }
@@ -280,7 +274,7 @@ void Job::on_link_gone(AgentLink& link, const Status& status) {
     return counts ? leave_out(placement.host, status.ok() ? early : status) : void();
   }
   if (phase_ == Phase::kStarting || phase_ == Phase::kProbing) {
-    start_errors_.at(index_of(link)) = status.text();
+    link.notes.start_error = status.text();
     give_up_start();
     return;
   }

@@ -165,7 +165,6 @@ class Job {
   void return_credit();
   void protocol_error(AgentLink& link, const Status& status);
   RankState* rank_state(const AgentLink& link, Rank rank);
-  std::size_t index_of(const AgentLink& link) const;
 
   // job_stop.cc
   void wait_for_signal();
@@ -227,6 +226,7 @@ class Job {
   AgentLink* link_of(const std::string& host) const;
   bool is_newest(const AgentLink& link) const { return link_of(link.placement().host) == &link; }
   Duration used(const std::string& host) const;
+  void forget_hosts();
   std::string machine_of(const AgentLink& link) const;
 
   // job_discovery.cc
@@ -275,13 +275,9 @@ class Job {
   OutputState output_;
   std::unique_ptr<hub::CoordinatorServer> coordinator_;
   rendezvous::Secret secret_;
-  std::vector<std::unique_ptr<AgentLink>> links_;
-  std::vector<std::uint64_t> uncredited_;  // output bytes received and not yet returned as credit, one entry per link
-  // endpoint of the coordinator as the ranks of a link reach it, one entry per link
-  std::vector<std::string> endpoints_;
+  AgentLinks links_;
   std::vector<RankState> ranks_;
   Phase phase_ = Phase::kStarting;
-  std::vector<std::string> start_errors_;  // one entry per link; empty: no error so far
   Verdict verdict_;
   Growth growth_;
   bool kill_sent_ = false;

@@ -127,9 +127,10 @@ void Job::call(const Placement& placement) {
 // Gives an agent up that does not answer.
 void Job::await_answer(AgentLink& link) {
   auto timer = std::make_shared<boost::asio::steady_timer>(io_, plan_.options.start_timeout);
-  timer->async_wait([this, timer, &link](const error_code& error) {
-    if (!error && endpoints_.at(index_of(link)).empty() && !link.ended()) {
-      link.give_up(unavailable(no_answer_text(link)));
+  timer->async_wait([this, timer, waits = link.weak_from_this()](const error_code& error) {
+    const auto silent = waits.lock();  // null: it has ended long ago
+    if (!error && silent && silent->notes.endpoint.empty() && !silent->ended()) {
+      silent->give_up(unavailable(no_answer_text(*silent)));
     }
   });
 }
@@ -138,7 +139,7 @@ void Job::on_discovered_ready(AgentLink& link) {
   if (!link.placement().local) {
     return send_probe(link);
   }
-  endpoints_.at(index_of(link)) = endpoint_here(link);
+  link.notes.endpoint = endpoint_here(link);
   use_host(link);
 }
 
@@ -150,7 +151,7 @@ std::string Job::endpoint_here(const AgentLink& link) const {
     return make_endpoint(address, coordinator_->port());
   }
   for (const auto& other : links_) {
-    const std::string& endpoint = endpoints_.at(index_of(*other));
+    const std::string& endpoint = other->notes.endpoint;
     if (!is_here(*other) && !other->ended() && !endpoint.empty()) {
       return endpoint;
     }
@@ -177,7 +178,7 @@ bool Job::is_here(const AgentLink& link) const {
 // there are none, or on loopback.
 std::string Job::endpoint_in_use() const {
   for (const auto& link : links_) {
-    const std::string& endpoint = endpoints_.at(index_of(*link));
+    const std::string& endpoint = link->notes.endpoint;
     if (is_here(*link) && !ranks_of(*link).empty() && !endpoint.starts_with("127.")) {
       return endpoint;
     }
@@ -188,7 +189,7 @@ std::string Job::endpoint_in_use() const {
 // The address through which the first ranks meet the coordinator shows them the network of their data.
 bool Job::is_on_loopback() const {
   return std::ranges::any_of(links_, [this](const auto& link) {
-    return is_here(*link) && !link->ended() && endpoints_.at(index_of(*link)).starts_with("127.") &&
+    return is_here(*link) && !link->ended() && link->notes.endpoint.starts_with("127.") &&
            plan_.options.rendezvous_address.empty();
   });
 }

@@ -10,6 +10,13 @@
 
 namespace sirtaki::launcher {
 
+namespace {
+
+// Hosts that are left out, of which the user is told once.
+constexpr std::size_t kMostLeftOut = 1000;
+
+}  // namespace
+
 // Returns the ranks that have their places on the host of this agent.
 std::vector<Rank> Job::ranks_of(const AgentLink& link) const {
   std::vector<Rank> ranks;
@@ -89,6 +96,27 @@ Duration Job::used(const std::string& host) const {
     }
   }
   return longest;
+}
+
+// Drops what is known of hosts that have gone or were refused; there may be many in the life of a job. A place whose
+// rank was on such a host refers to it until another one takes the place.
+void Job::forget_hosts() {
+  if (!discovers()) {
+    return;  // the command line names them all
+  }
+  const auto has_place = [this](const AgentLink& link) {
+    return std::ranges::any_of(ranks_, [&](const RankState& rank) { return rank.link == &link; });
+  };
+  for (const auto& link : take_spent(links_, has_place)) {
+    const std::string& host = link->placement().host;
+    stopping_.erase(link.get());
+    if (link_of(host) == nullptr && growth_.fleet.forget(host, std::chrono::steady_clock::now())) {
+      growth_.routes.erase(host);
+    }
+  }
+  if (growth_.left_out.size() > kMostLeftOut) {
+    growth_.left_out.clear();  // the user has read of them long ago
+  }
 }
 
 // Empties and fills places as the hosts have changed.

@@ -130,10 +130,7 @@ AgentLink::Events Job::link_events() {
 }
 
 AgentLink& Job::add_link(const Placement& placement) {
-  links_.push_back(std::make_unique<AgentLink>(io_, placement, link_events()));
-  start_errors_.emplace_back();
-  endpoints_.emplace_back();
-  uncredited_.push_back(0);
+  links_.push_back(std::make_shared<AgentLink>(io_, placement, link_events()));
   return *links_.back();
 }
 
@@ -165,7 +162,7 @@ void Job::on_link_failed(AgentLink& link, const Status& status) {
   if (discovers() && phase_ < Phase::kStopping) {
     return is_newest(link) ? leave_out(link.placement().host, status) : void();
   }
-  start_errors_.at(index_of(link)) = status.text();
+  link.notes.start_error = status.text();
   if (phase_ == Phase::kStarting) {
     check_started();
   } else {
@@ -179,8 +176,7 @@ void Job::check_started() {
   if (waiting || phase_ != Phase::kStarting) {
     return;
   }
-  const bool failed =
-      std::any_of(start_errors_.begin(), start_errors_.end(), [](const std::string& error) { return !error.empty(); });
+  const bool failed = std::ranges::any_of(links_, [](const auto& link) { return !link->notes.start_error.empty(); });
   if (failed) {
     give_up_start();
   } else {
@@ -233,21 +229,20 @@ void Job::on_probed(AgentLink& link, ConstBytes payload) {
   }
   const std::vector<std::string> tried = candidates(link);
   if (result->reached >= 0 && static_cast<std::size_t>(result->reached) < tried.size()) {
-    endpoints_.at(index_of(link)) =
-        is_here(link) ? endpoint_here(link) : tried[static_cast<std::size_t>(result->reached)];
+    link.notes.endpoint = is_here(link) ? endpoint_here(link) : tried[static_cast<std::size_t>(result->reached)];
   } else {
     std::string errors;
     for (const std::string& error : result->errors) {
       errors += (errors.empty() ? "" : "; ") + error;
     }
-    start_errors_.at(index_of(link)) = "host " + link.placement().host + " cannot connect to the coordinator here (" +
-                                       errors + "); open the port in the firewall (--port-range chooses it) or name " +
-                                       "an address that works with --rendezvous-address";
+    link.notes.start_error = "host " + link.placement().host + " cannot connect to the coordinator here (" + errors +
+                             "); open the port in the firewall (--port-range chooses it) or name " +
+                             "an address that works with --rendezvous-address";
   }
   if (!discovers()) {
     return check_probed();
   }
-  const std::string error = std::exchange(start_errors_.at(index_of(link)), {});
+  const std::string error = std::exchange(link.notes.start_error, {});
   error.empty() ? use_host(link) : link.give_up(unavailable(error));
 }
 
@@ -259,11 +254,11 @@ void Job::check_probed() {
     if (links_[i]->placement().local) {
       continue;
     }
-    if (endpoints_[i].empty() && start_errors_[i].empty()) {
+    if (links_[i]->notes.endpoint.empty() && links_[i]->notes.start_error.empty()) {
       return;
     }
-    failed = failed || !start_errors_[i].empty();
-    shared = endpoints_[i];
+    failed = failed || !links_[i]->notes.start_error.empty();
+    shared = links_[i]->notes.endpoint;
   }
   if (failed) {
     give_up_start();
@@ -272,7 +267,7 @@ void Job::check_probed() {
   // Ranks on the launcher's host use the same address as the others: it shows them the network of the job.
   for (std::size_t i = 0; i < links_.size(); ++i) {
     if (links_[i]->placement().local) {
-      endpoints_[i] = shared;
+      links_[i]->notes.endpoint = shared;
     }
   }
   if (plan_.options.check) {
@@ -313,7 +308,7 @@ void Job::send_spawn(AgentLink& link, const std::vector<Rank>& ranks) {
   // A script may have changed the slots of the host since its agent was started.
   const int slots = std::max(growth_.fleet.slots(placement.host), static_cast<int>(ranks_of(link).size()));
   request.most_ranks = grows() ? std::min(slots, plan_.places) : placement.ranks;
-  request.rendezvous = endpoints_.at(index_of(link));
+  request.rendezvous = link.notes.endpoint;
   request.secret_hex = secret_.to_hex();
   request.cwd = plan_.cwd;
   request.argv = command();
@@ -349,10 +344,11 @@ std::string Job::no_answer_text(const AgentLink& link) const {
 
 void Job::on_start_timeout() {
   for (std::size_t i = 0; i < links_.size(); ++i) {
-    const bool silent = links_[i]->state() == AgentLink::State::kStarting ||
-                        (phase_ == Phase::kProbing && endpoints_[i].empty() && !links_[i]->placement().local);
-    if (silent && start_errors_[i].empty()) {
-      start_errors_[i] = no_answer_text(*links_[i]);
+    const bool silent =
+        links_[i]->state() == AgentLink::State::kStarting ||
+        (phase_ == Phase::kProbing && links_[i]->notes.endpoint.empty() && !links_[i]->placement().local);
+    if (silent && links_[i]->notes.start_error.empty()) {
+      links_[i]->notes.start_error = no_answer_text(*links_[i]);
     }
   }
   give_up_start();
@@ -363,9 +359,9 @@ void Job::give_up_start() {
     finish_check();
     return;
   }
-  for (const std::string& error : start_errors_) {
-    if (!error.empty()) {
-      log(error);
+  for (const auto& link : links_) {
+    if (!link->notes.start_error.empty()) {
+      log(link->notes.start_error);
     }
   }
   log("nothing was started");
@@ -377,8 +373,8 @@ void Job::finish_check() {
   std::vector<CheckedHost> hosts;
   std::size_t failed = 0;
   for (std::size_t i = 0; i < links_.size(); ++i) {
-    hosts.push_back({plan_.wanted[i], links_[i]->hello(), endpoints_[i], start_errors_[i]});
-    failed += start_errors_[i].empty() ? 0 : 1;
+    hosts.push_back({plan_.wanted[i], links_[i]->hello(), links_[i]->notes.endpoint, links_[i]->notes.start_error});
+    failed += links_[i]->notes.start_error.empty() ? 0 : 1;
   }
   output_.writer->write(OutputStream::kStdout, check_page(hosts, *plan_.config, plan_.options.verbose));
   if (failed == 0 && hosts.size() > 1) {

@@ -152,6 +152,7 @@ void Job::ping_links() {
       on_link_gone(link, unavailable("host " + link.placement().host + ": its agent does not answer any more"));
     }
   }
+  forget_hosts();
   if (growth_.port && phase_ == Phase::kStarting) {
     call_absent_hosts();  // hosts of the command line that have rested
   } else if (growth_.port) {
@@ -178,7 +179,7 @@ void Job::flush_later() {
       return;
     }
     // While the terminal is behind, the rest of a line may be waiting for credit.
-    if (std::all_of(uncredited_.begin(), uncredited_.end(), [](std::uint64_t bytes) { return bytes == 0; })) {
+    if (std::ranges::all_of(links_, [](const auto& link) { return link->notes.uncredited == 0; })) {
       output_.mux->flush();
     }
     flush_later();

@@ -252,8 +252,8 @@ void AgentLink::cut() {
 }
 
 bool AgentLink::ping() {
-  if (ended() && joined_ && ++closed_pings_ > kClosedPings) {
-    channel_.reset();  // a job may see many hosts come and go; it was closed long ago, so no handler needs it
+  if (ended() && ++closed_pings_ > kClosedPings) {
+    channel_.reset();  // it was closed long ago, so no handler needs it
   }
   if (state_ != State::kReady) {
     return true;
@@ -263,6 +263,16 @@ bool AgentLink::ping() {
   }
   send(FrameType::kPing, {});
   return true;
+}
+
+AgentLinks take_spent(AgentLinks& links, const std::function<bool(const AgentLink&)>& is_needed) {
+  AgentLinks taken;
+  std::erase_if(links, [&](const auto& link) {
+    const bool takes = link->spent() && !is_needed(*link);
+    takes ? taken.push_back(link) : void();
+    return takes;
+  });
+  return taken;
 }
 
 }  // namespace sirtaki::launcher

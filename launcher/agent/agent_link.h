@@ -9,6 +9,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -30,7 +31,7 @@ struct AgentCommand {
   rlim_t open_files = 0;         // see SpawnSpec
 };
 
-class AgentLink {
+class AgentLink : public std::enable_shared_from_this<AgentLink> {
  public:
   struct Events {
     std::function<void(AgentLink&)> on_ready;                // the agent sent its hello, and its version is ours
@@ -40,6 +41,12 @@ class AgentLink {
     std::function<void(AgentLink&, std::string)> on_message;  // a line of its stderr, after on_ready
   };
   enum class State { kStarting, kReady, kFailed, kGone };
+  // Notes of Job about the host.
+  struct Notes {
+    std::string start_error;       // empty: no error so far
+    std::string endpoint;          // address of the coordinator for the ranks there
+    std::uint64_t uncredited = 0;  // bytes of output that have come and are not yet returned as credit
+  };
 
   AgentLink(boost::asio::io_context& io, Placement placement, Events events);
 
@@ -69,6 +76,11 @@ class AgentLink {
   // Returns whether finish() has been called.
   bool finishing() const { return finishing_; }
   bool ended() const { return state_ == State::kFailed || state_ == State::kGone; }
+  // Returns whether it has ended, its process is reaped, and no handler of its connection is left, as several calls of
+  // ping() find.
+  bool spent() const { return ended() && !channel_ && (pid_ < 0 || wait_status_); }
+
+  Notes notes;
 
  private:
   FrameChannel::Handlers channel_handlers();
@@ -102,5 +114,9 @@ class AgentLink {
   bool finishing_ = false;
   bool joined_ = false;
 };
+
+using AgentLinks = std::vector<std::shared_ptr<AgentLink>>;
+// Removes the links that are spent, unless they are needed: a job may see many hosts come and go. Returns them.
+AgentLinks take_spent(AgentLinks& links, const std::function<bool(const AgentLink&)>& is_needed);
 
 }  // namespace sirtaki::launcher

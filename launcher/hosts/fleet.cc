@@ -44,6 +44,15 @@ void Fleet::offer(const std::vector<Host>& hosts) {
   }
 }
 
+bool Fleet::forget(const std::string& host, TimePoint now) {
+  const Entry* entry = find_entry(entries_, host);
+  if (entry != nullptr && (entry->host.slots > 0 || now < entry->barred_until)) {
+    return false;
+  }
+  std::erase_if(entries_, [&](const Entry& one) { return one.host.name == host; });
+  return true;
+}
+
 void Fleet::set_pending(const std::string& host) {
   if (Entry* entry = find_entry(entries_, host)) {
     entry->pending = true;

@@ -24,6 +24,9 @@ class Fleet {
   // Takes the hosts that the job may use from now on, each once. Closed slots of a host that was gone, or has more
   // slots than before, are open again.
   void offer(const std::vector<Host>& hosts);
+  // Drops all that is known of a host, unless it is offered or refused; returns whether it was dropped. Call it when
+  // the host has no rank and no agent.
+  bool forget(const std::string& host, TimePoint now);
   // Notes that the agent of a host is asked; set_ready() follows.
   void set_pending(const std::string& host);
   // Notes whether the agent of a host has answered and passed all checks.

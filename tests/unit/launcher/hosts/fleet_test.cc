@@ -201,10 +201,21 @@ TEST_F(FleetTest, RefusesAHostForAWhileAlsoIfItIsGoneMeanwhile) {
   EXPECT_EQ(fleet_.refusal("elsewhere", now_), "");
   EXPECT_EQ(fleet_.room(seats({""})), 2) << "it keeps its slots";
   fleet_.offer({{"b", 1}});
+  EXPECT_FALSE(fleet_.forget("a", now_));
   EXPECT_EQ(fleet_.refusal("a", now_ + seconds(59)), "rests");
   EXPECT_EQ(fleet_.refusal("a", now_ + seconds(60)), "");
   fleet_.bar("a", TimePoint::max(), "is out");
-  EXPECT_EQ(fleet_.refusal("a", now_ + std::chrono::hours(10000)), "is out");
+  EXPECT_FALSE(fleet_.forget("a", now_ + std::chrono::hours(10000)));
+}
+
+TEST_F(FleetTest, ForgetsHostsThatAreGone) {
+  ready({{"a", 1}, {"b", 1}});
+  EXPECT_FALSE(fleet_.forget("a", now_)) << "it is offered";
+  fleet_.offer({{"b", 1}});
+  EXPECT_TRUE(fleet_.forget("a", now_));
+  EXPECT_TRUE(fleet_.forget("a", now_));
+  ready({{"a", 1}, {"b", 1}});
+  EXPECT_EQ(starts({"", ""}), (Starts{{0, "b"}, {1, "a"}})) << "it comes like one that was never there";
 }
 
 TEST_F(FleetTest, DescribesItself) {
