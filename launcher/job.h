@@ -257,6 +257,7 @@ class Job {
   Status open_join_port();
   void offer_hosts();
   void on_joining(JoiningHost& host);
+  std::string why_refused(const AgentLink& link) const;
   void greet(AgentLink& link);
   void withdraw(const AgentLink& link);
   void on_leave(AgentLink& link);

@@ -1,6 +1,7 @@
 // Hosts that join an elastic job by themselves, from the port of the launcher to their end.
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <cstddef>
 #include <utility>
 
 #include "launcher/agent/host_facts.h"
@@ -11,6 +12,13 @@
 namespace sirtaki::launcher {
 
 namespace asio = boost::asio;
+
+namespace {
+
+// Hosts that may wait as spares, beyond those that may fill a vacant place.
+constexpr std::ptrdiff_t kMostSpares = 64;
+
+}  // namespace
 
 // Listens for hosts that join by themselves.
 Status Job::open_join_port() {
@@ -52,16 +60,33 @@ void Job::on_joining(JoiningHost& host) {
   growth_.routes[name] = host.peer == host.here || is_loopback_name(host.here) ? kRouteHere : host.here;
   AgentLink& link = add_link({name, false, 0, 0, host.offer.slots});
   link.adopt(std::move(host.ends));
-  if (phase_ >= Phase::kStopping || growth_.over) {
-    return link.give_up(unavailable("the job is about to end"));
-  }
-  if (const std::string why = growth_.fleet.refusal(name, std::chrono::steady_clock::now()); !why.empty()) {
-    return link.give_up(unavailable("host " + name + " " + why));
+  if (const std::string why = why_refused(link); !why.empty()) {
+    return link.give_up(unavailable(why));
   }
   growth_.joined[name] = host.offer.slots;
   offer_hosts();
   growth_.fleet.set_pending(name);
   await_answer(link);
+}
+
+// Returns why a host may not join; empty if it may.
+std::string Job::why_refused(const AgentLink& link) const {
+  if (phase_ >= Phase::kStopping || growth_.over) {
+    return "the job is about to end";
+  }
+  const std::string& name = link.placement().host;
+  if (const std::string why = growth_.fleet.refusal(name, std::chrono::steady_clock::now()); !why.empty()) {
+    return "host " + name + " " + why;
+  }
+  const auto vacant =
+      std::ranges::count_if(ranks_, [](const RankState& rank) { return rank.vacant && !rank.given_up; });
+  const auto spares = std::ranges::count_if(
+      growth_.joined, [this](const auto& joined) { return ranks_of(*link_of(joined.first)).empty(); });
+  if (spares >= vacant + kMostSpares) {
+    return "host " + name + " is refused: " + std::to_string(spares) +
+           " hosts that have joined wait for a place already; join when others have left";
+  }
+  return {};
 }
 
 // Tells how a host that has joined is used.

@@ -185,6 +185,29 @@ def test_a_second_interrupt_ends_the_ranks_of_a_host_at_once(tmp_path: Path) -> 
         stop(run, tmp_path)
 
 
+def test_a_job_refuses_more_spare_hosts_than_it_may_need(tmp_path: Path) -> None:
+    patient = ("--start-timeout", "5min")
+    with contextlib.ExitStack() as stack:
+        # All places are taken on the machine of the launcher, so every host is a spare.
+        run, port = stack.enter_context(job(tmp_path, "1:1", *patient))
+        await_size(run, 1)
+        hosts = [stack.enter_context(joining(tmp_path, port, *patient)) for _ in range(65)]
+        wait_until(lambda: any(host.process.poll() is not None for host in hosts), 120, "one host is refused")
+        (refused,) = [host for host in hosts if host.process.poll() is not None]
+        said = ended(refused, 1).out
+        assert "is refused: 64 hosts that have joined wait for a place already; join when others have left" in said
+        # When one leaves, another one may come.
+        (left, *others) = [host for host in hosts if host is not refused]
+        left.read_until("this host has joined the job")
+        left.process.terminate()
+        ended(left, 0)
+        late = stack.enter_context(joining(tmp_path, port, *patient))
+        late.read_until("this host has joined the job with 1 slot, of which 1 is spare")
+        stop(run, tmp_path)
+        for host in (*others, late):
+            ended(host, 0)
+
+
 def test_a_full_job_keeps_a_host_as_a_spare(tmp_path: Path) -> None:
     with job(tmp_path, "1:2") as (run, port), joining(tmp_path, port) as first:
         await_size(run, 2)
