@@ -51,6 +51,8 @@ class Agent {
   void kill_ranks(ConstBytes payload);
   void tell(ConstBytes payload);
   void leave(int signal_number);
+  void stand_still();
+  void go_on();
   void say(const std::string& text) const;
   bool joined() const { return !launcher_.empty(); }
   void terminate();
@@ -102,6 +104,10 @@ Agent::Agent(ChannelEnds ends, std::string launcher)
   signals_.add(SIGINT);
   if (joined()) {
     signals_.add(SIGQUIT);
+  }
+  if (joined() && !is_ignored(SIGTSTP)) {
+    signals_.add(SIGTSTP);
+    signals_.add(SIGCONT);
   }
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   dup2(null, 0);
@@ -274,6 +280,21 @@ void Agent::leave(int signal_number) {
   }
 }
 
+// Ctrl-Z: stops the ranks here first, since nobody could once this process is stopped. Its supervisor follows. The
+// others wait for the ranks as for any silent ones.
+void Agent::stand_still() {
+  say("this host stands still; the job goes on without its ranks unless it is continued soon (elastic.silence)");
+  stop_or_continue_descendants(SIGSTOP);
+  raise(SIGSTOP);
+}
+
+void Agent::go_on() {
+  if (!paused_) {
+    stop_or_continue_descendants(SIGCONT);
+  }
+  watch_silence();  // what the launcher has sent meanwhile is yet to be read
+}
+
 // Sends the ranks one SIGTERM and starts one grace period, however often the end is requested.
 void Agent::terminate() {
   if (terminating_) {
@@ -322,6 +343,10 @@ void Agent::wait_for_signal() {
     }
     if (number == SIGCHLD) {
       reap();
+    } else if (number == SIGTSTP) {
+      stand_still();
+    } else if (number == SIGCONT) {
+      go_on();
     } else if (joined()) {
       leave(number);
     } else if (ranks_.all_exited()) {

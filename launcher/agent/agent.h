@@ -7,7 +7,7 @@
 //
 // On a host that joins a job by itself, the agent has a connection to the launcher in the place of stdin and stdout.
 // There, SIGTERM and SIGINT are the wish to leave the job, which the launcher fulfils; SIGQUIT and a second SIGINT end
-// all at once.
+// all at once. SIGTSTP stops the ranks, agent and supervisor, and SIGCONT continues them.
 #pragma once
 
 #include <string>

@@ -27,7 +27,23 @@ sigset_t signals_of_supervisor(bool joined) {
       sigaddset(&signals, number);
     }
   }
+  if (joined && !is_ignored(SIGTSTP)) {
+    sigaddset(&signals, SIGTSTP);
+    sigaddset(&signals, SIGCONT);
+  }
   return signals;
+}
+
+// Stops this process when its agent has stopped after SIGTSTP, so that a shell which waits for this process takes its
+// terminal back. `wish` is the last of SIGTSTP and SIGCONT that the agent got.
+void follow_stop(pid_t agent, int wish) {
+  sigset_t pending;
+  sigpending(&pending);
+  if (wish == SIGTSTP && sigismember(&pending, SIGCONT) == 0) {
+    raise(SIGSTOP);
+  } else if (wish == SIGCONT) {
+    kill(agent, SIGCONT);  // it was sent before the agent had stopped
+  }
 }
 
 // Waits for the agent and passes signals on; returns the exit code of the agent once all processes below have ended.
@@ -37,15 +53,19 @@ int guard(pid_t agent, const sigset_t& signals, bool joined) {
   dup2(null, 0);  // the agent alone must hold the pipes, or neither side would see their end
   dup2(null, 1);
   int status = 0;
+  int wish = 0;
   while (true) {
     int number = 0;
     sigwait(&signals, &number);
     if (number != SIGCHLD) {
+      wish = number == SIGTSTP || number == SIGCONT ? number : wish;
       kill(agent, joined ? number : SIGTERM);
       continue;
     }
-    for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-      if (pid == agent) {
+    for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0;) {
+      if (WIFSTOPPED(status)) {
+        pid == agent ? follow_stop(agent, wish) : void();
+      } else if (pid == agent) {
         kill_descendants(kSweepTime);
         return exit_code_of(status);
       }

@@ -1,7 +1,7 @@
 // fork_agent(): puts a process above an agent, its supervisor, which ends all that the agent leaves if it is killed.
 //
 // The supervisor keeps the process id with which this process was started, and has a name of its own. It passes signals
-// on to the agent, and ends with it.
+// on to the agent, and stops and ends with it.
 #pragma once
 
 #include <functional>

@@ -113,6 +113,8 @@ int join_job(const JoinerOptions& options, const Environment& environment) {
   if (const auto where = rendezvous::parse_host_port(options.address); !where) {
     return say("--join " + options.address + ": " + std::string(where.status().text()), kUsageError);
   }
+  // The agent of this host is in the background of its terminal, where output may stop a process ("stty tostop").
+  signal(SIGTTOU, SIG_IGN);
   const TimePoint deadline = std::chrono::steady_clock::now() + options.patience;
   std::optional<EndSignals> signals(std::in_place);
   const auto secret = await_secret(options, environment, deadline, *signals);

@@ -19,7 +19,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from elastic_hosts import Seats, await_size, command, stop
-from launch_support import Outcome, Run, launch, pester, running, wait_until
+from launch_support import PYTHON, Outcome, Run, launch, pester, running, wait_until
 from ssh_hosts import Hosts, unavailable_reason
 
 HERE = socket.gethostname()
@@ -183,6 +183,76 @@ def test_a_second_interrupt_ends_the_ranks_of_a_host_at_once(tmp_path: Path) -> 
         await_end(seats, SECOND)
         await_size(run, 1)
         stop(run, tmp_path)
+
+
+def state_of(process: int) -> str:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_host_stands_still_and_goes_on(tmp_path: Path) -> None:
+    with job(tmp_path, "1:3", "--elastic-silence", "60s") as (run, port), joining(tmp_path, port, "-np", "2") as host:
+        seats = await_size(run, 3)
+        processes = [host.process.pid, *host.marked(), *(pid for pid, name, _ in seats.values() if name == SECOND)]
+        assert len(processes) == 4  # with the agent
+        host.process.send_signal(signal.SIGTSTP)
+        wait_until(lambda: {state_of(pid) for pid in processes} == {"T"}, 20, "the host stands still")
+        host.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: "T" not in {state_of(pid) for pid in processes}, 20, "the host goes on")
+        done = stop(run, tmp_path)
+        assert "lost" not in done.out, done.out
+        ended(host, 0)
+
+
+def test_a_host_that_stands_still_for_too_long_has_lost_its_ranks(tmp_path: Path) -> None:
+    with job(tmp_path, "1:2", "--elastic-on-failure", "rank") as (run, port), joining(tmp_path, port) as host:
+        first = await_size(run, 2)
+        host.process.send_signal(signal.SIGTSTP)
+        run.read_until(r"rank 1 .* has been silent for .*; 1 rank goes on")
+        assert await_size(run, 1) == {0: first[0]}
+        assert state_of(host.process.pid) == "T"
+        host.process.send_signal(signal.SIGCONT)
+        seats = await_size(run, 2)
+        assert seats[1][1] == SECOND
+        assert seats[1][0] != first[1][0]
+        stop(run, tmp_path)
+        ended(host, 0)
+
+
+# Runs a command in the foreground of a terminal whose processes in the background must not write ("stty tostop").
+TERMINAL = """
+import fcntl, os, pty, signal, sys, termios
+os.setsid()
+master, slave = pty.openpty()
+fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+modes = termios.tcgetattr(slave)
+modes[3] |= termios.TOSTOP
+termios.tcsetattr(slave, termios.TCSANOW, modes)
+child = os.fork()
+if child == 0:
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    os.setpgid(0, 0)
+    os.tcsetpgrp(slave, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    for fd in range(3):
+        os.dup2(slave, fd)
+    os.execvp(sys.argv[1], sys.argv[1:])
+os.close(slave)
+try:
+    while text := os.read(master, 4096):
+        os.write(1, text)
+except OSError:
+    pass
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_the_output_of_a_host_does_not_stop_it(tmp_path: Path) -> None:
+    terminal = (PYTHON, "-c", TERMINAL)
+    with job(tmp_path, "1:2") as (run, port), joining(tmp_path, port, prefix=terminal) as host:
+        await_size(run, 2)
+        host.read_until("this host has joined the job with 1 slot")
+        stop(run, tmp_path)
+        assert "the job has ended" in ended(host, 0).out
 
 
 def test_a_job_refuses_more_spare_hosts_than_it_may_need(tmp_path: Path) -> None:
