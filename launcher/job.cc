@@ -257,6 +257,7 @@ void Job::on_rank_lost(Rank rank, const Status& cause) {
 void Job::on_rank_left(Rank rank) {
   ranks_.at(static_cast<std::size_t>(rank)).left = true;
   growth_.over = true;
+  await_candidates();
   if (phase_ == Phase::kRunning && !verdict_.left_first) {
     verdict_.left_first = rank;
   }

@@ -76,7 +76,7 @@ class Job {
     bool lost = false;         // the other ranks go on without it
     bool asked = false;        // its host is gone or rests: it has got the notice, or is ended
     bool noticed = false;      // it has got the notice, and leaves also if its host has come back meanwhile
-    bool parted = false;       // it had to leave, and has done so
+    bool parted = false;       // it had to leave, and has done so, or it has waited until the end of the job
     bool fresh = false;        // its process was started later and has not joined yet
     bool came = false;         // ... but waits for that at the coordinator
     bool settled = false;      // the end of its process is dealt with: another one will start, or the place is vacant
@@ -210,6 +210,7 @@ class Job {
   void start_due_ranks();
   void start_again(Rank rank);
   void await_init(Rank rank);
+  void await_candidates();
 
   // job_hosts.cc
   void seat(Rank rank, AgentLink& link);

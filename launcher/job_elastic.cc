@@ -83,6 +83,7 @@ void Job::on_over(const Status& why) {
     return;
   }
   if (why.code() == Code::kShutdown) {
+    await_candidates();
     if (std::ranges::all_of(ranks_, &RankState::lost)) {
       log("all ranks had to leave, so none has come to the end of the program");
       exit_code_ = 128 + SIGTERM;

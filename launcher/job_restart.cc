@@ -35,6 +35,9 @@ void Job::on_new_rank(const hub::NewRank& rank) {
       if (state.fresh && !state.exited) {  // or the process has ended meanwhile, and another start is planned
         state.came = true;
         state.timer.reset();
+        if (growth_.over) {
+          await_candidates();
+        }
       }
       return;
     case Stage::kJoined:
@@ -80,6 +83,16 @@ void Job::on_joined(const hub::NewRank& joined) {
   }
   if (state.started_at == growth_.changes) {  // else this change has been counted, or a later one
     count_change("ranks have joined");
+  }
+}
+
+// The job has come to its end. Processes that have waited to join know it, and end by themselves.
+void Job::await_candidates() {
+  for (Rank rank = 0; rank < plan_.places; ++rank) {
+    RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+    if (state.fresh && state.came && !state.exited && !std::exchange(state.parted, true)) {
+      set_timer(rank, plan_.options.failure_grace, [this, rank] { end_process(rank); });
+    }
   }
 }
 
