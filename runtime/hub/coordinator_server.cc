@@ -52,7 +52,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
     options_.server.elastic = options_.elastic_min > 0;
     options_.server.grows = options_.server.elastic && options_.elastic_max > 0;
     if (options_.server.grows) {
-      options_.server.size = std::max(start_size_, options_.elastic_max);
+      options_.server.size = std::max(start_size_, options_.elastic_max) + options_.spares;
     }
   }
 
@@ -174,7 +174,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
       }
     };
     events.connected = [this](int count) { presence_.set(count); };
-    elastic_ = std::make_unique<ElasticHub>(loop_, roster, std::move(events));
+    elastic_ = std::make_unique<ElasticHub>(loop_, roster, options_.server.size, std::move(events));
     return {};
   }
 

@@ -3,7 +3,7 @@
 //
 // Elastic jobs (option elastic.min): the loss of a rank ends the epoch, the survivors get kRanksChanged and form the
 // next one with new ranks. Ranks in this interface are then slots: the ranks with which the processes were started. A
-// job that grows has slots for elastic_max ranks, the first ones for the processes of the start.
+// job that grows has slots for elastic_max ranks and its spares, the first ones for the processes of the start.
 //
 // Owned by: the launcher, or the process of rank 0 if another launcher started the ranks. Steady-state training does
 // not depend on its state, but ranks that lose their coordinator end with an error that says so.
@@ -75,6 +75,7 @@ struct CoordinatorServerOptions {
   control::CoordinatorOptions coordinator;
   int elastic_min = 0;   // fewest members of an epoch; 0: the job is not elastic
   int elastic_max = 0;   // most members of an elastic job that grows; 0: it does not
+  int spares = 0;        // in a job that grows, slots beyond these: processes that wait until a member is lost
   bool refills = false;  // in a job that grows, processes may come for the slots of ranks that have left in order
   Duration regroup_timeout = std::chrono::seconds(600);  // time that survivors wait for each other
   Duration state_timeout = std::chrono::seconds(600);    // time in which a new rank gets the state
@@ -107,7 +108,8 @@ class CoordinatorServer {
   virtual void begin(int ranks) = 0;
   // In a job that grows, tells the ranks that a process for this slot is about to be started, or that the one there is
   // asked to leave; or that neither is so any more. The announcement ends by itself when the process arrives, says that
-  // it leaves, has left, or is lost as a member. Any thread.
+  // it leaves, has left, or is lost as a member. Ranks learn of no more processes to come than the job has room for.
+  // Any thread.
   virtual void announce(Rank slot, bool on_its_way) = 0;
   // Waits at most `grace` until no member is connected; returns true if none is. Any thread.
   virtual bool drain(Duration grace) = 0;

@@ -21,12 +21,8 @@ PeerId peer_of(Connection connection) {
 
 }  // namespace
 
-ElasticHub::ElasticHub(Loop& loop, control::RosterOptions options, Events events)
-    : loop_(loop),
-      roster_(options),
-      events_(std::move(events)),
-      grows_(options.max > 0),
-      places_(std::max(options.start, options.max)) {
+ElasticHub::ElasticHub(Loop& loop, control::RosterOptions options, int places, Events events)
+    : loop_(loop), roster_(options), events_(std::move(events)), grows_(options.max > 0), places_(places) {
   for (Rank slot = 0; slot < options.start; ++slot) {
     remaining_.insert(slot);
   }
@@ -200,8 +196,17 @@ void ElasticHub::announce(rendezvous::Server& server, Rank slot, bool on_its_way
   }
 }
 
+// Returns how many processes will change the members. Those that find the job full are spares, and change nothing.
+std::size_t ElasticHub::announced() const {
+  const auto leaves = [this](Rank slot) { return is_connected(slot) && std::ranges::count(seats_, slot) != 0; };
+  const auto leaving = static_cast<std::size_t>(std::ranges::count_if(announced_, leaves));
+  const std::size_t most = roster_.max_members();
+  const std::size_t room = most - std::min(most, slots_.size());  // beside members and those that wait already
+  return leaving + std::min(announced_.size() - leaving, room);
+}
+
 void ElasticHub::tell_announced(rendezvous::Server& server) {
-  told_ = announced_.size();
+  told_ = announced();
   const control::Announced count{static_cast<std::uint32_t>(told_)};
   for (const auto& [peer, slot] : slots_) {
     if (std::ranges::count(seats_, slot) != 0) {
@@ -272,7 +277,7 @@ void ElasticHub::act(rendezvous::Server& server) {
   if (const bool admits = roster_.epoch() != Epoch() && !over_ && roster_.admits(); admits != admits_) {
     events_.admits(admits_ = admits);
   }
-  if (grows_ && in_epoch_ && told_ != announced_.size()) {
+  if (grows_ && in_epoch_ && told_ != announced()) {
     tell_announced(server);
   }
   tell_owner();

@@ -33,7 +33,8 @@ class ElasticHub {
     std::function<void(const Status&)> over;
     std::function<void(int)> connected;  // number of processes, after each change
   };
-  ElasticHub(Loop& loop, control::RosterOptions options, Events events);
+  // `places`: slots of the job, which are more than its most members if it has spares.
+  ElasticHub(Loop& loop, control::RosterOptions options, int places, Events events);
   ~ElasticHub() { loop_.cancel(tick_); }
 
   // The events of rendezvous::ServerHandler.
@@ -75,6 +76,7 @@ class ElasticHub {
   void perform(rendezvous::Server& server, const control::Roster::Part& part);
   void end_epoch(rendezvous::Server& server);
   void tell_announced(rendezvous::Server& server);
+  std::size_t announced() const;
   void tell_owner();
   std::string outlook() const;
 

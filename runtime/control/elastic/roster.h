@@ -107,6 +107,8 @@ class Roster {
 
   Phase phase() const { return phase_; }
   Epoch epoch() const { return epoch_; }
+  // Returns the most members of an epoch. Further candidates wait until one is lost or leaves.
+  std::size_t max_members() const { return static_cast<std::size_t>(options_.max > 0 ? options_.max : options_.start); }
   // Returns whether new processes may come into the next epoch.
   bool admits() const;
   // Returns whether this process is connected and has the state of the job.
@@ -161,7 +163,6 @@ class Roster {
   std::vector<Connection> candidates() const;
   std::vector<Connection> armed() const;  // candidates that wait for the next epoch
   bool joins() const;                     // some of them may come into it, beside all members
-  std::size_t max_members() const { return static_cast<std::size_t>(options_.max > 0 ? options_.max : options_.start); }
   std::size_t min_members() const { return static_cast<std::size_t>(options_.min); }
   std::string losses_text() const;
 

@@ -401,6 +401,38 @@ TEST_F(GrowingJobTest, RanksLearnHowManyProcessesAreOnTheirWay) {
   EXPECT_TRUE(members_[0].wait_for_announced(1)) << "it has asked for its change";
 }
 
+class FullJobTest : public GrowingJobTest {
+ protected:
+  void choose(CoordinatorServerOptions& options, CoordinatorServerEvents& events) override {
+    GrowingJobTest::choose(options, events);
+    options.elastic_max = 2;
+    options.spares = 2;
+  }
+};
+
+TEST_F(FullJobTest, RanksLearnOfNoSpares) {
+  hub_->announce(0, true);
+  hub_->announce(1, true);
+  EXPECT_TRUE(members_[0].wait_for_announced(2)) << "those that leave";
+  hub_->announce(2, true);
+  hub_->announce(3, true);
+  hub_->announce(0, false);
+  EXPECT_TRUE(members_[0].wait_for_announced(1));
+}
+
+TEST_F(FullJobTest, ASpareTakesThePlaceOfALostRank) {
+  Member spare;
+  ASSERT_NO_FATAL_FAILURE(connect(spare));
+  const std::jthread waits([&] { EXPECT_TRUE(join(3, spare).ok()); });
+  candidate_waits_.wait();
+  members_[1].client.reset();
+  control::Regroup regroup;
+  regroup.last = Epoch(1);
+  regroup.has_state = regroup.admits = true;
+  EXPECT_EQ(join(0, members_[0], regroup).to_string(), "ok");
+  EXPECT_EQ(history(3), (std::vector<std::string>{"epoch 1", "slot 1 survived by 1 as epoch 2", "epoch 2"}));
+}
+
 // The launcher announces the next process of a place as soon as it knows the end of the last one, the hub may be later.
 TEST_F(GrowingJobTest, TheLossOfAProcessThatHasComeLeavesTheNextOneAnnounced) {
   Member candidate;

@@ -22,11 +22,11 @@ std::string text_of(const Moves& path) {
   return text;
 }
 
-RosterOptions options(int min, int start = 3) {
+RosterOptions options(int min, int start = 3, int max = kProcesses) {
   RosterOptions result;
   result.start = start;
   result.min = min;
-  result.max = kProcesses;
+  result.max = max;
   result.linger = Duration::zero();
   return result;
 }
@@ -108,6 +108,14 @@ TEST(RosterExplorer, TwoCandidatesBreakNoInvariant) {
   for (const int min : {1, 2}) {
     Explorer explorer;
     explorer.explore(World(options(min, 2), 2, Order::kReduced), 2);
+    EXPECT_GT(explorer.states(), 10'000U);
+  }
+}
+
+TEST(RosterExplorer, ASpareBreaksNoInvariant) {
+  for (const int min : {1, 2, 3}) {
+    Explorer explorer;
+    explorer.explore(World(options(min, 3, 3), 1, Order::kReduced), 2);
     EXPECT_GT(explorer.states(), 10'000U);
   }
 }

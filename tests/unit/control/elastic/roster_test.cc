@@ -268,6 +268,31 @@ TEST_F(RosterTest, ACandidateComesWhenAllMembersHaveAgreedToEndTheEpoch) {
   EXPECT_EQ(last_notice<EpochEnds>(1), nullptr);
 }
 
+TEST_F(RosterTest, ACandidateOfAFullJobComesWhenAMemberGoes) {
+  roster_ = Roster(options(3, 3, 3));
+  form_first(3);
+  hello(3);
+  regroup(3);
+  EXPECT_EQ(last_notice<ChangeWanted>(0), nullptr) << "the job is full";
+  lose(1);
+  again(0);
+  again(2);
+  tick(milliseconds(20));
+  EXPECT_EQ(slots(), (std::vector{0, 2, 3})) << "in the epoch that follows the loss, though three are the fewest";
+  admit(3);
+  hello(Connection(20), 1, 2);
+  roster_.on_regroup(Connection(20), {}, now_);
+  take();
+  EXPECT_EQ(last_notice<ChangeWanted>(0), nullptr);
+  leave(0);
+  for (const int slot : {0, 2, 3}) {
+    ASSERT_NE(last_notice<ChangeWanted>(slot), nullptr) << "enough ranks are left";
+    regroup(slot, {roster_.epoch(), 1, true, true, {}, {}});
+  }
+  EXPECT_EQ(parted(), std::vector{0});
+  EXPECT_EQ(slots(), (std::vector{2, 3, 19}));
+}
+
 TEST_F(RosterTest, NobodyComesIntoAProgramThatDoesNotGiveItsState) {
   form_first(3);
   admit(1, false);
