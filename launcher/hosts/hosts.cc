@@ -220,6 +220,18 @@ Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::
   return placements;
 }
 
+void add_spare_slots(std::vector<Placement>& placements, int slots) {
+  long present = 0;
+  for (const Placement& placement : placements) {
+    present += placement.slots;
+  }
+  for (; present < slots; ++present) {
+    Placement& least = *std::ranges::min_element(placements, {}, &Placement::slots);
+    ++least.slots;
+    ++least.spare_slots;
+  }
+}
+
 std::vector<RankNumbers> rank_numbers(const std::vector<std::string>& hosts) {
   std::map<std::string, int> on_host;
   std::map<int, int> with_local_rank;

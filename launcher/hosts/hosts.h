@@ -31,7 +31,8 @@ struct Placement {
   bool local = false;
   int first_rank = 0;
   int ranks = 0;
-  int slots = 0;  // at least `ranks`
+  int slots = 0;        // at least `ranks`
+  int spare_slots = 0;  // of these, the ones that it has for spares alone, and the user has not named
 };
 
 // Parses "a:2,b,[fd00::2]:4": a host without a number has one slot; slots of a repeated host add up.
@@ -48,6 +49,9 @@ struct PlaceOptions {
 Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::optional<int> np,
                                            const std::function<bool(const std::string&)>& is_local,
                                            const PlaceOptions& options = {});
+
+// Gives the hosts slots for spares, until there are so many in all: one after the other, on the host with the fewest.
+void add_spare_slots(std::vector<Placement>& placements, int slots);
 
 // Numbers of a rank: its own among the ranks of its host, and that of its host among those that have as many ranks.
 struct RankNumbers {

@@ -95,6 +95,19 @@ TEST(Placement, TakesHostsForRanksThatComeLater) {
   EXPECT_EQ(placed->front().slots, 4);
 }
 
+TEST(Placement, SparesTakeFreeSlotsAndElseTheHostsWithTheFewest) {
+  auto placed = place_ranks({{"a", 3}, {"b", 2}, {"c", 2}}, 4, only_localhost, {.most = 6});
+  ASSERT_TRUE(placed);
+  add_spare_slots(*placed, 6);
+  ASSERT_EQ(placed->size(), 3U) << "a spare may start on the third host";
+  EXPECT_EQ((*placed)[0].spare_slots + (*placed)[1].spare_slots + (*placed)[2].spare_slots, 0);
+  add_spare_slots(*placed, 9);
+  EXPECT_EQ((*placed)[0].slots, 3);
+  EXPECT_EQ((*placed)[1].slots, 3);
+  EXPECT_EQ((*placed)[1].spare_slots, 1);
+  EXPECT_EQ((*placed)[2].spare_slots, 1);
+}
+
 TEST(Placement, SaysWhichSlotsAreThereWhenTheyAreTooFew) {
   const auto placed = place_ranks({{"a", 2}, {"b", 1}}, 4, only_localhost);
   ASSERT_FALSE(placed);
