@@ -108,6 +108,12 @@ void add_job_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
       ->type_name("MIN:[MAX]")
       ->group(ranks);
   app.add_option("--max-np,--max-num-proc", raw.most, "The MAX of --elastic MIN:MAX")->type_name("MAX")->group(ranks);
+  app.add_option(
+         "--spares", run.spares,
+         "Processes of an elastic job beyond MAX that wait in init(), and take the places of lost ranks at once")
+      ->check(CLI::Range(0, kMaxSlots))
+      ->option_text("N (default 0)")
+      ->group(ranks);
   app.add_option("--start-timeout", raw.start_timeout, "Time within which all hosts must answer (default 30s)")
       ->type_name("TIME")
       ->group(ranks);
@@ -226,9 +232,6 @@ std::size_t command_start(const CLI::App& app, const std::vector<std::string>& a
   return std::min(i, arguments.size());
 }
 
-// Names options of elastic jobs that users may expect, and that do not exist yet.
-constexpr std::string_view kNotYet[] = {"--spares"};
-
 // Options of torchrun, and what to write for them.
 constexpr std::pair<std::string_view, std::string_view> kOfTorchrun[] = {
     {"--nproc-per-node", "write -np with the number of all ranks, and -H HOST:RANKS,... for several hosts"},
@@ -244,9 +247,6 @@ constexpr std::pair<std::string_view, std::string_view> kOfTorchrun[] = {
 
 Status unknown_option(const CLI::App& app, const std::string& argument) {
   std::string asked = argument.substr(0, argument.find('='));
-  if (std::ranges::count(kNotYet, std::string_view(asked)) != 0) {
-    return invalid_argument(argument + " is not there yet; leave the option out (docs/elastic.md)");
-  }
   std::ranges::replace(asked, '_', '-');
   for (const auto& [name, advice] : kOfTorchrun) {
     if (asked == name) {

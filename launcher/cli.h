@@ -24,6 +24,7 @@ struct JoinOptions {
 struct RunOptions {
   std::vector<std::string> command;
   std::optional<int> np;
+  int spares = 0;        // processes of an elastic job that wait until a rank is lost
   std::string hosts;     // -H
   std::string hostfile;  // --hostfile
   DiscoveryOptions discovery;

@@ -48,8 +48,12 @@ struct JobPlan {
   std::optional<rendezvous::Secret> join_secret;  // hosts may join at options.join.port, with this secret
   std::vector<Host> hosts;                        // set with join_secret only: those of the command line
   int size = 0;                                   // ranks at the start; if hosts may come, the fewest
-  int places = 0;                                 // most ranks later; `size` if the job does not grow
+  int places = 0;                                 // most processes later; `size` if the job does not grow
+  int spares = 0;                                 // processes beyond the most ranks, which `places` counts
   bool by_host = false;                           // an elastic job loses all ranks of a host with one that fails
+
+  // Returns the most ranks that the job may have at one time.
+  int most_ranks() const { return places - spares; }
 };
 
 // First argument of a rank of `sirtakirun --check`; the names of all hosts follow (links/measure.h).
@@ -79,6 +83,7 @@ class Job {
     bool parted = false;       // it had to leave, and has done so, or it has waited until the end of the job
     bool fresh = false;        // its process was started later and has not joined yet
     bool came = false;         // ... but waits for that at the coordinator
+    bool spare = false;        // ... until a rank is lost, as the user knows
     bool settled = false;      // the end of its process is dealt with: another one will start, or the place is vacant
     bool due = false;          // ... as soon as the other ranks admit it
     bool vacant = false;       // has no host
@@ -210,6 +215,8 @@ class Job {
   void start_due_ranks();
   void start_again(Rank rank);
   void await_init(Rank rank);
+  bool is_full() const;
+  void tell_spares();
   void await_candidates();
 
   // job_hosts.cc

@@ -247,10 +247,12 @@ void Job::start_if_enough() {
   if (growth_.fleet.pending() || growth_.fleet.ready_slots() < plan_.size) {
     return;
   }
-  plan_.size = std::min(growth_.fleet.ready_slots(), plan_.places);
+  plan_.size = std::min(growth_.fleet.ready_slots(), plan_.most_ranks());
   coordinator_->begin(plan_.size);
   for (const auto& [rank, host] : growth_.fleet.starts(seats(), std::chrono::steady_clock::now())) {
-    seat(rank, *link_of(host));
+    if (rank < plan_.size) {
+      seat(rank, *link_of(host));
+    }
   }
   spawn_ranks();
 }

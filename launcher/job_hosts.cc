@@ -160,7 +160,7 @@ void Job::vacate(Rank rank) {
   RankState& state = ranks_.at(static_cast<std::size_t>(rank));
   state.vacant = state.exited = state.closed = state.lost = state.settled = true;
   state.member_since.reset();
-  state.due = state.fresh = state.parted = state.asked = state.noticed = false;
+  state.due = state.fresh = state.spare = state.parted = state.asked = state.noticed = false;
   state.timer.reset();
 }
 

@@ -99,7 +99,7 @@ void Job::greet(AgentLink& link) {
   } else if (used < placement.slots) {
     const int spare = placement.slots - used;
     text += ", of which " + std::to_string(spare) + (spare == 1 ? " is" : " are") + " spare: all places for " +
-            std::to_string(plan_.places) + " ranks are taken (elastic.max)";
+            std::to_string(plan_.most_ranks()) + " ranks are taken (elastic.max)";
   }
   if (used > 0 && !growth_.admits && growth_.begun) {
     text += "; its ranks start while the others are in elastic.run()";

@@ -35,9 +35,7 @@ void Job::on_new_rank(const hub::NewRank& rank) {
       if (state.fresh && !state.exited) {  // or the process has ended meanwhile, and another start is planned
         state.came = true;
         state.timer.reset();
-        if (growth_.over) {
-          await_candidates();
-        }
+        growth_.over ? await_candidates() : tell_spares();
       }
       return;
     case Stage::kJoined:
@@ -73,16 +71,32 @@ void Job::end_fresh(Rank rank, const std::string& why) {
 
 void Job::on_joined(const hub::NewRank& joined) {
   RankState& state = ranks_.at(static_cast<std::size_t>(joined.slot));
-  state.lost = state.fresh = false;
+  state.lost = state.fresh = state.spare = false;
   // A later failure is not that of a loss which has healed.
   std::erase_if(verdict_.survived, [&](const Failure& failure) { return failure.rank == joined.slot; });
   if (phase_ == Phase::kRunning) {
     const bool renumbered = !joined.text.starts_with("rank " + std::to_string(joined.slot) + " ");
     const std::string tag = renumbered ? " (output [" + std::to_string(joined.slot) + "])" : "";
     log(joined.text + tag + " has joined; " + hub::go_on_text(joined.size, joined.epoch));
+    tell_spares();
   }
   if (state.started_at == growth_.changes) {  // else this change has been counted, or a later one
     count_change("ranks have joined");
+  }
+}
+
+// Returns whether there are as many ranks as may be: further processes are spares.
+bool Job::is_full() const {
+  return std::ranges::count(ranks_, false, &RankState::lost) >= plan_.most_ranks();
+}
+
+// Tells the user which processes wait until a rank is lost.
+void Job::tell_spares() {
+  for (Rank rank = 0; rank < plan_.places && is_full(); ++rank) {
+    RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+    if (state.fresh && state.came && !state.exited && !std::exchange(state.spare, true)) {
+      log("rank " + std::to_string(rank) + " on " + state.link->placement().host + " waits as a spare");
+    }
   }
 }
 
@@ -114,7 +128,7 @@ void Job::plan_restart(Rank rank) {
     return;
   }
   state.settled = true;
-  state.fresh = false;
+  state.fresh = state.spare = false;
   state.timer.reset();
   if (plan_.by_host && !state.parted && state.spawned) {  // a process that cannot be started has not failed
     fail_host(rank);
@@ -185,14 +199,16 @@ void Job::start_due_ranks() {
 
 void Job::start_again(Rank rank) {
   RankState& state = ranks_.at(static_cast<std::size_t>(rank));
-  state.due = state.settled = state.spawned = state.exited = state.closed = state.left = state.came = false;
+  state.due = state.settled = state.spawned = state.exited = state.closed = state.left = false;
+  state.came = state.spare = false;
   state.fresh = true;
   state.ended_by_us = state.noticed = false;
   state.wait_status = 0;
   state.started_at = growth_.changes;
   const std::string name = "rank " + std::to_string(rank);
   const std::string again = ++state.starts > 1 ? " (start " + std::to_string(state.starts) + ")" : "";
-  log(name + " is started " + (again.empty() ? "on " : "again on ") + state.link->placement().host + again);
+  log(name + " is started " + (again.empty() ? "on " : "again on ") + state.link->placement().host + again +
+      (is_full() ? ", as a spare" : ""));
   coordinator_->announce(rank, true);
   send_spawn(*state.link, {rank});
   await_init(rank);
@@ -213,8 +229,9 @@ void Job::await_init(Rank rank) {
   set_timer(rank, silent, [this, rank, name, patience, silent, give_up] {
     const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
     if (state.fresh && !state.exited && phase_ == Phase::kRunning && !growth_.over) {
-      log(name + " on " + state.link->placement().host + " has not come to init() yet; commits may wait for it, for " +
-          format_duration(patience) + " at most (elastic.join_timeout)");
+      const std::string effect = is_full() ? "; it is ended after " : "; commits may wait for it, for ";
+      log(name + " on " + state.link->placement().host + " has not come to init() yet" + effect +
+          format_duration(patience) + (is_full() ? "" : " at most") + " (elastic.join_timeout)");
       set_timer(rank, patience - silent, give_up);
     }
   });

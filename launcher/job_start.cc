@@ -76,7 +76,8 @@ Status Job::start_hub() {
   options.server.port_first = config.job.port_range.first;
   options.server.port_last = config.job.port_range.last;
   options.server.secret = secret_;
-  options.server.size = discovers() ? plan_.places : plan_.size;
+  options.server.size = discovers() ? plan_.most_ranks() : plan_.size;
+  options.spares = plan_.spares;
   options.refills = discovers();
   options.server.exit_report_wait = rendezvous::kExitReportWait;
   options.coordinator.joined_only_reduce = plan_.options.horovod;
@@ -307,7 +308,9 @@ void Job::send_spawn(AgentLink& link, const std::vector<Rank>& ranks) {
   request.ranks = ranks;
   // A script may have changed the slots of the host since its agent was started.
   const int slots = std::max(growth_.fleet.slots(placement.host), static_cast<int>(ranks_of(link).size()));
-  request.most_ranks = grows() ? std::min(slots, plan_.places) : placement.ranks;
+  // Spares take no part of the cores.
+  const int most = std::min(slots - placement.spare_slots, plan_.most_ranks());
+  request.most_ranks = grows() ? std::max(most, 1) : placement.ranks;
   request.rendezvous = link.notes.endpoint;
   request.secret_hex = secret_.to_hex();
   request.cwd = plan_.cwd;
@@ -321,7 +324,7 @@ void Job::send_spawn(AgentLink& link, const std::vector<Rank>& ranks) {
       coordinator_->set_host(rank, placement.host);
     }
     // A program finds its rank below its size, also if it comes later.
-    const int size = rank < plan_.size ? plan_.size : plan_.places;
+    const int size = rank < plan_.size ? plan_.size : rank < plan_.most_ranks() ? plan_.most_ranks() : plan_.places;
     const RankNumbers& numbers = ranks_.at(static_cast<std::size_t>(rank)).numbers;
     request.rank_env.push_back(variables_of_rank(rank, size, numbers, placement.host, plan_.options.horovod));
   }

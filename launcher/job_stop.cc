@@ -362,9 +362,11 @@ void Job::conclude() {
     }
   } else if (exit_code_ == 0) {
     const auto elapsed = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - started_);
-    const auto lost = static_cast<std::size_t>(std::ranges::count_if(ranks_, &RankState::lost));
-    log_verbose((lost == 0 ? "all " : "") + std::to_string(ranks_.size() - lost) +
-                " ranks ended with exit code 0 after " + format_duration(elapsed));
+    const auto ranks = std::ranges::count(ranks_, false, &RankState::lost);
+    const auto spares = std::ranges::count(ranks_, true, &RankState::spare);
+    log_verbose((ranks == plan_.most_ranks() ? "all " : "") + std::to_string(ranks) +
+                " ranks ended with exit code 0 after " + format_duration(elapsed) +
+                (spares == 0 ? "" : "; " + std::to_string(spares) + (spares == 1 ? " spare" : " spares") + " waited"));
   }
   io_.stop();
 }

@@ -126,6 +126,21 @@ Result<std::string> horovod_folder(const std::string& program) {
                      "/python3*/site-packages; call the sirtakirun that was installed with it");
 }
 
+// Spares join a job that grows, and their environment describes one of all its processes.
+Status check_spares(int spares, int min, int max) {
+  const std::string option = "--spares " + std::to_string(spares);
+  if (spares > 0 && (min == 0 || max == 0)) {
+    return invalid_argument(option +
+                            " needs --elastic MIN:MAX: spares take the places of lost ranks, and other jobs have no "
+                            "new ones");
+  }
+  if (spares > kMostRanks - max) {
+    return invalid_argument(option + " and elastic.max " + std::to_string(max) + " are more than " +
+                            std::to_string(kMostRanks) + " processes");
+  }
+  return {};
+}
+
 // Checks the fewest and the most ranks of an elastic job of `size` ranks on hosts with so many slots; 0: not given.
 Status check_elastic(int min, int max, int size, int slots) {
   if (min > size) {
@@ -177,10 +192,12 @@ Status place(RunOptions& options, const std::vector<Host>& hosts, JobPlan& plan)
   const int least = static_cast<int>(plan.config->elastic.min);
   const bool by_host = least > 0 && fails_by_host(options, hosts, *plan.config);
   plan.by_host = by_host && !options.check;
+  SRT_TRY(check_spares(options.spares, least, static_cast<int>(plan.config->elastic.max)));
+  plan.spares = options.check ? 0 : options.spares;
   if (!options.discovery.script.empty() || options.join.port) {
     const std::string option = options.join.port ? "--join-port" : "--host-discovery-script";
     SRT_ASSIGN(plan.size, fewest_ranks(options.np, least, most, option));
-    plan.places = most;
+    plan.places = most + plan.spares;
     // Without other hosts, this one has the ranks of the start. Its name, unlike localhost, leads to an address that
     // hosts which join can reach.
     plan.hosts = hosts.empty() ? std::vector<Host>{{host_info().hostname, plan.size}} : hosts;
@@ -197,7 +214,10 @@ Status place(RunOptions& options, const std::vector<Host>& hosts, JobPlan& plan)
     // With Horovod, -np is what the start needs at least.
     np = std::max(np.value_or(0), std::min(most, slots_of(hosts)));
   }
-  SRT_ASSIGN(plan.placements, place_ranks(hosts, np, is_this_host, {most, by_host}));
+  if (plan.spares > 0) {
+    np = np.value_or(std::min(most, slots_of(hosts)));  // the slots of the hosts may be for spares
+  }
+  SRT_ASSIGN(plan.placements, place_ranks(hosts, np, is_this_host, {most + plan.spares, by_host}));
   plan.wanted = plan.placements;
   if (options.check) {
     options.tag_output = false;
@@ -212,8 +232,15 @@ Status place(RunOptions& options, const std::vector<Host>& hosts, JobPlan& plan)
     plan.size += placement.ranks;
     slots += placement.slots;
   }
-  plan.places = std::max(plan.size, most);
-  return options.check ? Status() : check_elastic(least, most, plan.size, slots);
+  plan.places = std::max(plan.size, most) + plan.spares;
+  if (options.check) {
+    return {};
+  }
+  SRT_TRY(check_elastic(least, most, plan.size, slots));
+  if (plan.spares > 0) {
+    add_spare_slots(plan.placements, plan.places);
+  }
+  return {};
 }
 
 }  // namespace

@@ -36,5 +36,45 @@ TEST(JobPlan, AJobThatHostsJoinStartsOnThisHostAndHidesTheSecret) {
   }
 }
 
+RunOptions with_spares(const std::string& hosts, int spares, const std::string& elastic) {
+  RunOptions options;
+  options.command = {"cmd"};
+  options.hosts = hosts;
+  options.spares = spares;
+  options.option_lines = elastic;
+  return options;
+}
+
+TEST(JobPlan, SparesHavePlacesBeyondTheMostRanks) {
+  const std::string elastic = "elastic.min = \"1\"\nelastic.max = \"3\"\n";
+  for (const char* hosts : {"", "localhost:3", "localhost:9"}) {
+    const Result<JobPlan> plan = make_plan(with_spares(hosts, 2, elastic), {});
+    ASSERT_TRUE(plan) << plan.status().to_string();
+    EXPECT_EQ(plan->size, 3) << hosts;
+    EXPECT_EQ(plan->places, 5) << hosts;
+    EXPECT_EQ(plan->most_ranks(), 3) << hosts;
+    ASSERT_EQ(plan->placements.size(), 1U);
+    EXPECT_GE(plan->placements.front().slots, 5) << hosts;
+  }
+  RunOptions joined = with_spares("localhost:2", 2, elastic);
+  joined.join.port = 0;
+  const Result<JobPlan> plan = make_plan(joined, {{"SIRTAKI_JOIN_SECRET", std::string(64, 'a')}});
+  ASSERT_TRUE(plan) << plan.status().to_string();
+  EXPECT_EQ(plan->places, 5);
+  const Result<JobPlan> few = make_plan(with_spares("localhost:2", 2, elastic), {});
+  EXPECT_NE(few.status().text().find("elastic.max is 3, but the hosts offer 2 slots"), std::string_view::npos)
+      << "spares do not make up for ranks that have no slot";
+}
+
+TEST(JobPlan, SparesNeedAJobThatGrows) {
+  for (const char* elastic : {"", "elastic.min = \"1\"\n"}) {
+    const Result<JobPlan> plan = make_plan(with_spares("localhost:2", 1, elastic), {});
+    ASSERT_FALSE(plan);
+    EXPECT_TRUE(plan.status().text().starts_with("--spares 1 needs --elastic MIN:MAX")) << plan.status().to_string();
+  }
+  const std::string elastic = "elastic.min = \"1\"\nelastic.max = \"2\"\n";
+  EXPECT_FALSE(make_plan(with_spares("localhost:2", 65535, elastic), {}).ok());
+}
+
 }  // namespace
 }  // namespace sirtaki::launcher
