@@ -48,6 +48,7 @@ METRICS = (
     Metric("codec.{codec}.step_bytes", GAUGE, "bytes of these tensors in a step, after compression"),
     Metric("compression_ratio", GAUGE, "bytes of a step before compression, as a multiple of those after it"),
     Metric("plans_adopted", COUNTER, "changes of the plan from measurements"),
+    Metric("diverged_tensors", COUNTER, "tensors that were found to differ between ranks of an elastic job"),
     Metric("link_bytes_per_second", GAUGE, "bandwidth of the slowest link, as measured from transfers of gradients"),
     Metric("link_latency_seconds", GAUGE, "latency of the slowest link, as measured"),
     Metric("predicted_step_seconds", GAUGE, "time of a step of the runtime that the plan predicts"),
@@ -102,6 +103,7 @@ def from_facts(stats: dict[str, Any], totals: Totals, local: dict[str, Any]) -> 
         **traffic(stats),
         **_codecs(stats),
         "plans_adopted": stats.get("streams.plans_adopted", 0),
+        "diverged_tensors": totals.diverged_tensors,
         **links(stats),
         **_local(local),
     }

@@ -26,6 +26,7 @@ class Totals:
         self.exposed_seconds = 0.0
         self.last_step_seconds = 0.0
         self.last_exposed_seconds = 0.0
+        self.diverged_tensors = 0
 
     def add_step(self, seconds: float, exposed_seconds: float) -> None:
         """Adds a step. Its wait is only noted as the last one, because add_waits() adds it."""
@@ -40,3 +41,8 @@ class Totals:
             added = max(0.0, seconds - waits.counted_seconds)
             waits.counted_seconds += added
             self.exposed_seconds += added
+
+    def add_diverged(self, tensors: int) -> None:
+        """Adds tensors that were found to differ between ranks of an elastic job."""
+        with self._lock:
+            self.diverged_tensors += tensors
