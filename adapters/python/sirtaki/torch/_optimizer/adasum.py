@@ -73,6 +73,7 @@ class AdasumSteps:
     def __init__(self, names: list[str], params: list[Tensor], compressor: Any, process_set: ProcessSet) -> None:
         self._names = {id(param): name for name, param in zip(names, params, strict=True)}
         self._compressor = compressor
+        self.process_set = process_set
         self._ops = torch_ops.within(process_set)
         self._included = process_set.included()
         self._stem = stream_names.next(process_set)
