@@ -1,0 +1,228 @@
+"""Comparison of states among ranks that are threads: what is found, healed, reported and left alone."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import sirtaki.torch as hvd  # noqa: E402
+from sirtaki import basics  # noqa: E402
+from sirtaki.errors import RanksChangedError  # noqa: E402
+from sirtaki.torch.elastic._compared import row_major_bytes, write_bytes  # noqa: E402
+from sirtaki.torch.elastic._comparison import Comparison  # noqa: E402
+
+LIMIT_SECONDS = 30
+LOST = RanksChangedError("rank 1 was lost")
+
+
+@pytest.fixture(autouse=True)
+def loop() -> Iterator[None]:
+    """Makes this process one of elastic.run()."""
+    hvd.init()
+    with basics.losses_raise():
+        yield
+    hvd.shutdown()
+
+
+class Exchange:
+    """Exchanges between threads, each of which is a rank."""
+
+    def __init__(self, ranks: int) -> None:
+        self.barrier = threading.Barrier(ranks)
+        self.sent: list[Any] = [None] * ranks
+        self.own = threading.local()
+        #: Names of the calls of rank 0.
+        self.calls: list[str] = []
+        self.ended: set[int] = set()
+        #: Number of a broadcast of a commit in which all ranks raise LOST.
+        self.lost_in_broadcast = -1
+
+    def rank(self) -> int:
+        return int(self.own.rank)
+
+    def gather(self, call: str, value: Any) -> list[Any]:
+        if self.rank() == 0:
+            self.calls.append(call)
+        self.sent[self.rank()] = value
+        self.barrier.wait(LIMIT_SECONDS)
+        sent = copy.deepcopy(self.sent)
+        self.barrier.wait(LIMIT_SECONDS)
+        return sent
+
+    def rows(self, row: list[int]) -> list[list[int]]:
+        return self.gather("rows", row)
+
+    def objects(self, value: Any) -> list[Any]:
+        return self.gather("objects", value)
+
+    def broadcast(self, values: Any, root: int) -> Any:
+        got = self.gather("broadcast", values)[root]
+        self.own.broadcasts = getattr(self.own, "broadcasts", 0) + 1  # of a commit: each has a thread of its own
+        if self.own.broadcasts == self.lost_in_broadcast:
+            raise LOST
+        return got
+
+    def share_optimizer(self, optimizer: Any, root: int) -> None:
+        optimizer.load_state_dict(self.gather("share", optimizer.state_dict())[root])
+
+    def end(self) -> None:
+        self.ended.add(self.rank())
+
+
+class Rank:
+    """A model with its optimizer, and their comparison."""
+
+    def __init__(self, exchange: Exchange, make: Callable[[Any], Any] | None = None) -> None:
+        torch.manual_seed(7)
+        layers = torch.nn.Linear(40, 500), torch.nn.BatchNorm1d(500), torch.nn.Linear(500, 3)
+        self.model = torch.nn.Sequential(*layers)
+        optimizer = torch.optim.Adam(self.model.parameters(), 0.01) if make is None else make(self.model)
+        self.optimizer: Any = optimizer
+        if make is None:
+            self.optimizer = hvd.DistributedOptimizer(optimizer, self.model.named_parameters())
+        self.model(torch.randn(8, 40)).square().sum().backward()
+        self.optimizer.step()
+        self.commits = 0
+        self.seconds = 0.0
+        self.comparison = Comparison(self.values, exchange, self.clock)
+
+    def values(self) -> dict[str, Any]:
+        return {"model": self.model, "optimizer": self.optimizer}
+
+    def clock(self) -> float:
+        self.seconds += 0.001
+        return self.seconds
+
+    def tensors(self) -> list[Any]:
+        moments = [value for state in self.optimizer.state.values() for value in state.values()]
+        return [*self.model.parameters(), *moments]
+
+    def commit(self) -> bool:
+        self.commits += 1
+        self.seconds += 0.5  # 500 times as long as a digest, so pieces keep their length
+        self.comparison.offer()
+        return self.comparison.meet(self.commits)[1]
+
+
+class Ranks:
+    """Ranks of a job, each in a thread when they commit."""
+
+    def __init__(self, count: int, how: str = "heal", make: Callable[[Any], Any] | None = None) -> None:
+        self.exchange = Exchange(count)
+        self.ranks = [Rank(self.exchange, make) for _ in range(count)]
+        for rank in self.ranks:
+            rank.comparison.begin(how)
+
+    def __getitem__(self, number: int) -> Rank:
+        return self.ranks[number]
+
+    def all(self, call: Callable[[Rank], Any]) -> list[Any]:
+        def one(number: int) -> Any:
+            self.exchange.own.rank = number
+            return call(self.ranks[number])
+
+        with ThreadPoolExecutor(len(self.ranks)) as pool:
+            calls = [pool.submit(one, number) for number in range(len(self.ranks))]
+            results = [call.exception(LIMIT_SECONDS) or call.result() for call in calls]
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return results
+
+    def commit_until_healed(self, limit: int = 60) -> int:
+        """Commits until some rank has got values, at most `limit` times. Returns the number of commits, or -1."""
+        for commits in range(limit):
+            if any(self.all(Rank.commit)):
+                return commits + 1
+        return -1
+
+    def are_equal(self) -> bool:
+        first = [row_major_bytes(t.detach()) for t in self[0].tensors()]
+        others = [[row_major_bytes(t.detach()) for t in rank.tensors()] for rank in self.ranks[1:]]
+        return all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+
+
+def flip(tensor: Any, bit: int = 3) -> None:
+    """Flips one bit of the last element."""
+    values = row_major_bytes(tensor.detach()).clone()
+    values[-1] ^= 1 << bit
+    write_bytes(tensor.detach(), values)
+
+
+def test_a_flipped_bit_is_healed_within_a_pass_wherever_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    ranks = Ranks(3)
+    count = len(ranks[0].tensors())
+    assert count == 6 * 4
+    for number in range(count):
+        victim = number % 3
+        flip(ranks[victim].tensors()[number])
+        before = [t.detach().clone() for t in ranks[(victim + 1) % 3].tensors()]
+        assert not ranks.are_equal()
+        caplog.clear()
+        assert 0 < ranks.commit_until_healed() <= 60
+        assert ranks.are_equal()
+        assert all(torch.equal(a, b) for a, b in zip(before, ranks[victim].tensors(), strict=True))
+        (record,) = caplog.records
+        assert f"rank {victim} differs from ranks " in record.message
+        assert "likely cause: faulty memory" in record.message
+    assert ranks.commit_until_healed() == -1
+    assert len(caplog.records) == 1
+
+
+def test_the_text_names_the_tensor_as_the_program_does(caplog: pytest.LogCaptureFixture) -> None:
+    ranks = Ranks(4)
+    flip(ranks[2].model[2].bias)
+    flip(ranks[2].optimizer.state[ranks[2].model[0].weight]["exp_avg_sq"])
+    assert ranks.commit_until_healed() > 0
+    assert caplog.messages == [
+        "rank 2 differs from ranks 0-1, 3 in model.2.bias, optimizer: exp_avg_sq of model.0.weight: the values of rank "
+        "0 replace the others; likely cause: faulty memory, or code or a random generator that is not the same on all "
+        "ranks"
+    ]
+
+
+def test_ranks_that_are_wrong_in_different_tensors_are_healed_by_the_majority_of_each() -> None:
+    ranks = Ranks(3)
+    kept = [t.detach().clone() for t in ranks[1].tensors()]
+    flip(ranks[0].model[0].weight)
+    flip(ranks[2].model[2].weight)
+    assert ranks.commit_until_healed() > 0
+    assert ranks.are_equal()
+    assert all(torch.equal(a, b) for a, b in zip(kept, ranks[0].tensors(), strict=True))
+
+
+def test_a_commit_exchanges_one_row_and_nothing_else() -> None:
+    ranks = Ranks(3)
+    for commits in range(1, 41):
+        assert [change for change, _ in ranks.all(lambda rank: (rank.comparison.offer(), rank.comparison.meet(5))[1])]
+        assert ranks.exchange.calls == ["rows"] * commits
+
+
+def test_rank_0_chooses_the_length_of_pieces_by_their_time() -> None:
+    ranks = Ranks(2)
+    ranks[1].clock = lambda: 0.0  # type: ignore[method-assign]
+    lengths = []
+    for seconds in (10.0, 10.0, 10.0, -0.5):
+        ranks[0].seconds += seconds
+        ranks.all(Rank.commit)
+        lengths.append([rank.comparison._length for rank in ranks.ranks])
+    first = lengths[0][0]
+    assert lengths == [[first] * 2, [2 * first] * 2, [4 * first] * 2, [16 << 10] * 2]
+    assert first == 64 << 10
+
+
+def test_ranks_of_different_places_begin_again_together() -> None:
+    ranks = Ranks(3)
+    ranks.all(Rank.commit)
+    ranks[1].comparison._position += 1000
+    assert ranks.all(Rank.commit) == [False] * 3
+    assert [rank.comparison._position for rank in ranks.ranks] == [0] * 3
+    flip(ranks[1].model[2].weight)
+    assert ranks.commit_until_healed() > 0
