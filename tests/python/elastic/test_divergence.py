@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +13,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import sirtaki  # noqa: E402
 import sirtaki.torch as hvd  # noqa: E402
 from sirtaki import basics  # noqa: E402
-from sirtaki.errors import RanksChangedError  # noqa: E402
-from sirtaki.torch.elastic._compared import row_major_bytes, write_bytes  # noqa: E402
+from sirtaki.errors import MismatchError, RanksChangedError  # noqa: E402
+from sirtaki.torch.elastic._compared import compared_of, row_major_bytes, write_bytes  # noqa: E402
 from sirtaki.torch.elastic._comparison import Comparison  # noqa: E402
 
 LIMIT_SECONDS = 30
@@ -198,6 +200,86 @@ def test_ranks_that_are_wrong_in_different_tensors_are_healed_by_the_majority_of
     assert all(torch.equal(a, b) for a, b in zip(kept, ranks[0].tensors(), strict=True))
 
 
+@pytest.mark.parametrize(("count", "flips"), [(2, {1: 3}), (4, {0: 3, 1: 3}), (3, {0: 1, 1: 2})])
+def test_without_a_majority_all_ranks_end_in_order(count: int, flips: dict[int, int]) -> None:
+    ranks = Ranks(count)
+    for rank, bit in flips.items():
+        flip(ranks[rank].optimizer.state[ranks[rank].model[0].bias]["exp_avg"], bit)
+    with pytest.raises(MismatchError, match="no majority tells which are right") as error:
+        ranks.commit_until_healed()
+    sides = {2: "rank 0 and rank 1", 4: "ranks 0-1 and ranks 2-3", 3: "rank 0 and rank 1 and rank 2"}[count]
+    text = f"optimizer: exp_avg of model.0.bias has different values on {sides}, and"
+    assert str(error.value).startswith(text)
+    assert "--elastic-divergence report" in str(error.value)
+    assert error.value.tensor == "optimizer: exp_avg of model.0.bias"
+    assert ranks.exchange.ended == set(range(count))
+    assert "broadcast" not in ranks.exchange.calls
+
+
+def test_a_parameter_that_a_rank_lacks_ends_the_job() -> None:
+    ranks = Ranks(3)
+    ranks[1].model.append(torch.nn.Linear(1, 1))
+    with pytest.raises(MismatchError, match=r"^model.3.weight has different values on ranks 0, 2 and rank 1 \(and 1"):
+        ranks.commit_until_healed()
+
+
+def test_stop_ends_the_job_where_a_majority_could_heal() -> None:
+    ranks = Ranks(3, "stop")
+    flip(ranks[1].model[0].weight)
+    with pytest.raises(MismatchError, match=r"model.0.weight has different values on ranks 0, 2 and rank 1; likely"):
+        ranks.commit_until_healed()
+    assert ranks.exchange.ended == {0, 1, 2}
+
+
+def test_report_warns_of_each_tensor_once_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    ranks = Ranks(2, "report")
+    flip(ranks[1].model[0].weight)
+    assert ranks.commit_until_healed(120) == -1
+    assert [m.partition(",")[0] for m in caplog.messages] == ["rank 0 and rank 1 differ in model.0.weight"]
+    assert ranks.exchange.calls.count("objects") <= ranks.exchange.calls.count("rows") / 8, "once in a pass"
+    flip(ranks[0].model[2].weight)
+    ranks.commit_until_healed(60)
+    assert [m.partition(",")[0] for m in caplog.messages[1:]] == ["rank 0 and rank 1 differ in model.2.weight"]
+    assert not ranks.are_equal()
+
+
+def test_metrics_count_tensors_that_differ() -> None:
+    assert sirtaki.metrics()["diverged_tensors"] == 0
+    ranks = Ranks(3)
+    flip(ranks[2].model[0].weight)
+    flip(ranks[2].model[0].bias)
+    assert ranks.commit_until_healed() > 0
+    assert sirtaki.metrics()["diverged_tensors"] == 2 * 3, "each of the threads counts"
+    ranks = Ranks(3, "report")
+    flip(ranks[2].model[0].weight)
+    ranks.commit_until_healed(40)
+    assert sirtaki.metrics()["diverged_tensors"] == 3 * 3
+
+
+def test_a_rank_that_has_left_out_the_first_step_gets_the_state_of_the_optimizer() -> None:
+    ranks = Ranks(3)
+    ranks[1].optimizer.state.clear()
+    flip(ranks[1].model[0].weight)
+    assert ranks.commit_until_healed() > 0
+    assert ranks.are_equal()
+    assert "share" in ranks.exchange.calls
+    ranks[2].optimizer.state[ranks[2].model[0].weight]["more"] = torch.ones(3)
+    assert ranks.commit_until_healed() > 0
+    assert ranks.are_equal()
+    assert "more" not in ranks[2].optimizer.state[ranks[2].model[0].weight]
+
+
+def test_a_new_tensor_in_the_middle_of_a_pass_belongs_to_the_next_one() -> None:
+    ranks = Ranks(3)
+    ranks.all(Rank.commit)
+    for rank in ranks.ranks:
+        rank.optimizer.state[rank.model[0].weight]["more"] = torch.ones(3)
+        rank.optimizer.state[rank.model[2].weight].pop("exp_avg")
+    flip(ranks[0].optimizer.state[ranks[0].model[0].weight]["more"])
+    assert ranks.commit_until_healed() > 0
+    assert ranks.are_equal()
+
+
 def test_a_commit_exchanges_one_row_and_nothing_else() -> None:
     ranks = Ranks(3)
     for commits in range(1, 41):
@@ -226,3 +308,47 @@ def test_ranks_of_different_places_begin_again_together() -> None:
     assert [rank.comparison._position for rank in ranks.ranks] == [0] * 3
     flip(ranks[1].model[2].weight)
     assert ranks.commit_until_healed() > 0
+
+
+def test_a_loss_during_healing_is_a_loss() -> None:
+    ranks = Ranks(3)
+    flip(ranks[1].model[0].weight)
+    flip(ranks[1].model[2].weight)
+    ranks.exchange.lost_in_broadcast = 2
+    with pytest.raises(RanksChangedError):
+        ranks.commit_until_healed()
+    ranks.exchange.lost_in_broadcast = -1
+    for rank in ranks.ranks:
+        rank.comparison.begin("heal")  # the next sync()
+    assert ranks.commit_until_healed() > 0
+    assert ranks.are_equal()
+
+
+def local(model: Any) -> Any:
+    return hvd.DistributedOptimizer(torch.optim.Adam(model.parameters()), model.named_parameters(), local_updates=4)
+
+
+def of_a_set(model: Any) -> Any:
+    return hvd.DistributedOptimizer(torch.optim.Adam(model.parameters()), process_set=hvd.ProcessSet([0]))
+
+
+def plain(model: Any) -> Any:
+    return torch.optim.Adam(model.parameters())
+
+
+@pytest.mark.parametrize("make", [local, plain, of_a_set])
+def test_what_differs_by_right_is_not_compared(make: Callable[[Any], Any]) -> None:
+    ranks = Ranks(2, make=make)
+    assert compared_of(ranks[0].values()) == []
+    for rank in ranks.ranks:
+        rank.comparison.offer()
+        assert not rank.comparison.offers
+        assert not rank.comparison.is_on, "exchanges stay those of the state"
+
+
+def test_warnings_come_from_rank_0_alone(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    ranks = Ranks(3)
+    flip(ranks[0].model[0].weight)
+    assert ranks.commit_until_healed() > 0
+    assert len(caplog.records) == 1
