@@ -34,7 +34,7 @@ class NotInitializedError(HorovodInternalError, ValueError):
 
 
 class MismatchError(HorovodInternalError):
-    """Ranks disagree about shape, dtype, operation or options."""
+    """Ranks disagree about shape, dtype, operation or options, or their states differ (elastic.divergence)."""
 
 
 class PeerLostError(HorovodInternalError):

@@ -92,15 +92,29 @@ class State:
     def commit(self) -> None:
         """Saves the state in memory: after a loss, training goes on from here. Then calls check_host_updates().
 
-        Call it on all ranks behind the same step. Steps after the last commit are made again.
+        Call it on all ranks behind the same step. Steps after the last commit are made again. In elastic jobs, a
+        TorchState compares a part of its parameters among the ranks (option elastic.divergence).
+
+        Raises:
+            HostsUpdatedInterrupt: ranks join or leave.
+            MismatchError: ranks differ, and the job ends; the same on all ranks.
         """
         self.save()
         self._commits += 1
+        self._offer()
+        try:
+            self.check_host_updates()
+        except HostsUpdatedInterrupt:
+            self._write()
+            raise
+        self._write()
+
+    def _write(self) -> None:
+        """Writes the commit to disk if it is due: one that ranks have compared, where they do."""
         if self._snapshots is not None:
             self._snapshots.committed()
         else:
             _growth.check_snapshots()
-        self.check_host_updates()
 
     def check_host_updates(self) -> None:
         """Lets waiting ranks join, and lets ranks leave that have to.
@@ -114,6 +128,8 @@ class State:
         wanted = _growth.change_wanted()
         if wanted is None:
             self._host_messages.seen = False
+            if self._offers():
+                self._exchange(0)
             return
         change = self._await_change(wanted)
         self._host_messages.seen = False
@@ -147,9 +163,20 @@ class State:
         if self._host_messages.seen:
             # In this order, because the last process may bring its change about in between.
             wanted = _LATER if patient and _growth.announced() else _growth.change_wanted() or 0
+        return self._exchange(wanted)
+
+    def _exchange(self, change: int) -> int:
+        """Returns the number of rank 0. Collective. Compares the digest that _offer() has made, if any."""
         # A rank that waits in vain for the others names the call, unless the function of a program takes no name.
         name = {"name": "state.commit()"} if _takes_name(self._bcast_object) else {}
-        return int(self._bcast_object(wanted, **name))
+        return int(self._bcast_object(change, **name))
+
+    def _offer(self) -> None:
+        """Prepares a comparison with the states of other ranks, for the next _exchange()."""
+
+    def _offers(self) -> bool:
+        """Returns True if _exchange() compares states; the same on all ranks."""
+        return False
 
     def save(self) -> None:
         """Copies the state in memory."""

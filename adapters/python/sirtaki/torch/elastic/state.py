@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from sirtaki import errors
-from sirtaki.basics import rank
+from sirtaki.basics import in_loop, is_elastic, option, rank, size
 from sirtaki.elastic import ObjectState
 from sirtaki.elastic.state import require_same_names
 from sirtaki.torch import functions
@@ -23,6 +23,7 @@ from sirtaki.torch._optimizer.elastic_models import begin_sync, end_sync, sync_m
 from sirtaki.torch._optimizer.local_sgd import KEY as LOCAL_KEY
 from sirtaki.torch._optimizer.local_sgd import shared_part
 from sirtaki.torch._optimizer.residuals import KEY
+from sirtaki.torch.elastic._comparison import Comparison
 from sirtaki.torch.elastic._tensors import gpus_of, reduce_tensor
 from sirtaki.torch.elastic.sampler import ElasticSampler
 from sirtaki.torch.functions import broadcast_object
@@ -173,7 +174,8 @@ class TorchState(ObjectState):
 
     Models, optimizers, learning rate schedulers and ElasticSampler keep their identity: restore() and sync() change
     them in place. So does any object with state_dict() and load_state_dict(), such as GradScaler. Other values must be
-    picklable. A commit is allowed during merges of local updates.
+    picklable. A commit is allowed during merges of local updates. In elastic jobs, commits compare the parameters and
+    the states of optimizers that should be equal on all ranks.
 
     Args:
         model: a model; more of them have other names.
@@ -191,6 +193,7 @@ class TorchState(ObjectState):
         super().__init__(broadcast_object, rank, **{n: v for n, v in values.items() if n not in handlers})
         for name, handler in handlers.items():
             vars(self)[name] = handler.value
+        self._comparison = Comparison(lambda: {name: handler.value for name, handler in handlers.items()})
 
     def __setattr__(self, name: str, value: Any) -> None:
         handlers = vars(self).get("_handlers", {})  # not there yet where a derived class sets attributes first
@@ -220,6 +223,22 @@ class TorchState(ObjectState):
         # Not before: a loss in the middle must leave the last commit as it was.
         for handler in self._handlers.values():
             handler.save()
+        compares = in_loop() and is_elastic() and size() > 1
+        self._comparison.begin(option("elastic.divergence") if compares else "off")
+
+    def _offer(self) -> None:
+        self._comparison.offer()
+
+    def _offers(self) -> bool:
+        return self._comparison.offers
+
+    def _exchange(self, change: int) -> int:
+        if not self._comparison.is_on:
+            return super()._exchange(change)
+        agreed, has_got_values = self._comparison.meet(change)
+        if has_got_values:
+            self.save()
+        return agreed
 
     def _check_hand_over(self) -> None:
         for name, handler in self._handlers.items():
