@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sirtaki import _core, _notice, basics, errors
+from sirtaki._telemetry.lines import say
 
 
 class _State:
@@ -53,8 +54,6 @@ def check_snapshots() -> None:
         return
     _state.unchecked = False
     if basics.rank() == 0 and basics.option("elastic.snapshot_dir"):
-        from sirtaki.elastic.state import say  # which imports this module
-
         say(
             "warning: elastic.snapshot_dir has no effect outside of elastic.run(), so this training writes no "
             "snapshots; docs/elastic.md says how to change the script"

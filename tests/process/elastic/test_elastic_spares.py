@@ -43,7 +43,7 @@ def train(state):
 train(ObjectState(step=0))
 sirtaki.shutdown()
 """
-JOB = ("-np", "3", "--elastic", "2:3", "--spares", "1", "--elastic-silence", "3s", "-v")
+JOB = ("-np", "3", "--elastic", "2:3", "--spares", "1", "--elastic-silence", "3s", "--failure-grace", "3s", "-v")
 SCRIPT = ("--host-discovery-script", "echo localhost:4")
 
 

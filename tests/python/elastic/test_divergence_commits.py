@@ -46,8 +46,11 @@ def made_state(**values: Any) -> StateOfOne:
 
 def test_a_commit_takes_the_change_of_ranks_from_the_row_of_rank_0() -> None:
     state = made_state()
-    broadcast = mock.patch.object(state, "_bcast_object")
-    with broadcast as sent, mock.patch("sirtaki._growth.change_wanted", return_value=7):
+    with (
+        mock.patch.object(state, "_bcast_object") as sent,
+        mock.patch("sirtaki._growth.change_wanted", return_value=7),
+        mock.patch("sirtaki._growth.end_session_for"),
+    ):
         state.rows.side_effect = lambda row: [[0, *row[1:]], row]
         state.commit()
         state.rows.side_effect = lambda row: [row, [0, *row[1:]]]

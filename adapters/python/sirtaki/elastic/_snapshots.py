@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sirtaki import basics, errors
+from sirtaki._telemetry.lines import say
 from sirtaki.elastic._snapshot_file import Header, NewerFormatError, UnreadableError, load
 from sirtaki.elastic._snapshot_folder import BusyError, Folder, Found, Owner
-from sirtaki.elastic.state import State, say
+from sirtaki.elastic.state import State
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 #: Bytes that hosts send each other at a time.

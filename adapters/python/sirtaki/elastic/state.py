@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import copy
 import inspect
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar, cast
 
 from sirtaki import _growth, basics, errors
+from sirtaki._telemetry.lines import say
 from sirtaki.ops import Ops
 
 Broadcast = Callable[..., Any]
@@ -276,12 +276,6 @@ def require_same_names(saved: Iterable[str], own: Iterable[str]) -> None:
         not missing and not unknown,
         f"it has no {', '.join(missing)}" if missing else f"it has also {', '.join(unknown)}",
     )
-
-
-def say(text: str) -> None:
-    """Writes a line for the user to standard error, which the program may have closed."""
-    with suppress(OSError, ValueError):
-        print(f"sirtaki: {text}", file=sys.stderr, flush=True)
 
 
 def _say_what_is_awaited() -> None:
