@@ -99,8 +99,8 @@ def test_a_rank_that_leaves_at_the_commit_of_a_difference_does_so_behind_the_hea
 
 
 @pytest.mark.parametrize("elastic", ["2:", "1:2"])
-def test_two_ranks_end_with_an_error_on_both_and_no_rank_starts_again(elastic: str) -> None:
-    done, digests = train(2, elastic, "1:5:parameter")
+def test_two_ranks_that_stop_end_with_an_error_on_both_and_no_rank_starts_again(elastic: str) -> None:
+    done, digests = train(2, elastic, "1:5:parameter", "--elastic-divergence", "stop")
     assert done.code == 1, done.err
     assert not digests
     text = "model.0.weight has different values on rank 0 and rank 1, and no majority tells which are right"
@@ -108,11 +108,15 @@ def test_two_ranks_end_with_an_error_on_both_and_no_rank_starts_again(elastic: s
     assert "is started again" not in done.err
 
 
-def test_report_and_off_let_two_ranks_go_on() -> None:
-    done, digests = train(2, "1:2", "1:5:parameter", "--elastic-divergence", "report")
+@pytest.mark.parametrize("how", ["heal", "report"])
+def test_two_ranks_go_on_with_a_warning(how: str) -> None:
+    done, digests = train(2, "1:2", "1:5:parameter", "--elastic-divergence", how)
     assert done.code == 0, done.err
     assert len(set(digests)) == 2
     assert len(re.findall("differ in model.0.weight", done.err)) == 1, done.err
+
+
+def test_off_compares_nothing() -> None:
     done, digests = train(2, "1:2", "1:5:parameter", "--elastic-divergence", "off")
     assert done.code == 0, done.err
     assert len(set(digests)) == 2

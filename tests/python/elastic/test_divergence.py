@@ -201,10 +201,23 @@ def test_ranks_that_are_wrong_in_different_tensors_are_healed_by_the_majority_of
 
 
 @pytest.mark.parametrize(("count", "flips"), [(2, {1: 3}), (4, {0: 3, 1: 3}), (3, {0: 1, 1: 2})])
-def test_without_a_majority_all_ranks_end_in_order(count: int, flips: dict[int, int]) -> None:
-    ranks = Ranks(count)
-    for rank, bit in flips.items():
-        flip(ranks[rank].optimizer.state[ranks[rank].model[0].bias]["exp_avg"], bit)
+def test_without_a_majority_all_ranks_go_on_or_end_in_order(
+    count: int, flips: dict[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    def wrong(how: str) -> Ranks:
+        ranks = Ranks(count, how)
+        for rank, bit in flips.items():
+            flip(ranks[rank].optimizer.state[ranks[rank].model[0].bias]["exp_avg"], bit)
+        return ranks
+
+    ranks = wrong("heal")
+    assert ranks.commit_until_healed(120) == -1
+    (record,) = caplog.records
+    assert "differ in optimizer: exp_avg of model.0.bias, and train on, because no majority tells" in record.message
+    assert not ranks.are_equal()
+    assert "broadcast" not in ranks.exchange.calls
+
+    ranks = wrong("stop")
     with pytest.raises(MismatchError, match="no majority tells which are right") as error:
         ranks.commit_until_healed()
     sides = {2: "rank 0 and rank 1", 4: "ranks 0-1 and ranks 2-3", 3: "rank 0 and rank 1 and rank 2"}[count]

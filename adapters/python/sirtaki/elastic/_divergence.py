@@ -73,9 +73,19 @@ def told_of_healing(found: Sequence[Difference]) -> str:
     return f"{described(found)}: the values of {ranks_text(sources)} replace the others; likely cause: {_CAUSES}"
 
 
-def told_of_report(found: Sequence[Difference]) -> str:
-    """Returns the warning that ranks differ and go on."""
-    return f"{described(found)}, and train on (elastic.divergence = report); likely cause: {_CAUSES}"
+def told_of_report(found: Sequence[Difference], heals: bool) -> str:
+    """Returns the warning that ranks differ and go on.
+
+    Args:
+        found: the differences.
+        heals: the majority would heal them if there were one.
+    """
+    if not heals:
+        return f"{described(found)}, and train on (elastic.divergence = report); likely cause: {_CAUSES}"
+    return (
+        f"{described(found)}, and train on, because no majority tells which are right; likely cause: {_CAUSES}, or "
+        "different CPUs. With --elastic-divergence stop, a job ends instead"
+    )
 
 
 def told_of_end(found: Sequence[Difference]) -> str:

@@ -236,11 +236,11 @@ class Comparison:
             MismatchError: the job ends.
         """
         tensors, found = self._find()
-        if self._how == "report" or not found:
+        if not found or self._how == "report" or (self._how == "heal" and any(one.majority is None for one in found)):
             self._is_settled = True
             self._report(found)
             return False
-        if self._how == "stop" or any(one.majority is None for one in found):
+        if self._how == "stop":
             self._stop(found)
         left, shared = found, self._share_optimizers(found)
         if shared:
@@ -265,7 +265,7 @@ class Comparison:
         self._told.update(one.name for one in fresh)
         session.totals.add_diverged(len(fresh))
         if fresh and self._ranks.rank() == 0:
-            _log.warning("%s", told_of_report(fresh))
+            _log.warning("%s", told_of_report(fresh, self._how == "heal"))
 
     def _stop(self, found: list[Difference]) -> NoReturn:
         """Ends the session in order on all ranks, so that elastic.run() does not try again from rank 0."""
