@@ -6,6 +6,7 @@ usage: frontier_table.py [--write]; --write refreshes the page instead of printi
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -16,10 +17,6 @@ PAGE = ROOT / "docs/choose.md"
 RESULTS = ROOT / "benchmarks/results/frontier.json"
 BLOCK = re.compile(r"(<!-- frontier -->\n).*?(<!-- end frontier -->)", re.DOTALL)
 STEPS = 300
-HEAD = (
-    f"| training | link | method | ms a step | training loss after {STEPS} steps | MB sent by a rank |\n"
-    "|---|---|---|---|---|---|\n"
-)
 TRAININGS = {"convnet": "convolution net, SGD", "transformer": "byte transformer, AdamW"}
 METHODS = {
     "ddp": "DDP of torch",
@@ -29,26 +26,39 @@ METHODS = {
     "local_auto": '`local_updates="auto"`',
     "both_auto": "both",
 }
+HEAD = f"| training, link | {' | '.join(METHODS.values())} |\n|---{'|---' * len(METHODS)}|\n"
+#: In the place of the rate of a link without a limit, behind all others.
+LOOPBACK = math.inf
+
+Case = tuple[str, float, str]
 
 
-def values_of(rows: list[dict[str, Any]], metric: str) -> dict[tuple[str, float, str], float]:
+def values_of(rows: list[dict[str, Any]], metric: str) -> dict[Case, float]:
     """Returns the values of a metric by task, rate of the link and method."""
     return {
-        (row["params"]["task"], row["params"]["rate_mbit"], row["params"]["method"]): row["value"]
+        (row["params"]["task"], row["params"]["rate_mbit"] or LOOPBACK, row["params"]["method"]): row["value"]
         for row in rows
         if row["metric"] == metric and row["params"]["steps"] == STEPS
     }
 
 
+def link(rate: float) -> str:
+    """Returns the name of a link in the table."""
+    return "one machine" if rate == LOOPBACK else f"{rate:g} Mbit/s"
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """Returns the table."""
-    seconds, losses, sent = (values_of(rows, name) for name in ("step_seconds", "final_loss", "sent_bytes"))
+    steps, losses, near = (values_of(rows, name) for name in ("step_seconds", "final_loss", "seconds_near_loss"))
+
+    def cell(case: Case) -> str:
+        seconds = f"{near[case]:.0f} s" if case in near else "no"
+        return f"{steps[case] * 1e3:.0f} ms, {losses[case]:.2f}, {seconds}"
+
     lines = [
-        f"| {training} | {rate:g} Mbit/s | {method} | {seconds[task, rate, key] * 1e3:.0f} | "
-        f"{losses[task, rate, key]:.2f} | {sent[task, rate, key] / 1e6:.0f} |\n"
+        f"| {training}, {link(rate)} | {' | '.join(cell((task, rate, key)) for key in METHODS)} |\n"
         for task, training in TRAININGS.items()
-        for rate in sorted({rate for _, rate, _ in seconds})
-        for key, method in METHODS.items()
+        for rate in sorted({rate for of, rate, _ in steps if of == task})
     ]
     return HEAD + "".join(lines)
 
