@@ -62,8 +62,10 @@ struct RawOptions {
   std::map<std::string, std::string> runtime;  // text by option name
 };
 
+constexpr const char* kRanksGroup = "Ranks and hosts";
+
 void add_job_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
-  const char* ranks = "Ranks and hosts";
+  const char* ranks = kRanksGroup;
   app.add_option("-n,--np,--num-proc", raw.np, "Number of ranks; also written -np N (default: all slots of the hosts)")
       ->type_name("N")
       ->group(ranks);
@@ -114,6 +116,10 @@ void add_job_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
       ->check(CLI::Range(0, kMaxSlots))
       ->option_text("N (default 0)")
       ->group(ranks);
+}
+
+void add_time_limits(CLI::App& app, RawOptions& raw) {
+  const char* ranks = kRanksGroup;
   app.add_option("--start-timeout", raw.start_timeout, "Time within which all hosts must answer (default 30s)")
       ->type_name("TIME")
       ->group(ranks);
@@ -418,6 +424,7 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& given) {
   app.footer(kExamples);
   app.get_formatter()->column_width(38);
   add_job_options(app, line.run, raw);
+  add_time_limits(app, raw);
   add_remote_options(app, line.run, raw);
   add_join_options(app, line.run);
   add_output_options(app, line.run, raw);
