@@ -55,8 +55,8 @@ def check_snapshots() -> None:
     _state.unchecked = False
     if basics.rank() == 0 and basics.option("elastic.snapshot_dir"):
         say(
-            "warning: elastic.snapshot_dir has no effect outside of elastic.run(), so this training writes no "
-            "snapshots; docs/elastic.md says how to change the script"
+            "warning: elastic.snapshot_dir has no effect outside of elastic.run(): steps and commits there are in no "
+            "snapshot; docs/elastic.md says how to change the script"
         )
 
 

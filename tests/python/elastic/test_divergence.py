@@ -213,7 +213,7 @@ def test_without_a_majority_all_ranks_go_on_or_end_in_order(
     ranks = wrong("heal")
     assert ranks.commit_until_healed(120) == -1
     (record,) = caplog.records
-    assert "differ in optimizer: exp_avg of model.0.bias, and train on, because no majority tells" in record.message
+    assert "differ in optimizer: exp_avg of model.0.bias, and train on, because there is no majority" in record.message
     assert not ranks.are_equal()
     assert "broadcast" not in ranks.exchange.calls
 
@@ -229,11 +229,26 @@ def test_without_a_majority_all_ranks_go_on_or_end_in_order(
     assert "broadcast" not in ranks.exchange.calls
 
 
-def test_a_parameter_that_a_rank_lacks_ends_the_job() -> None:
+def test_a_parameter_that_a_rank_lacks_is_reported_or_ends_the_job(caplog: pytest.LogCaptureFixture) -> None:
     ranks = Ranks(3)
+    ranks[1].model.append(torch.nn.Linear(1, 1))
+    assert ranks.commit_until_healed() == -1
+    assert "rank 1 differs from ranks 0, 2 in model.3.weight, model.3.bias, and train on, because" in caplog.text
+    ranks = Ranks(3, "stop")
     ranks[1].model.append(torch.nn.Linear(1, 1))
     with pytest.raises(MismatchError, match=r"^model.3.weight has different values on ranks 0, 2 and rank 1 \(and 1"):
         ranks.commit_until_healed()
+
+
+def test_a_state_comes_from_a_rank_that_is_right_in_all_of_it() -> None:
+    ranks = Ranks(4)
+    weights = [ranks[rank].model[0].weight for rank in range(4)]
+    right = ranks[1].optimizer.state[weights[1]]["exp_avg"].clone()
+    del ranks[3].optimizer.state[weights[3]]["exp_avg_sq"]
+    flip(ranks[0].optimizer.state[weights[0]]["exp_avg"])
+    assert ranks.commit_until_healed() > 0
+    assert all(torch.equal(ranks[rank].optimizer.state[weights[rank]]["exp_avg"], right) for rank in range(4))
+    assert ranks.are_equal()
 
 
 def test_stop_ends_the_job_where_a_majority_could_heal() -> None:

@@ -59,6 +59,23 @@ def differences(rows: Sequence[Mapping[str, Fingerprint]]) -> list[Difference]:
     return found
 
 
+def roots_of(found: Sequence[Difference]) -> dict[str, int | None]:
+    """Returns the optimizers of which some ranks lack tensors, each with a rank that is right in all of its tensors.
+
+    The rank is None if there is none, and for "": parameters, to which no exchange gives another shape.
+    """
+    roots: dict[str, int | None] = {}
+    for name in dict.fromkeys(one.optimizer for one in found if one.of_other_kind):
+        sides = [set(one.majority or ()) for one in found if one.optimizer == name]
+        roots[name] = min(set.intersection(*sides), default=None) if name else None
+    return roots
+
+
+def can_heal(found: Sequence[Difference]) -> bool:
+    """Returns whether majorities tell the values of all these tensors, and of all that some ranks lack."""
+    return all(one.majority for one in found) and None not in roots_of(found).values()
+
+
 def described(found: Sequence[Difference]) -> str:
     """Returns which ranks differ in which tensors."""
     alike: dict[tuple[tuple[int, ...], ...], list[str]] = {}
@@ -83,8 +100,8 @@ def told_of_report(found: Sequence[Difference], heals: bool) -> str:
     if not heals:
         return f"{described(found)}, and train on (elastic.divergence = report); likely cause: {_CAUSES}"
     return (
-        f"{described(found)}, and train on, because no majority tells which are right; likely cause: {_CAUSES}, or "
-        "different CPUs. With --elastic-divergence stop, a job ends instead"
+        f"{described(found)}, and train on, because there is no majority, or another number of tensors or shape; "
+        f"likely cause: {_CAUSES}, or different CPUs. With --elastic-divergence stop, a job ends instead"
     )
 
 

@@ -87,13 +87,16 @@ def source_of(surveys: list[Survey], resume: str) -> int | None:
         f"{'; '.join(map(_described, newest.values()))}. Move those of others away, or begin anew with "
         "--elastic-resume no",
     )
-    holders = [(one.found.header.number, -rank) for rank, one in enumerate(surveys) if one.found]
+    # The end of a training is newer than a commit with its number, which a host may have written as its last one.
+    holders = [
+        (one.found.header.number, one.found.header.ended, -rank) for rank, one in enumerate(surveys) if one.found
+    ]
     errors.require(
         bool(holders) or (resume == "auto" and not there),
         f"elastic.resume is {resume}, and elastic.snapshot_dir has no snapshot that can be read on any host; look at "
         "the folder, or begin anew with --elastic-resume no",
     )
-    return -max(holders)[1] if holders else None
+    return -max(holders)[2] if holders else None
 
 
 def _described(survey: Survey) -> str:

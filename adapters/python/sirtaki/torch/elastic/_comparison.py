@@ -20,7 +20,9 @@ from sirtaki import basics, errors
 from sirtaki._end_report import session
 from sirtaki.elastic._divergence import (
     Difference,
+    can_heal,
     differences,
+    roots_of,
     told_of_end,
     told_of_healing,
     told_of_report,
@@ -148,10 +150,17 @@ class Comparison:
         """True if there is a digest for the next exchange."""
         return self._offered is not None
 
+    def is_possible(self) -> bool:
+        """Returns whether all ranks have an optimizer whose tensors are compared. Collective.
+
+        A rank that has none would make other exchanges than the others.
+        """
+        return all(self._ranks.objects(any(map(is_compared_optimizer, self._values().values()))))
+
     def begin(self, how: str) -> None:
         """Begins with the first piece, because the state has become equal on all ranks: sync().
 
-        Without an optimizer whose tensors are compared, which the ranks have alike, exchanges stay those of the state.
+        Without an optimizer whose tensors are compared, exchanges stay those of the state.
 
         Args:
             how: the option elastic.divergence.
@@ -170,6 +179,7 @@ class Comparison:
             self._pass = Pass(compared_of(self._values()))
         if self._pass.length == 0:
             self._look_anew()
+            self._offered = _NONE, self._length, 0  # other ranks may have something, and wait for this one
             return
         self._pass.wait_for_gpus()
         begin = self._clock()
@@ -236,7 +246,7 @@ class Comparison:
             MismatchError: the job ends.
         """
         tensors, found = self._find()
-        if not found or self._how == "report" or (self._how == "heal" and any(one.majority is None for one in found)):
+        if not found or self._how == "report" or (self._how == "heal" and not can_heal(found)):
             self._is_settled = True
             self._report(found)
             return False
@@ -245,8 +255,7 @@ class Comparison:
         left, shared = found, self._share_optimizers(found)
         if shared:
             tensors, left = self._find()
-            if any(one.majority is None or one.of_other_kind for one in left):
-                self._stop(left)
+            left = [one for one in left if one.majority is not None and not one.of_other_kind]
         got_some = self._take(tensors, left)
         if self._ranks.rank() == 0:
             _log.warning("%s", told_of_healing(found))
@@ -279,13 +288,9 @@ class Comparison:
 
         Collective.
         """
-        roots: dict[str, int] = {}
-        for one in found:
-            if one.of_other_kind and one.majority is not None:
-                roots.setdefault(one.optimizer, one.majority[0])
-        if "" in roots:
-            self._stop(found)  # a parameter, which no broadcast gives another shape
+        roots = roots_of(found)
         for name, root in roots.items():
+            assert root is not None, name
             self._ranks.share_optimizer(self._values()[name], root)
         return bool(roots)
 

@@ -223,8 +223,8 @@ class TorchState(ObjectState):
         # Not before: a loss in the middle must leave the last commit as it was.
         for handler in self._handlers.values():
             handler.save()
-        compares = in_loop() and is_elastic() and size() > 1
-        self._comparison.begin(option("elastic.divergence") if compares else "off")
+        how = option("elastic.divergence") if in_loop() and is_elastic() and size() > 1 else "off"
+        self._comparison.begin(how if how != "off" and self._comparison.is_possible() else "off")
 
     def _offer(self) -> None:
         self._comparison.offer()
