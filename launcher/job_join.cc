@@ -97,8 +97,8 @@ void Job::greet(AgentLink& link) {
   if (phase_ == Phase::kStarting) {
     text += ", which waits for more hosts";
   } else if (used < placement.slots) {
-    const int spare = placement.slots - used;
-    text += ", of which " + std::to_string(spare) + (spare == 1 ? " is" : " are") + " spare: all places for " +
+    const int unused = placement.slots - used;
+    text += ", of which " + std::to_string(unused) + (unused == 1 ? " is" : " are") + " not used: all places for " +
             std::to_string(plan_.most_ranks()) + " ranks are taken (elastic.max)";
   }
   if (used > 0 && !growth_.admits && growth_.begun) {

@@ -100,8 +100,8 @@ void AgentLink::on_channel_end(const Status& status) {
     kill(pid_, placement_.local ? SIGTERM : SIGKILL);  // its frames are no longer valid
   }
   linger_.expires_after(kExitLinger);
-  linger_.async_wait([this](const error_code& error) {
-    if (!error && !wait_status_ && pid_ > 0) {
+  linger_.async_wait([this, alive = weak_from_this()](const error_code& error) {
+    if (!error && !alive.expired() && !wait_status_ && pid_ > 0) {
       kill(pid_, SIGKILL);
     }
   });
@@ -117,8 +117,9 @@ void AgentLink::on_child_exit(pid_t pid, int wait_status) {
 }
 
 void AgentLink::read_messages() {
-  messages_in_->async_read_some(asio::buffer(message_buffer_), [this](const error_code& error, std::size_t size) {
-    if (error == asio::error::operation_aborted) {
+  // A read that has ended may call this when the link is gone: the same turn of the loop may remove it.
+  const auto on_read = [this, alive = weak_from_this()](const error_code& error, std::size_t size) {
+    if (alive.expired() || error == asio::error::operation_aborted) {
       return;
     }
     if (error) {
@@ -128,7 +129,8 @@ void AgentLink::read_messages() {
     }
     take_messages(std::string_view(message_buffer_.data(), size));
     read_messages();
-  });
+  };
+  messages_in_->async_read_some(asio::buffer(message_buffer_), on_read);
 }
 
 void AgentLink::take_messages(std::string_view bytes) {
@@ -213,7 +215,9 @@ void AgentLink::give_up(Status status) {
     tell(std::string(status.text()), 1);
     channel_->finish_writing();
     linger_.expires_after(kExitLinger);
-    linger_.async_wait([this](const error_code& error) { error ? void() : channel_->close(); });
+    linger_.async_wait([this, alive = weak_from_this()](const error_code& error) {
+      error || alive.expired() ? void() : channel_->close();
+    });
   } else {
     cut();
   }

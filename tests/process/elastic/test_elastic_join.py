@@ -272,7 +272,7 @@ def test_a_job_refuses_more_spare_hosts_than_it_may_need(tmp_path: Path) -> None
         left.process.terminate()
         ended(left, 0)
         late = stack.enter_context(joining(tmp_path, port, *patient))
-        late.read_until("this host has joined the job with 1 slot, of which 1 is spare")
+        late.read_until("this host has joined the job with 1 slot, of which 1 is not used")
         stop(run, tmp_path)
         for host in (*others, late):
             ended(host, 0)
@@ -283,7 +283,7 @@ def test_a_full_job_keeps_a_host_as_a_spare(tmp_path: Path) -> None:
         await_size(run, 2)
         with joining(tmp_path, port) as spare:
             said, _ = spare.read_until(r"this host has joined the job with 1 slot, of which 1 (.*)")
-            assert said[1] == f"is spare: all places for 2 ranks are taken (elastic.max), as {THIRD}", said[1]
+            assert said[1] == f"is not used: all places for 2 ranks are taken (elastic.max), as {THIRD}", said[1]
             first.process.kill()
             seats = await_size(run, 2)
             assert seats[1][1] == THIRD
