@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -11,23 +10,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from bit_flips import flip  # noqa: E402
+
 import sirtaki.torch as hvd  # noqa: E402
 from sirtaki.elastic._divergence import Difference, Fingerprint, differences, ranks_text, told_of_end  # noqa: E402
 from sirtaki.torch.elastic._compared import Pass, compared_of, row_major_bytes, write_bytes  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def session() -> Iterator[None]:
-    hvd.init()
-    yield
-    hvd.shutdown()
-
-
-def flip(tensor: Any, bit: int = 3) -> None:
-    """Flips one bit of the last element."""
-    values = row_major_bytes(tensor.detach()).clone()
-    values[-1] ^= 1 << bit
-    write_bytes(tensor.detach(), values)
+pytestmark = pytest.mark.usefixtures("session")
 
 
 def trained(**options: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,24 +13,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from bit_flips import flip  # noqa: E402
+
 import sirtaki  # noqa: E402
 import sirtaki.torch as hvd  # noqa: E402
-from sirtaki import basics  # noqa: E402
 from sirtaki.errors import MismatchError, RanksChangedError  # noqa: E402
-from sirtaki.torch.elastic._compared import compared_of, row_major_bytes, write_bytes  # noqa: E402
+from sirtaki.torch.elastic._compared import compared_of, row_major_bytes  # noqa: E402
 from sirtaki.torch.elastic._comparison import Comparison  # noqa: E402
 
 LIMIT_SECONDS = 30
 LOST = RanksChangedError("rank 1 was lost")
 
 
-@pytest.fixture(autouse=True)
-def loop() -> Iterator[None]:
-    """Makes this process one of elastic.run()."""
-    hvd.init()
-    with basics.losses_raise():
-        yield
-    hvd.shutdown()
+pytestmark = pytest.mark.usefixtures("loop")
 
 
 class Exchange:
@@ -149,13 +144,6 @@ class Ranks:
         first = [row_major_bytes(t.detach()) for t in self[0].tensors()]
         others = [[row_major_bytes(t.detach()) for t in rank.tensors()] for rank in self.ranks[1:]]
         return all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
-
-
-def flip(tensor: Any, bit: int = 3) -> None:
-    """Flips one bit of the last element."""
-    values = row_major_bytes(tensor.detach()).clone()
-    values[-1] ^= 1 << bit
-    write_bytes(tensor.detach(), values)
 
 
 def test_a_flipped_bit_is_healed_within_a_pass_wherever_it_is(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -19,13 +18,7 @@ from sirtaki.torch.elastic._compared import row_major_bytes, write_bytes  # noqa
 LOST = RanksChangedError("rank 1 was lost")
 
 
-@pytest.fixture(autouse=True)
-def loop() -> Iterator[None]:
-    """Makes this process one of elastic.run()."""
-    hvd.init()
-    with basics.losses_raise():
-        yield
-    hvd.shutdown()
+pytestmark = pytest.mark.usefixtures("loop")
 
 
 class StateOfOne(TorchState):

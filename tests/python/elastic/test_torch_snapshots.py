@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,7 @@ from sirtaki.elastic._snapshot_folder import Folder  # noqa: E402
 from sirtaki.torch.elastic import TorchState  # noqa: E402
 from sirtaki.torch.elastic.state import StateHandler, get_handler_registry, snapshot  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def session() -> Iterator[None]:
-    hvd.init()
-    yield
-    hvd.shutdown()
+pytestmark = pytest.mark.usefixtures("session")
 
 
 def through_file(folder: Path, state: Any) -> Any:
