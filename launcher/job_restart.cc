@@ -229,9 +229,10 @@ void Job::await_init(Rank rank) {
   set_timer(rank, silent, [this, rank, name, patience, silent, give_up] {
     const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
     if (state.fresh && !state.exited && phase_ == Phase::kRunning && !growth_.over) {
-      const std::string effect = is_full() ? "; it is ended after " : "; commits may wait for it, for ";
-      log(name + " on " + state.link->placement().host + " has not come to init() yet" + effect +
-          format_duration(patience) + (is_full() ? "" : " at most") + " (elastic.join_timeout)");
+      const std::string limit = format_duration(patience);
+      log(name + " on " + state.link->placement().host + " has not come to init() yet; " +
+          (is_full() ? "it is ended after " + limit : "commits may wait for it, for " + limit + " at most") +
+          " (elastic.join_timeout)");
       set_timer(rank, patience - silent, give_up);
     }
   });

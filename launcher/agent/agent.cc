@@ -29,7 +29,6 @@ using boost::system::error_code;
 namespace {
 
 constexpr auto kKillRound = std::chrono::milliseconds(10);
-constexpr auto kSweepLimit = std::chrono::seconds(2);
 // A cut connection need not end stdin, so silence counts as the end; the launcher sends a frame every 2 s.
 constexpr auto kSilenceLimit = std::chrono::seconds(30);
 

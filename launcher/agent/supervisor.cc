@@ -6,15 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
-
 #include "launcher/process/processes.h"
 
 namespace sirtaki::launcher {
 
 namespace {
-
-constexpr auto kSweepTime = std::chrono::seconds(2);
 
 // Returns the signals that the supervisor takes; the agent gets all but SIGCHLD, too.
 sigset_t signals_of_supervisor(bool joined) {
@@ -66,7 +62,7 @@ int guard(pid_t agent, const sigset_t& signals, bool joined) {
       if (WIFSTOPPED(status)) {
         pid == agent ? follow_stop(agent, wish) : void();
       } else if (pid == agent) {
-        kill_descendants(kSweepTime);
+        kill_descendants(kSweepLimit);
         return exit_code_of(status);
       }
     }

@@ -4,10 +4,14 @@
 // on to the agent, and stops and ends with it.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 
 namespace sirtaki::launcher {
+
+// Time in which the agent, or its supervisor, ends all processes below it.
+inline constexpr auto kSweepLimit = std::chrono::seconds(2);
 
 // Forks. Returns nothing in the agent, which is this process if the fork has failed. Returns in the supervisor when the
 // agent and all processes below have ended: the exit code. The supervisor calls `release` at its start, to close what

@@ -44,11 +44,11 @@ int SessionExchange::size() const {
 }
 
 bool SessionExchange::one_host() const {
-  const rendezvous::Membership& job = session_.membership();
-  return job.host_count() == 1 || std::ranges::any_of(job.hosts(), [this](const std::vector<Rank>& host) {
-           return !ranks_.empty() &&
-                  std::ranges::all_of(ranks_, [&host](Rank rank) { return std::ranges::count(host, rank) != 0; });
-         });
+  const std::vector<std::vector<Rank>> hosts = session_.membership().hosts();
+  const auto has_all = [this](const std::vector<Rank>& host) {
+    return std::ranges::all_of(ranks_, [&host](Rank rank) { return std::ranges::count(host, rank) != 0; });
+  };
+  return ranks_.empty() ? hosts.size() == 1 : std::ranges::any_of(hosts, has_all);
 }
 
 Result<std::unique_ptr<SessionExchange>> SessionExchange::open(engine::Session& session, const LocalModel& model,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sirtaki import _core, _torchrun, errors
+from sirtaki._telemetry.lines import say
 from sirtaki._telemetry.logs import LogPipe
 
 #: Functions of Horovod that every adapter re-exports.
@@ -183,7 +184,7 @@ def open_session(job: _torchrun.Job | None, options: Mapping[str, object]) -> No
             if option("elastic.max") == "0" or _state.generation > 0:
                 raise  # also in a fork of a process with a session, which cannot have one
             # The job has come to its end while this process waited for the place of a lost rank.
-            print(f"sirtaki: {error}", file=sys.stderr)
+            say(str(error))
             raise SystemExit(0) from None
         except BaseException:
             _close_log_pipe()

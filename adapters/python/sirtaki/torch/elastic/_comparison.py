@@ -155,7 +155,7 @@ class Comparison:
 
         A rank that has none would make other exchanges than the others.
         """
-        return all(self._ranks.objects(any(map(is_compared_optimizer, self._values().values()))))
+        return all(self._ranks.objects(self._has_optimizer()))
 
     def begin(self, how: str) -> None:
         """Begins with the first piece, because the state has become equal on all ranks: sync().
@@ -165,7 +165,7 @@ class Comparison:
         Args:
             how: the option elastic.divergence.
         """
-        self._how = how if any(map(is_compared_optimizer, self._values().values())) else "off"
+        self._how = how if self._has_optimizer() else "off"
         self._last, self._offered = None, None
         self._length = self._next_length = _FIRST
         self._look_anew()
@@ -203,6 +203,9 @@ class Comparison:
         self._length = self._next_length = rows[0][1]
         got_some = offered is not None and self._judge([row[2:] for row in rows], length)
         return rows[0][0], got_some
+
+    def _has_optimizer(self) -> bool:
+        return any(map(is_compared_optimizer, self._values().values()))
 
     def _measure(self, begin: float, seconds: float, longest: int) -> None:
         """Chooses the length of the next piece, which counts if this is rank 0."""
