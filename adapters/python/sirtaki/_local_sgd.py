@@ -14,6 +14,7 @@ from typing import Any
 
 from sirtaki import _core, _growth, basics, errors
 from sirtaki._end_report import failing
+from sirtaki.compression import for_optimizer
 from sirtaki.local_updates import LocalUpdates, without_warmup
 from sirtaki.ops import Description
 from sirtaki.process_sets import ProcessSet, global_process_set
@@ -276,7 +277,7 @@ class LocalSgdBase(abc.ABC):
         steps = (lambda text: int(function(json.loads(text)))) if callable(function) else None
         parameters, buffers = self._parameters(), self._buffers()
         how = (*config.core_arguments(self._codec), self._ranks.wire())
-        interval = config.interval_text()
+        interval = for_optimizer(config.interval_text(), "other" if self._keeps_moments else "sgd")
         interval = without_warmup(interval) if self._warm else interval
         local = _core.Local(self._name, interval, steps, parameters, buffers, how)
         try:

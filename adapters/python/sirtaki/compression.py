@@ -124,10 +124,10 @@ def option_text() -> str:
 def for_optimizer(text: str, kind: str) -> str:
     """Returns `text` with the kind of optimizer for every "auto" that names none.
 
-    The same compression costs trainings different losses, by their optimizer.
+    The same compression, and the same local steps, cost trainings different losses, by their optimizer.
 
     Args:
-        text: a choice, or rules.
+        text: a choice of compression, rules, or an interval of local updates.
         kind: "sgd"; "adam", an optimizer that divides by the magnitude of gradients; "other".
     """
     return text if kind == "sgd" else ";".join(_with_optimizer(rule, kind) for rule in text.split(";"))

@@ -231,7 +231,8 @@ LinkBound::Path LinkBound::path(Mode mode, std::int64_t lr_permille) {
     trying_ = trial_is_due();
     return trying_ ? Path::kTrial : Path::kLocal;
   }
-  const std::int64_t gain = options_.gain_permille + options_.gain_permille * (kGainAtRate - 1) * lr_permille / 1000;
+  const std::int64_t gain =
+      options_.gain_permille + options_.gain_permille * (options_.rate_factor - 1) * lr_permille / 1000;
   const std::int64_t band = std::min(options_.band_permille, gain / 2);
   const std::int64_t least = gain - (trying_ ? band : 0);
   const bool costly = cost_.count > 0 && cost_permille() >= least;

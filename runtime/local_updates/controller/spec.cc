@@ -45,6 +45,7 @@ std::vector<PolicyInfo> all_policies() {
        with_common({steps("base", defaults.base),
                     steps("max", defaults.most),
                     {"gain", KeyKind::kPart, (params::kOne + 5) / 10, 0, params::kOne},
+                    {"optimizer", KeyKind::kChoice, 0, 0, 2, "sgd|adam|other"},
                     {"compress", KeyKind::kSwitch, 0, 0, 1}},
                    kByItself, kByItself)},
       {PolicyId::kQsr, "qsr", "(alpha / learning rate)^2 steps, at least base",
@@ -96,6 +97,9 @@ IntervalOptions options_of(const PolicyInfo& policy, const std::vector<std::int6
   std::int64_t part = options.link.gain_permille * params::kOne / 1000;
   take("gain", part);
   options.link.gain_permille = (part * 1000 + params::kOne / 2) / params::kOne;
+  std::int64_t optimizer = 0;
+  take("optimizer", optimizer);
+  options.link.rate_factor = optimizer == 0 ? kRateFactorSgd : kRateFactorOthers;
   std::int64_t on = 0;
   take("compress", on);
   options.may_compress = on != 0;
@@ -167,6 +171,7 @@ Status check(const IntervalOptions& options) {
       {"theta", options.theta_pico, 0, RoundStats::kMaxRate},
       {"delay", options.delay, kByItself, kLongestInterval - 1},
       {"gain", options.link.gain_permille, 0, 1000},
+      {"rate_factor", options.link.rate_factor, 1, 1000},
       {"band_permille", options.link.band_permille, 0, 1000},
       {"margin_permille", options.link.margin_permille, 1000, 100'000},
   });
@@ -204,6 +209,7 @@ std::uint64_t digest(const IntervalOptions& options) {
       options.delay,
       std::int64_t{options.may_compress},
       options.link.gain_permille,
+      options.link.rate_factor,
       options.link.band_permille,
       options.link.margin_permille,
       std::int64_t{guard.on},

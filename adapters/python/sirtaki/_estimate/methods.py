@@ -51,7 +51,8 @@ def estimates(model: Model, at: Conditions) -> list[Estimate]:
     gradients = config.gradient_compression(None, "none")
     methods: list[Method] = [(for_optimizer(text, at.optimizer), None, None) for text in CODECS.values()]
     averaged = for_optimizer(gradients or "none", at.optimizer)
-    methods.append((averaged, config.interval_text(), config.core_arguments(gradients)[-1]))
+    interval = for_optimizer(config.interval_text(), at.optimizer)
+    methods.append((averaged, interval, config.core_arguments(gradients)[-1]))
     *rows, local = forecasts(model, at, methods)
     dense = rows[0]["step_ns"] / _NS
     found = []

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import sirtaki.torch as hvd
 from ranks.torch.local_cases import STEPS, Net, differ, everything, loss_of, net
 from ranks.torch.optimizer_support import close, raises
-from sirtaki import errors
+from sirtaki import _core, errors
 
 HOW = "fixed:steps=4,delay=1"
 
@@ -145,6 +145,26 @@ def case_averages_of_the_state_get_rarer_as_differences_get_smaller() -> None:
         assert averaged[0] == 2 * rounds - 2, (codec, averaged)  # the first decision precedes the first step
         assert not averaged[1:] or averaged[1] - averaged[0] == 2 * rounds, (codec, averaged)
         optimizer.drain()
+
+
+def case_auto_knows_whether_the_optimizer_keeps_moments() -> None:
+    told: list[str] = []
+    real = _core.Local
+
+    def listening(name: str, interval: str, *rest: Any) -> Any:
+        told.append(interval)
+        return real(name, interval, *rest)
+
+    _core.Local = listening
+    try:
+        for made, how in ((torch.optim.SGD, "auto"), (torch.optim.AdamW, "auto"), (torch.optim.AdamW, "8")):
+            model = net()
+            optimizer = hvd.DistributedOptimizer(made(model.parameters(), 0.01), local_updates=how)
+            train(model, [optimizer], range(1))
+            optimizer.drain()
+    finally:
+        _core.Local = real
+    assert told == ["auto:compress=on", "auto:compress=on,optimizer=other", "8"]
 
 
 def case_averages_of_the_state_take_a_small_part_of_the_time() -> None:

@@ -337,16 +337,27 @@ TEST(LinkBound, ALinkThatRecoversAtOnceIsNoticedToo) {
 }
 
 TEST(LinkBound, LocalStepsAreWorthMoreWaitingAtHighRates) {
-  for (const auto& [lr_permille, least_us] :
-       {std::pair<std::int64_t, std::int64_t>{1000, 40'000}, {500, 25'000}, {0, 10'000}}) {
+  struct Case {
+    std::int64_t factor;
+    std::int64_t lr_permille;
+    std::int64_t least_us;
+  };
+  for (const auto& [factor, lr_permille, least_us] : {Case{kRateFactorSgd, 1000, 40'000},
+                                                      {kRateFactorSgd, 500, 25'000},
+                                                      {kRateFactorSgd, 0, 10'000},
+                                                      {kRateFactorOthers, 1000, 400'000},
+                                                      {kRateFactorOthers, 500, 205'000},
+                                                      {kRateFactorOthers, 0, 10'000}}) {
     for (const std::int64_t stall_us : {least_us - 1'000, least_us + 1'000}) {
-      LinkBound link{LinkOptions{}};
+      LinkOptions options;
+      options.rate_factor = factor;
+      LinkBound link{options};
       bool local = false;
       for (int i = 0; i < 4; ++i) {
         link.observe(measured(100'000, 100'000 + stall_us, 0, stall_us), Mode::kSync, kRound);
         local = link.path(Mode::kSync, lr_permille) == Path::kLocal;
       }
-      EXPECT_EQ(local, stall_us > least_us) << lr_permille << " " << stall_us;
+      EXPECT_EQ(local, stall_us > least_us) << factor << " " << lr_permille << " " << stall_us;
     }
   }
 }

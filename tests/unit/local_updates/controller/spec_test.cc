@@ -59,6 +59,10 @@ TEST(IntervalSpec, KeysSetOptions) {
   EXPECT_EQ(options.base, 2);
   EXPECT_EQ(options.most, 32);
   EXPECT_EQ(options.link.gain_permille, 200);
+  EXPECT_EQ(options.link.rate_factor, kRateFactorSgd);
+  EXPECT_EQ(parsed("auto:optimizer=sgd").link.rate_factor, kRateFactorSgd);
+  EXPECT_EQ(parsed("auto:optimizer=adam").link.rate_factor, kRateFactorOthers);
+  EXPECT_EQ(parsed("auto:optimizer=other").link.rate_factor, kRateFactorOthers);
   EXPECT_TRUE(options.may_compress);
   EXPECT_EQ(options.warmup, 100);
   EXPECT_FALSE(options.guard.on);
@@ -147,6 +151,7 @@ TEST(IntervalSpec, EveryOptionIsInTheDigest) {
       [](IntervalOptions& o) { ++o.delay; },
       [](IntervalOptions& o) { o.may_compress = true; },
       [](IntervalOptions& o) { ++o.link.gain_permille; },
+      [](IntervalOptions& o) { ++o.link.rate_factor; },
       [](IntervalOptions& o) { ++o.link.band_permille; },
       [](IntervalOptions& o) { ++o.link.margin_permille; },
       [](IntervalOptions& o) { ++o.link.bits_permille[1]; },
