@@ -6,9 +6,9 @@ Four ranks of one host train a small net, at a step of 100 ms of which most is a
 part `kill` sends SIGKILL to ranks by lot, `stop` SIGSTOP; lost ranks come back. `plain` kills ranks of loops without
 elastic.run, to which none come back; `gate` compares steps without faults.
 
-Systems: `sirtaki` is elastic.run with a commit in each step. `torchft_ddp` is torchft 0.2.0 with its wrapper of
-models, `torchft_hooks` with an all-reduce for each gradient, `..._1s` with a heartbeat timeout of 1 s in place of 5 s;
-they need an environment of their own.
+Systems: `sirtaki` is elastic.run with a commit in each step, `sirtaki_spare` the same with a spare. `torchft_ddp` is
+torchft 0.2.0 with its wrapper of models, `torchft_hooks` with an all-reduce for each gradient, `..._1s` with a
+heartbeat timeout of 1 s in place of 5 s; they need an environment of their own.
 """
 
 from __future__ import annotations
@@ -24,14 +24,22 @@ from typing import Any
 from benchmarks.common.group import GroupError
 from benchmarks.common.rig import LOOPBACK, Options, finish, parse, run, say, turn_order
 from benchmarks.faults import plots
-from benchmarks.faults.figures import PLOTTED, figures_of, gate_rows, plotted_rows, storm_rows
+from benchmarks.faults.figures import (
+    KEPT_AT_60,
+    KEPT_WITH_SPARE,
+    PLOTTED,
+    figures_of,
+    gate_rows,
+    plotted_rows,
+    storm_rows,
+)
 from benchmarks.faults.jobs import Job, SirtakiJob, TorchftJob, torchft_python
 from benchmarks.faults.records import KILL, STOP, Reader
 from benchmarks.faults.schedule import Event, evenly, poisson, told
 from benchmarks.faults.storm import rage
 from benchmarks.results import Row, Store
 
-OURS, PLAIN = "sirtaki", "plain"
+OURS, SPARE, PLAIN = "sirtaki", "sirtaki_spare", "plain"
 #: Heartbeat timeout of the lighthouse in milliseconds, and wrapper.
 TORCHFT = {
     "torchft_hooks": (5000, "hooks"),
@@ -63,8 +71,9 @@ def recipe_of(loop: str, step: float = STEP, steps: int = 0, width: int = WIDTH)
 
 def starter(system: str) -> Callable[[Path], Job]:
     """Returns what starts a job of a system in a folder."""
-    if system == OURS:
-        return lambda folder: SirtakiJob(folder, RANKS, recipe_of("run"), f"{LEAST}:{RANKS}")
+    if system in (OURS, SPARE):
+        spares = 1 if system == SPARE else 0
+        return lambda folder: SirtakiJob(folder, RANKS, recipe_of("run"), f"{LEAST}:{RANKS}", spares)
     if system == PLAIN:
         return lambda folder: SirtakiJob(folder, RANKS, recipe_of("plain"), "1:")
     timeout, wrapper = TORCHFT[system]
@@ -161,7 +170,8 @@ def rows_of(options: Options, store: Store) -> list[Row]:
         for part in storms:
             params = {"system": system, "faults": part, **fixed}
             found = measure_storm(store, system, part, options.quick)
-            rows += storm_rows(params, found, calm, judged=system == OURS)
+            kept = KEPT_WITH_SPARE if system == SPARE else KEPT_AT_60
+            rows += storm_rows(params, found, calm, judged=system in (OURS, SPARE), kept_at_60=kept)
             rows += plotted_rows(params, found, calm)
     if OURS in options.systems and PLAIN in parts:
         found = measure_plain(store, options.quick)
@@ -176,7 +186,7 @@ def rows_of(options: Options, store: Store) -> list[Row]:
 
 def main() -> int:
     """Runs the measurements that the command line selects; returns the exit status."""
-    systems = (OURS, *TORCHFT)
+    systems = (OURS, SPARE, *TORCHFT)
     options, store = parse("churn", __doc__ or "", (LOOPBACK,), (RANKS,), systems, parts=PARTS)
     if torchft_python() is None and any(system in TORCHFT for system in options.systems):
         say("torchft is left out: benchmarks/README.md says how to make an environment for it")

@@ -64,11 +64,12 @@ def _stop(process: subprocess.Popen[bytes], sent: signal.Signals, seconds: float
 
 
 class SirtakiJob:
-    """A job of sirtakirun, elastic if `elastic`, such as "2:4"."""
+    """A job of sirtakirun, elastic if `elastic`, such as "2:4", and then with `spares`."""
 
-    def __init__(self, folder: Path, ranks: int, recipe: dict[str, Any], elastic: str = "") -> None:
+    def __init__(self, folder: Path, ranks: int, recipe: dict[str, Any], elastic: str = "", spares: int = 0) -> None:
         # A place of a storm has more losses a minute than any real one.
         options = ["--elastic", elastic, "--elastic-restarts", "1000"] if elastic else []
+        options += ["--spares", str(spares)] if spares else []
         recipe = {**recipe, "folder": str(folder)}
         command = [launcher(), "-np", str(ranks), *options, sys.executable, "-m", _SIRTAKI_WORKER, json.dumps(recipe)]
         environment = _environment(SIRTAKI_REPORT_END="false")

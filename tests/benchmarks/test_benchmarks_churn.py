@@ -146,6 +146,8 @@ def test_rows_judge_counts_and_seconds() -> None:
     assert kept_share(found, calm, 3600 / 1.45) == pytest.approx(share)
     assert all(row.target is None for row in storm_rows(params, found, calm, judged=False))
     assert [row.value for row in plotted_rows(params, found, calm)] == [0.0, pytest.approx(0.4)]
+    more = {row.metric: row for row in storm_rows(params, found, calm, judged=True, kept_at_60=0.97)}
+    assert [made["samples_kept_at_60_an_hour"].target for made in (rows, more)] == [0.95, 0.97]
     bad = {row.metric: row for row in storm_rows(params, {**found, "unequal": 1}, calm, judged=True)}
     assert bad["digests_unequal"].met is False
 
