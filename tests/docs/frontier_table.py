@@ -1,4 +1,4 @@
-"""Makes the table of measured trainings of docs/choose.md from benchmarks/results/frontier.json.
+"""Makes the table of measured trainings of docs/measured_trainings.md from benchmarks/results/frontier.json.
 
 usage: frontier_table.py [--write]; --write refreshes the page instead of printing the table.
 """
@@ -13,11 +13,17 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/choose.md"
+PAGE = ROOT / "docs/measured_trainings.md"
 RESULTS = ROOT / "benchmarks/results/frontier.json"
 BLOCK = re.compile(r"(<!-- frontier -->\n).*?(<!-- end frontier -->)", re.DOTALL)
 STEPS = 300
-TRAININGS = {"convnet": "convolution net, SGD", "transformer": "byte transformer, AdamW"}
+TRAININGS = {
+    ("convnet", "sgd"): "convolution net, SGD",
+    ("cnn", "sgd"): "small CNN, SGD",
+    ("transformer", "sgd"): "byte transformer, SGD",
+    ("transformer", "adamw"): "byte transformer, AdamW",
+    ("transformer", "muon"): "byte transformer, Muon",
+}
 METHODS = {
     "ddp": "DDP of torch",
     "powersgd_4": "DDP with PowerSGD of rank 4",
@@ -30,16 +36,22 @@ HEAD = f"| training, link | {' | '.join(METHODS.values())} |\n|---{'|---' * len(
 #: In the place of the rate of a link without a limit, behind all others.
 LOOPBACK = math.inf
 
-Case = tuple[str, float, str]
+Training = tuple[str, str]
+Case = tuple[Training, float, str]
 
 
 def values_of(rows: list[dict[str, Any]], metric: str) -> dict[Case, float]:
-    """Returns the values of a metric by task, rate of the link and method."""
+    """Returns the values of a metric by training, rate of the link and method."""
+    chosen = [row for row in rows if row["metric"] == metric and row["params"]["steps"] == STEPS]
     return {
-        (row["params"]["task"], row["params"]["rate_mbit"] or LOOPBACK, row["params"]["method"]): row["value"]
-        for row in rows
-        if row["metric"] == metric and row["params"]["steps"] == STEPS
+        (training_of(row), row["params"]["rate_mbit"] or LOOPBACK, row["params"]["method"]): row["value"]
+        for row in chosen
     }
+
+
+def training_of(row: dict[str, Any]) -> Training:
+    """Returns the net and the optimizer of a row."""
+    return row["params"]["task"], row["params"]["optimizer"]
 
 
 def link(rate: float) -> str:
@@ -56,9 +68,9 @@ def table(rows: list[dict[str, Any]]) -> str:
         return f"{steps[case] * 1e3:.0f} ms, {losses[case]:.2f}, {seconds}"
 
     lines = [
-        f"| {training}, {link(rate)} | {' | '.join(cell((task, rate, key)) for key in METHODS)} |\n"
-        for task, training in TRAININGS.items()
-        for rate in sorted({rate for of, rate, _ in steps if of == task})
+        f"| {name}, {link(rate)} | {' | '.join(cell((training, rate, key)) for key in METHODS)} |\n"
+        for training, name in TRAININGS.items()
+        for rate in sorted({rate for of, rate, _ in steps if of == training})
     ]
     return HEAD + "".join(lines)
 
