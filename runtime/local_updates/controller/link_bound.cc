@@ -216,10 +216,14 @@ std::int64_t LinkBound::steps_waited() const {
   return waited_ / kOneQ16;
 }
 
-bool LinkBound::trial_is_due() const {
+// A trial merges the models first, which takes seconds on a slow link. A step gets shorter by at most as much as the
+// transfers.
+bool LinkBound::trial_is_due(std::int64_t gain_permille) const {
+  const bool faster = Wide{sent_.value} * 1000 < Wide{reference_} * kFasterPermille &&
+                      Wide{1000 + cost_permille()} * sent_.value < Wide{1000 + gain_permille} * reference_;
   const Wide waited = Wide{std::max(sync_steps_, options_.trial_steps)} * cost_.value / kOneQ16;
   const Wide rest = std::max<Wide>(waited * kStepsForOne, kFewestSteps) << vain_;
-  return local_steps_ >= rest || Wide{sent_.value} * 1000 < Wide{reference_} * kFasterPermille;
+  return local_steps_ >= rest || faster;
 }
 
 LinkBound::Path LinkBound::path(Mode mode, std::int64_t lr_permille) {
@@ -227,12 +231,12 @@ LinkBound::Path LinkBound::path(Mode mode, std::int64_t lr_permille) {
     trying_ = costly_ = false;
     return Path::kSync;
   }
-  if (mode == Mode::kLocal) {
-    trying_ = trial_is_due();
-    return trying_ ? Path::kTrial : Path::kLocal;
-  }
   const std::int64_t gain =
       options_.gain_permille + options_.gain_permille * (options_.rate_factor - 1) * lr_permille / 1000;
+  if (mode == Mode::kLocal) {
+    trying_ = trial_is_due(gain);
+    return trying_ ? Path::kTrial : Path::kLocal;
+  }
   const std::int64_t band = std::min(options_.band_permille, gain / 2);
   const std::int64_t least = gain - (trying_ ? band : 0);
   const bool costly = cost_.count > 0 && cost_permille() >= least;

@@ -8,7 +8,8 @@
 //                         worth it. At the highest learning rate they have to gain rate_factor times as much, because a
 //                         training needs more of them to the same loss.
 // The cost is measured in Mode::kSync and never predicted. In Mode::kLocal a round of synchronous steps is therefore
-// tried after the link became clearly faster, and otherwise so rarely that trials take a hundredth of the time. Values
+// tried after the link became so much faster that steps in proportion to transfers would be short enough, and otherwise
+// so rarely that trials take a hundredth of the time. Values
 // are running means, and bounds fall only when they are wrong by an eighth, so noise moves none of them. The controller
 // owns it. Pure; integers only.
 #pragma once
@@ -90,7 +91,7 @@ class LinkBound {
   bool is_measured(std::int64_t encoding) const { return encoding == encoding_ && sent_.count > 0; }
   // Returns the load of an encoding, given that of the present one and that of float32.
   std::int64_t load_with(std::int64_t encoding, const Mean& sent, const Mean& dense) const;
-  bool trial_is_due() const;
+  bool trial_is_due(std::int64_t gain_permille) const;
   void change_encoding(std::int64_t encoding);
   void learn_waits(const RoundStats& stats, std::int64_t steps);
   void learn_bits();

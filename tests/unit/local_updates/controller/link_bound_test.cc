@@ -321,10 +321,23 @@ TEST(LinkBound, AFasterLinkIsTriedSoon) {
     link.observe(measured(100'000, 2'100'000, 0), Mode::kLocal, kRound);
     EXPECT_EQ(link.path(Mode::kLocal, kSmallRate), Path::kLocal);
   }
-  EXPECT_LE(steps_to_trial(link, 300'000).value(), 8 * kRound);
+  EXPECT_LE(steps_to_trial(link, 8'000).value(), 32 * kRound);
   link.observe(measured(100'000, 100'000, 0, 1'000), Mode::kSync, kRound);
   EXPECT_EQ(link.path(Mode::kSync, kSmallRate), Path::kSync);
   EXPECT_EQ(link.cost_permille(), 9);
+}
+
+TEST(LinkBound, ALinkThatIsStillTooSlowIsNotTried) {
+  // Steps waited for 20 times the time of a step. Ten times as fast, they would wait for two.
+  LinkBound link = local_after(2'000'000);
+  for (int i = 0; i < 20; ++i) {
+    link.observe(measured(100'000, 2'100'000, 0), Mode::kLocal, kRound);
+    EXPECT_EQ(link.path(Mode::kLocal, 1000), Path::kLocal);
+  }
+  for (int i = 0; i < 40; ++i) {
+    link.observe(measured(100'000, 210'000, 0), Mode::kLocal, kRound);
+    EXPECT_EQ(link.path(Mode::kLocal, 1000), Path::kLocal) << i;
+  }
 }
 
 TEST(LinkBound, ALinkThatRecoversAtOnceIsNoticedToo) {
