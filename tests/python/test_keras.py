@@ -36,6 +36,12 @@ def test_state_of_optimizers_of_keras(backend: str, case: str) -> None:
     check_case("keras.keras_local_state_cases", 2, case, variables=(("KERAS_BACKEND", backend),))
 
 
+@pytest.mark.parametrize("case", case_names("keras.keras_elastic_cases"))
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_elastic_states_of_keras(backend: str, case: str) -> None:
+    check_case("keras.keras_elastic_cases", 3, case, variables=(("KERAS_BACKEND", backend),))
+
+
 @pytest.mark.parametrize("case", case_names("keras.keras_accuracy_cases"))
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_accuracy_of_keras(backend: str, case: str) -> None:

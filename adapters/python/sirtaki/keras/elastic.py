@@ -60,7 +60,8 @@ class CommitStateCallback(keras.callbacks.Callback):
         del logs
         self._batches = 0
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    # Not on_train_batch_end(), whose plain form calls this one: a derived class for Horovod has an on_batch_end() too.
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
         """Commits, if enough batches have passed."""
         del batch, logs
         self._batches += 1
@@ -91,7 +92,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
         super().__init__()
         self.state = state
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
         """Counts the batch."""
         del logs
         self.state.batch = batch + 1
@@ -105,6 +106,8 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
 class UpdateEpochStateCallback(keras.callbacks.Callback):
     """Keeps the number of epochs done in state.epoch.
 
+    The epochs of a call of fit() are those behind state.epoch, also if fit() counts them from its initial_epoch.
+
     Args:
         state: the state, with an attribute `epoch`.
     """
@@ -112,17 +115,24 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):
     def __init__(self, state: Any) -> None:
         super().__init__()
         self.state = state
-        self._before = 0
+        #: Number of state.epoch at the epoch 0 of fit(); None until the first epoch of a call begins.
+        self._before: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
+        """Forgets the last call of fit()."""
+        del logs
+        self._before = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notes where this call of fit() begins."""
         del logs
-        self._before = self.state.epoch
+        if self._before is None:
+            self._before = self.state.epoch - epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Counts the epoch."""
         del logs
-        self.state.epoch = self._before + epoch + 1
+        self.state.epoch = (self._before or 0) + epoch + 1
 
 
 def run(func: Callable[..., Result]) -> Callable[..., Result]:
