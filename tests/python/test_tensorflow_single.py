@@ -171,6 +171,31 @@ def test_a_traced_function_of_an_elastic_job_opens_its_streams_when_it_runs() ->
     assert done.stdout.splitlines() == session * 2, done.stderr
 
 
+def test_a_step_of_a_new_rank_that_others_do_not_make_names_the_rule() -> None:
+    program = (
+        "import tensorflow as tf, sirtaki.tensorflow as hvd\n"
+        "from sirtaki import _growth, errors\n"
+        "from unittest import mock\n"
+        "hvd.init()\n"
+        "@tf.function\n"
+        "def step(v):\n"
+        "    with hvd.DistributedGradientTape(tf.GradientTape()) as tape:\n"
+        "        y = v * v\n"
+        "    return tape.gradient(y, v)\n"
+        "v = tf.Variable(3.0)\n"
+        "stuck = mock.patch('sirtaki._core.Stream', side_effect=errors.StuckError('stuck'))\n"
+        "elastic = mock.patch('sirtaki.basics.is_elastic', return_value=True)\n"
+        "for fresh in (True, False):\n"
+        "    with elastic, stuck, mock.patch.object(_growth._state, 'fresh', fresh):\n"
+        "        try:\n"
+        "            step(v)\n"
+        "        except tf.errors.OpError as error:\n"
+        "            print('stuck;' in str(error), 'it may make only those steps that reset callbacks' in str(error))\n"
+    )
+    done = run(program)
+    assert done.stdout.splitlines() == ["True True", "False False"], done.stderr
+
+
 def test_a_tape_refuses_local_updates() -> None:
     program = (
         "import tensorflow as tf, sirtaki.tensorflow as hvd\n"

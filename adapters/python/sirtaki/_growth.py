@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sirtaki import _core, _notice, basics, errors
 from sirtaki._telemetry.lines import say
+
+_OF_NEW_RANKS = (
+    "this process has joined a running job: before elastic.run(), it may make only those steps that reset callbacks of "
+    "the other ranks make, too"
+)
+_OF_CALLBACKS = (
+    "a reset callback may make steps only if the program makes the same ones between init() and elastic.run(), where "
+    "new ranks make them"
+)
 
 
 class _State:
@@ -46,6 +57,21 @@ def check_fresh() -> None:
             "this process has joined a running job, whose other ranks wait in elastic.run(): call no operation before "
             "it. state.sync() gives a new rank all of the state"
         )
+
+
+@contextmanager
+def explaining_new_ranks(in_callback: bool = False) -> Iterator[None]:
+    """Returns a context for steps of a new rank before elastic.run(), or of the others in a reset callback.
+
+    If these do not match, all ranks are stuck, and the error tells the rule.
+    """
+    try:
+        yield
+    except errors.StuckError as error:
+        if not _state.fresh and not in_callback:
+            raise
+        rule = _OF_CALLBACKS if in_callback else _OF_NEW_RANKS
+        raise errors.StuckError(f"{error}; {rule} (docs/elastic/new_ranks.md)", error.rank, error.tensor) from error
 
 
 def check_snapshots() -> None:

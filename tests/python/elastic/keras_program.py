@@ -1,4 +1,7 @@
-"""A training by model.fit() for horovod.keras.elastic whose hosts come and go; see horovod_program.py."""
+"""A training by model.fit() for horovod.keras.elastic whose hosts come and go; see horovod_program.py.
+
+New ranks make a step before elastic.run(), and the others make it in a reset callback.
+"""
 
 import json
 import os
@@ -24,6 +27,14 @@ keras.utils.set_random_seed(hvd.rank() + int(os.environ["HOROVOD_RANK"]))
 model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01, momentum=0.9)), "mse")
 data = np.full((STEPS * 4, 2), hvd.rank() + 1.0), np.ones((STEPS * 4, 1))
+
+
+def step_outside() -> None:
+    """Makes a step in new ranks and in the others, as Horovod's example does."""
+    model.fit(*data, batch_size=4, steps_per_epoch=1, verbose=0)
+
+
+step_outside()
 
 
 class Rounds(keras.callbacks.Callback):
@@ -58,4 +69,5 @@ def train(state: Any) -> None:
 
 
 state = hvd.elastic.KerasState(model, batch=0, epoch=0, entered=0)
+state.register_reset_callbacks([step_outside])
 train(state)

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import sirtaki  # noqa: E402
 import sirtaki.torch as hvd  # noqa: E402
 from sirtaki import _growth, basics, elastic, process_sets  # noqa: E402
-from sirtaki.errors import MismatchError, RanksChangedError  # noqa: E402
+from sirtaki.errors import MismatchError, RanksChangedError, StuckError  # noqa: E402
 from sirtaki.ops import Ops  # noqa: E402
 from sirtaki.torch.elastic import TorchState  # noqa: E402
 from sirtaki.torch.elastic import state as states  # noqa: E402
@@ -99,6 +99,14 @@ def test_a_loss_during_a_reset_callback_is_a_loss(elastic_job: mock.Mock) -> Non
     state.register_reset_callbacks([callback])
     elastic.run(failing(LOST))(state)
     assert state.calls == ["sync", "restore", "reset", "restore", "reset", "sync"]
+
+
+def test_operations_of_a_reset_callback_that_new_ranks_do_not_make_name_the_rule(elastic_job: mock.Mock) -> None:
+    state = Recorded()
+    state.register_reset_callbacks([mock.Mock(side_effect=StuckError("all wait"))])
+    with pytest.raises(StuckError, match=r"^all wait; a reset callback may make steps only if .* new ranks make them"):
+        elastic.run(failing(LOST))(state)
+    assert state.calls == ["sync", "restore", "reset", "restore", "reset"]
 
 
 def test_a_loss_during_sync_leaves_the_commit_whole(session: None) -> None:

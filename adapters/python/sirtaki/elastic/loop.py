@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from sirtaki import _growth, _notice, basics, errors
@@ -33,7 +34,17 @@ def run(func: Callable[..., Result]) -> Callable[..., Result]:
     Raises:
         PeerLostError: too few ranks are left (option elastic.min), or the others have given this one up.
     """
-    return run_fn(func, _growth.regroup)
+    return run_guarded(func, nullcontext)
+
+
+def run_guarded(func: Callable[..., Result], guard: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Result]:
+    """Returns run(func) for a framework with exceptions of its own.
+
+    Args:
+        func: the training function.
+        guard: returns a context that raises exceptions of sirtaki.errors in their place, also in reset callbacks.
+    """
+    return _looped(func, _growth.regroup, guard)
 
 
 def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..., Result]:
@@ -43,7 +54,12 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
         func: the training function.
         reset: makes the next session, as regroup() does.
     """
+    return _looped(func, reset, nullcontext)
 
+
+def _looped(
+    func: Callable[..., Result], reset: Callable[[], Any], guard: Callable[[], AbstractContextManager[Any]]
+) -> Callable[..., Result]:
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Result:
         try:
@@ -57,15 +73,17 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], Any]) -> Callable[..
         failures, regrouped = _Failures(state), True
         while True:
             try:
-                if not regrouped:
-                    with snapshots.saving_at_the_end():
-                        reset()
-                    regrouped = True
-                    state.on_reset()
-                with basics.losses_raise():
-                    snapshots.sync()
-                    _growth.admit(first)
-                    result = func(state, *args, **kwargs)
+                with guard():
+                    if not regrouped:
+                        with snapshots.saving_at_the_end():
+                            reset()
+                        regrouped = True
+                        with _growth.explaining_new_ranks(in_callback=True), guard():
+                            state.on_reset()
+                    with basics.losses_raise():
+                        snapshots.sync()
+                        _growth.admit(first)
+                        result = func(state, *args, **kwargs)
                 snapshots.end()
                 return result
             except errors.HorovodInternalError as error:

@@ -5,14 +5,14 @@ The names are those of horovod.tensorflow.elastic; docs/elastic.md shows a progr
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from sirtaki import elastic, errors
+from sirtaki import errors
+from sirtaki.elastic.loop import run_guarded
 from sirtaki.elastic.variables import KerasModelState, VariablesState
 from sirtaki.tensorflow._errors import horovod_errors
 from sirtaki.tensorflow.functions import broadcast_variables
@@ -80,12 +80,7 @@ def run(func: Callable[..., Result]) -> Callable[..., Result]:
         func: the training function; its first argument is the training's state.
     """
 
-    @functools.wraps(func)
-    def converted(*args: Any, **kwargs: Any) -> Result:
-        with horovod_errors():  # a tf.function raises errors of TensorFlow
-            return func(*args, **kwargs)
-
-    return elastic.run(converted)
+    return run_guarded(func, horovod_errors)  # a tf.function raises errors of TensorFlow
 
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]

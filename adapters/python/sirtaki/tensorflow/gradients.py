@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from sirtaki import _core, basics, errors
+from sirtaki import _core, _growth, basics, errors
 from sirtaki._dtypes import summed_code
 from sirtaki.compression import for_optimizer, option_text, refuse_momentum
 from sirtaki.errors import require
@@ -206,7 +206,8 @@ class GradientReducer:
 
         def open_stream(name: str) -> Any:
             tensors = [(0, dtype, 0, 0, shape, None) for dtype, shape in zip(dtypes, shapes, strict=True)]
-            return _core.Stream(name, names, tensors, None, how)
+            with _growth.explaining_new_ranks():
+                return _core.Stream(name, names, tensors, None, how)
 
         # Two uses in one graph may run at the same time.
         place_in_graph = (key, count_in_graph(repr((self._name, key))))

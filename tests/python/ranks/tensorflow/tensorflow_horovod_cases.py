@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -142,6 +143,35 @@ def case_states_of_a_training_are_kept_in_memory() -> None:
     momenta = hvd.allgather(tf.stack([tf.reduce_sum(variable) for variable in optimizer.variables[2:]])[None]).numpy()
     assert (momenta == momenta[0]).all()
     assert momenta[0].any()
+
+
+def case_errors_of_graphs_in_reset_callbacks_are_those_of_the_loop() -> None:
+    calls: list[str] = []
+
+    @tf.function
+    def disagree() -> Any:
+        return hvd.allreduce(tf.zeros([1 + hvd.rank()]), name="disagree")
+
+    def reset() -> None:
+        calls.append("reset")
+        if len(calls) == 2:
+            disagree()
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        calls.append("train")
+        if len(calls) == 1:
+            raise hvd.HorovodInternalError("a loss")
+
+    state = hvd.elastic.TensorFlowState([tf.Variable(1.0)], step=0)
+    state.register_reset_callbacks([reset])
+    with (
+        mock.patch("sirtaki.basics.is_elastic", return_value=True),
+        mock.patch("sirtaki.basics.open_next_session"),
+        mock.patch("sirtaki.elastic.loop._Failures.allow", return_value=True),
+    ):
+        train(state)
+    assert calls == ["train", "reset", "reset", "train"], calls
 
 
 def case_helpers_by_their_names() -> None:
