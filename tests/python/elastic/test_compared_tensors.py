@@ -13,8 +13,10 @@ torch = pytest.importorskip("torch")
 from bit_flips import flip  # noqa: E402
 
 import sirtaki.torch as hvd  # noqa: E402
+from sirtaki.elastic._comparison import Pass  # noqa: E402
 from sirtaki.elastic._divergence import Difference, Fingerprint, differences, ranks_text, told_of_end  # noqa: E402
-from sirtaki.torch.elastic._compared import Pass, compared_of, row_major_bytes, write_bytes  # noqa: E402
+from sirtaki.torch.elastic._compared import compared_of, row_major_bytes, write_bytes  # noqa: E402
+from sirtaki.torch.elastic._comparison import Tensors  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("session")
 
@@ -104,13 +106,16 @@ def test_each_byte_is_in_one_piece_of_a_pass() -> None:
         flip(one.tensor())
 
 
-def test_a_pass_waits_once_for_each_gpu() -> None:
-    tensors = compared_of(trained())
-    on_gpus = [replace(one, gpu=torch.device("cuda", number % 2)) for number, one in enumerate(tensors)]
+def test_a_commit_waits_once_for_each_gpu() -> None:
+    tensors = Tensors(trained)
     with mock.patch("torch.cuda.current_stream") as streams:
-        Pass(tensors).wait_for_gpus()
+        found = tensors.find()
+        tensors.settle()
         streams.assert_not_called()
-        Pass(on_gpus).wait_for_gpus()
+        on_gpus = [replace(one, gpu=torch.device("cuda", number % 2)) for number, one in enumerate(found)]
+        with mock.patch("sirtaki.torch.elastic._comparison.compared_of", return_value=on_gpus):
+            assert tensors.find() == on_gpus
+        tensors.settle()
     assert sorted(str(call.args[0]) for call in streams.call_args_list) == ["cuda:0", "cuda:1"]
     assert streams.return_value.synchronize.call_count == 2
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,63 +12,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bit_flips import flip  # noqa: E402
+from thread_ranks import LIMIT_SECONDS, Exchange  # noqa: E402
 
 import sirtaki  # noqa: E402
 import sirtaki.torch as hvd  # noqa: E402
 from sirtaki.errors import MismatchError, RanksChangedError  # noqa: E402
 from sirtaki.torch.elastic._compared import compared_of, row_major_bytes  # noqa: E402
-from sirtaki.torch.elastic._comparison import Comparison  # noqa: E402
-
-LIMIT_SECONDS = 30
-LOST = RanksChangedError("rank 1 was lost")
-
+from sirtaki.torch.elastic._comparison import comparison_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("loop")
-
-
-class Exchange:
-    """Exchanges between threads, each of which is a rank."""
-
-    def __init__(self, ranks: int) -> None:
-        self.barrier = threading.Barrier(ranks)
-        self.sent: list[Any] = [None] * ranks
-        self.own = threading.local()
-        #: Names of the calls of rank 0.
-        self.calls: list[str] = []
-        self.ended: set[int] = set()
-        #: Number of a broadcast of a commit in which all ranks raise LOST.
-        self.lost_in_broadcast = -1
-
-    def rank(self) -> int:
-        return int(self.own.rank)
-
-    def gather(self, call: str, value: Any) -> list[Any]:
-        if self.rank() == 0:
-            self.calls.append(call)
-        self.sent[self.rank()] = value
-        self.barrier.wait(LIMIT_SECONDS)
-        sent = copy.deepcopy(self.sent)
-        self.barrier.wait(LIMIT_SECONDS)
-        return sent
-
-    def rows(self, row: list[int]) -> list[list[int]]:
-        return self.gather("rows", row)
-
-    def objects(self, value: Any) -> list[Any]:
-        return self.gather("objects", value)
-
-    def broadcast(self, values: Any, root: int) -> Any:
-        got = self.gather("broadcast", values)[root]
-        self.own.broadcasts = getattr(self.own, "broadcasts", 0) + 1  # of a commit: each has a thread of its own
-        if self.own.broadcasts == self.lost_in_broadcast:
-            raise LOST
-        return got
-
-    def share_optimizer(self, optimizer: Any, root: int) -> None:
-        optimizer.load_state_dict(self.gather("share", optimizer.state_dict())[root])
-
-    def end(self) -> None:
-        self.ended.add(self.rank())
 
 
 class Rank:
@@ -88,7 +38,7 @@ class Rank:
         self.optimizer.step()
         self.commits = 0
         self.seconds = 0.0
-        self.comparison = Comparison(self.values, exchange, self.clock)
+        self.comparison = comparison_of(self.values, exchange, self.clock)
 
     def values(self) -> dict[str, Any]:
         return {"model": self.model, "optimizer": self.optimizer}

@@ -93,8 +93,8 @@ def test_sync_turns_comparisons_on_in_elastic_jobs_alone() -> None:
     state = TorchState(model=model, optimizer=optimizer)
     for is_elastic, size, is_on in ((False, 2, False), (True, 1, False), (True, 2, True)):
         with (
-            mock.patch("sirtaki.torch.elastic.state.is_elastic", return_value=is_elastic),
-            mock.patch("sirtaki.torch.elastic.state.size", return_value=size),
+            mock.patch("sirtaki.elastic._compared_state.is_elastic", return_value=is_elastic),
+            mock.patch("sirtaki.elastic._compared_state.size", return_value=size),
         ):
             state.sync()
         assert state._comparison.is_on == is_on

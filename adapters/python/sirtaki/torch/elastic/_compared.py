@@ -8,12 +8,9 @@ sets and of plain optimizers. Sparse and sharded tensors are left out.
 from __future__ import annotations
 
 import hashlib
-import zlib
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -22,13 +19,10 @@ from torch import Tensor, nn
 from sirtaki.elastic._divergence import Fingerprint
 from sirtaki.process_sets import global_process_set
 
-#: A tensor costs as much time as so many bytes more than it has.
-OVERHEAD_BYTES = 16 << 10
-
 
 @dataclass(frozen=True)
 class Compared:
-    """A tensor that is compared. The object that has it may replace it."""
+    """Implements sirtaki.elastic._comparison.Compared."""
 
     #: The same on all ranks.
     name: str
@@ -50,45 +44,29 @@ class Compared:
         """Returns the description that ranks compare."""
         tensor = self.tensor()
         values: Any = b"" if tensor is None else row_major_bytes(tensor).numpy()
-        return Fingerprint(self.optimizer, f"{self.dtype}{self.shape}", hashlib.sha256(values).digest())
+        return Fingerprint(self.optimizer, self.kind, hashlib.sha256(values).digest())
 
+    @property
+    def kind(self) -> str:
+        """Implements sirtaki.elastic._comparison.Compared."""
+        return f"{self.dtype}{self.shape}"
 
-class Pass:
-    """One pass over tensors in pieces of bounded size, each of which has a digest.
+    def piece(self, first: int, last: int) -> Any:
+        """Returns some bytes, in the order of the memory of the tensor."""
+        tensor = self.tensor()
+        return None if tensor is None else _memory_bytes(tensor)[first:last].cpu().numpy()
 
-    Args:
-        tensors: those of the pass.
-    """
+    def read(self) -> Tensor:
+        """Returns all bytes in row-major order."""
+        tensor = self.tensor()
+        assert tensor is not None, self.name
+        return row_major_bytes(tensor)
 
-    def __init__(self, tensors: list[Compared]) -> None:
-        self._tensors = tensors
-        self._starts = [0, *accumulate(one.bytes + OVERHEAD_BYTES for one in tensors)]
-        #: Length of the pass in bytes, with those that tensors cost in addition.
-        self.length = self._starts[-1]
-        described = [(one.name, one.shape, one.dtype) for one in tensors]
-        self._seed = zlib.crc32(repr(described).encode())
-        self._gpus = {one.gpu for one in tensors if one.gpu is not None}
-
-    def wait_for_gpus(self) -> None:
-        """Waits until GPUs have written the tensors, as digest() would. The time does not depend on the piece."""
-        for gpu in self._gpus:
-            torch.cuda.current_stream(gpu).synchronize()
-
-    def digest(self, begin: int, length: int) -> int | None:
-        """Returns the digest of a piece; None if a tensor in it has gone, or has another shape than before."""
-        digest, end = self._seed, begin + length
-        for number in range(bisect_right(self._starts, begin) - 1, len(self._tensors)):
-            one, start = self._tensors[number], self._starts[number]
-            if start >= end:
-                break
-            first, last = max(0, begin - start), min(one.bytes, end - start)
-            tensor = one.tensor() if first < last else None
-            if tensor is not None:
-                values: Any = _memory_bytes(tensor)[first:last].cpu().numpy()
-                digest = zlib.crc32(values, digest)
-            elif first < last:
-                return None
-        return digest
+    def write(self, values: Tensor) -> None:
+        """Sets the tensor to a result of read()."""
+        tensor = self.tensor()
+        assert tensor is not None, self.name
+        write_bytes(tensor, values)
 
 
 def compared_of(values: Mapping[str, Any]) -> list[Compared]:

@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from sirtaki import errors
-from sirtaki.basics import in_loop, is_elastic, option, rank, size
-from sirtaki.elastic import ObjectState
+from sirtaki.basics import rank
+from sirtaki.elastic._compared_state import ComparedState
 from sirtaki.elastic.state import require_same_names
 from sirtaki.torch import functions
 from sirtaki.torch._optimizer.elastic_models import begin_sync, end_sync, sync_model, sync_optimizer
 from sirtaki.torch._optimizer.local_sgd import KEY as LOCAL_KEY
 from sirtaki.torch._optimizer.local_sgd import shared_part
 from sirtaki.torch._optimizer.residuals import KEY
-from sirtaki.torch.elastic._comparison import Comparison
+from sirtaki.torch.elastic._comparison import comparison_of
 from sirtaki.torch.elastic._tensors import gpus_of, reduce_tensor
 from sirtaki.torch.elastic.sampler import ElasticSampler
 from sirtaki.torch.functions import broadcast_object
@@ -169,7 +169,7 @@ def set_handler_registry(registry: Registry) -> None:
     _registry[:] = registry
 
 
-class TorchState(ObjectState):
+class TorchState(ComparedState):
     """State of a training with PyTorch. All arguments become attributes.
 
     Models, optimizers, learning rate schedulers and ElasticSampler keep their identity: restore() and sync() change
@@ -193,7 +193,7 @@ class TorchState(ObjectState):
         super().__init__(broadcast_object, rank, **{n: v for n, v in values.items() if n not in handlers})
         for name, handler in handlers.items():
             vars(self)[name] = handler.value
-        self._comparison = Comparison(lambda: {name: handler.value for name, handler in handlers.items()})
+        self._comparison = comparison_of(lambda: {name: handler.value for name, handler in handlers.items()})
 
     def __setattr__(self, name: str, value: Any) -> None:
         handlers = vars(self).get("_handlers", {})  # not there yet where a derived class sets attributes first
@@ -223,22 +223,7 @@ class TorchState(ObjectState):
         # Not before: a loss in the middle must leave the last commit as it was.
         for handler in self._handlers.values():
             handler.save()
-        how = option("elastic.divergence") if in_loop() and is_elastic() and size() > 1 else "off"
-        self._comparison.begin(how if how != "off" and self._comparison.is_possible() else "off")
-
-    def _offer(self) -> None:
-        self._comparison.offer()
-
-    def _offers(self) -> bool:
-        return self._comparison.offers
-
-    def _exchange(self, change: int) -> int:
-        if not self._comparison.is_on:
-            return super()._exchange(change)
-        agreed, has_got_values = self._comparison.meet(change)
-        if has_got_values:
-            self.save()
-        return agreed
+        self._compare()
 
     def _check_hand_over(self) -> None:
         for name, handler in self._handlers.items():
