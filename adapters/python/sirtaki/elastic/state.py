@@ -92,8 +92,8 @@ class State:
     def commit(self) -> None:
         """Saves the state in memory: after a loss, training goes on from here. Then calls check_host_updates().
 
-        Call it on all ranks behind the same step. Steps after the last commit are made again. In elastic jobs, a
-        TorchState compares a part of its parameters among the ranks (option elastic.divergence).
+        Call it on all ranks behind the same step. Steps after the last commit are made again. In elastic jobs, states
+        of models compare a part of their parameters among the ranks (option elastic.divergence).
 
         Raises:
             HostsUpdatedInterrupt: ranks join or leave.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sirtaki import errors
+from sirtaki.elastic._compared_state import ComparedState
+from sirtaki.elastic._compared_variables import comparison_of
 from sirtaki.elastic.state import ObjectState
 
 
@@ -65,8 +67,10 @@ class VariablesState(ObjectState):
         raise NotImplementedError
 
 
-class KerasModelState(VariablesState):
+class KerasModelState(ComparedState, VariablesState):
     """State of a Keras model and its optimizer, and attributes. Builds the optimizer, for its momenta.
+
+    In elastic jobs, commits compare the variables that a DistributedOptimizer keeps equal on all ranks.
 
     Args:
         model: a Keras model.
@@ -82,7 +86,17 @@ class KerasModelState(VariablesState):
         self.model = model
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         _build(self.optimizer, model.trainable_variables)
+        self._comparison = comparison_of(self, self._part_of)
         super().__init__(**attributes)
+
+    def sync(self) -> None:
+        """Makes the state that of rank 0 on all ranks, and saves it. Collective."""
+        super().sync()
+        self._compare()
+
+    def _part_of(self, variable: Any, begin: int, end: int) -> Any:
+        """Returns the elements of a variable between two places in row-major order, as an array of numpy."""
+        raise NotImplementedError
 
     def _variables(self) -> list[Any]:
         optimizer = getattr(self.optimizer, "variables", ())

@@ -37,6 +37,9 @@ class KerasState(KerasModelState):
     def _value_of(self, variable: Any) -> Any:
         return np.array(keras.ops.convert_to_numpy(variable))
 
+    def _part_of(self, variable: Any, begin: int, end: int) -> Any:
+        return keras.ops.convert_to_numpy(keras.ops.reshape(variable, (-1,))[begin:end])
+
     def _broadcast_variables(self) -> None:
         backend.broadcast(self._variables(), 0)
 

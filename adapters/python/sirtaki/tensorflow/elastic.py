@@ -67,6 +67,9 @@ class TensorFlowKerasState(KerasModelState, _StateInTensorFlow):
         _require_eager()
         super().__init__(model, optimizer, **attributes)
 
+    def _part_of(self, variable: Any, begin: int, end: int) -> Any:
+        return np.asarray(tf.reshape(tf.convert_to_tensor(variable), [-1])[begin:end])
+
 
 def _require_eager(session: Any = None) -> None:
     if session is not None or not tf.executing_eagerly():

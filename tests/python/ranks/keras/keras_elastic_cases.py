@@ -1,13 +1,18 @@
-"""States of elastic jobs from Keras on three ranks: their callbacks."""
+"""States of elastic jobs from Keras on three ranks: their callbacks, and variables that silently differ."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
+from unittest import mock
 
 import keras
+import numpy as np
 
+import sirtaki
 import sirtaki.keras as hvd
 from ranks.keras.keras_cases import BATCH, STEPS, data, fit, network, share
+from sirtaki import basics
 
 
 class Committed:
@@ -47,3 +52,39 @@ def case_callbacks_count_in_each_call_of_fit() -> None:
     assert state.epoch == 3
     model.fit(x, y, initial_epoch=state.epoch, epochs=5, **how)
     assert (state.epoch, state.batch) == (5, 0), "fit() has counted from state.epoch"
+
+
+def case_variables_that_differ_are_healed_by_the_majority() -> None:
+    model = network()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
+    model.compile(optimizer, "mse")
+    state = hvd.elastic.KerasState(model, step=0)
+    texts: list[str] = []
+
+    def note(record: logging.LogRecord) -> bool:
+        texts.append(record.getMessage())
+        return True
+
+    logging.getLogger("sirtaki").addFilter(note)
+    with mock.patch("sirtaki.elastic._compared_state.is_elastic", return_value=True), basics.losses_raise():
+        state.sync()
+        fit(model, optimizer, distributed=True, epochs=1)
+        victims = [model.trainable_variables[2], next(v for v in optimizer.variables if v.shape == (5, 1))]
+        right = [keras.ops.convert_to_numpy(variable).copy() for variable in victims]
+        for rank, (variable, values) in enumerate(zip(victims, right, strict=True)):
+            if hvd.rank() == rank:
+                variable.assign(np.nextafter(values, np.float32(9)))
+        for _ in range(60):
+            state.commit()
+    logging.getLogger("sirtaki").removeFilter(note)
+    for variable, values in zip(victims, right, strict=True):
+        assert np.array_equal(keras.ops.convert_to_numpy(variable), values)
+    assert len(texts) == (hvd.rank() == 0), texts
+    if texts:
+        assert "rank 0 differs from ranks 1-2 in model.trainable_variables[2]" in texts[0]
+        assert "rank 1 differs from ranks 0, 2 in optimizer.variables[" in texts[0]
+    assert sirtaki.metrics()["diverged_tensors"] == 2
+    for variable in victims:
+        variable.assign(variable * 0)
+    state.restore()
+    assert np.array_equal(keras.ops.convert_to_numpy(victims[0]), right[0]), "the healed commit"
