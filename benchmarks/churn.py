@@ -100,7 +100,7 @@ def measure_storm(store: Store, system: str, part: str, quick: bool) -> dict[str
         events, seconds = events_of(part, quick)
         say(f"{key}: {seconds:.0f} s; {told(events) or 'no faults'}")
         storm = rage(starter(system), RANKS, LEAST, seconds, events)
-        store.keep(key, figures_of(storm, DATASET if system == OURS else 0))
+        store.keep(key, figures_of(storm, DATASET if system in (OURS, SPARE) else 0))
     found: dict[str, Any] = store.samples(key)
     return found
 

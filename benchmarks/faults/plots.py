@@ -10,6 +10,7 @@ from benchmarks.results import Row
 
 _COLORS = {
     "sirtaki": COLORS["sirtaki"],
+    "sirtaki_spare": "#0b6e4f",
     "torchft_ddp": "#c8553d",
     "torchft_ddp_1s": "#e6a15c",
     "torchft_hooks": "#5b5f97",
