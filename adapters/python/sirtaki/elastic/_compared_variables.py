@@ -107,7 +107,7 @@ class KerasTensors:
         return found
 
     def settle(self) -> None:
-        """Does nothing: reading a variable waits for its device."""
+        """Does nothing: a commit has copied all variables, which waits for their device."""
 
     def optimizer(self, name: str) -> Any:
         """Implements Tensors. Never called, because no fingerprint names one."""

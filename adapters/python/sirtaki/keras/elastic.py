@@ -118,24 +118,25 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):
     def __init__(self, state: Any) -> None:
         super().__init__()
         self.state = state
-        #: Number of state.epoch at the epoch 0 of fit(); None until the first epoch of a call begins.
-        self._before: int | None = None
+        #: Value of state.epoch at the epoch 0 of fit(), and whether an epoch of this call has begun.
+        self._before, self._begun = 0, False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Forgets the last call of fit()."""
-        del logs
-        self._before = None
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notes where this call of fit() begins."""
         del logs
-        if self._before is None:
-            self._before = self.state.epoch - epoch
+        # Good also for a derived class for Horovod whose on_epoch_begin() does not call the one below.
+        self._before, self._begun = self.state.epoch, False
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Takes the number of the first epoch of this call into account."""
+        del logs
+        if not self._begun:
+            self._before, self._begun = self.state.epoch - epoch, True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Counts the epoch."""
         del logs
-        self.state.epoch = (self._before or 0) + epoch + 1
+        self.state.epoch = self._before + epoch + 1
 
 
 def run(func: Callable[..., Result]) -> Callable[..., Result]:

@@ -53,6 +53,15 @@ def case_callbacks_count_in_each_call_of_fit() -> None:
     model.fit(x, y, initial_epoch=state.epoch, epochs=5, **how)
     assert (state.epoch, state.batch) == (5, 0), "fit() has counted from state.epoch"
 
+    class Silent(hvd.elastic.UpdateEpochStateCallback):
+        """A class for Horovod, whose callback has no on_epoch_begin()."""
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            """Does nothing."""
+
+    model.fit(x, y, epochs=2, **{**how, "callbacks": [Silent(state)]})
+    assert state.epoch == 7
+
 
 def case_variables_that_differ_are_healed_by_the_majority() -> None:
     model = network()
