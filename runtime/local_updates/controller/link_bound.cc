@@ -80,7 +80,10 @@ void LinkBound::change_encoding(std::int64_t encoding) {
   // The last load: a change of the link, on which the mean follows slowly, is what changes encodings.
   before_load_ = sent_.count > 0 && encoding_ > 0 ? last_sent_ : 0;
   sent_ = longest_ = {};
-  hidden_ = reference_ = 0;
+  hidden_ = 0;
+  // The time of as many bits on the link as it was, since the costs of synchronous steps are those of that link.
+  const Wide scaled = Wide{reference_} * bits_[place_of(encoding)] / bits_[place_of(encoding_)];
+  reference_ = static_cast<std::int64_t>(std::min<Wide>(scaled, kMostLoad));
   encoding_ = encoding;
 }
 
@@ -217,13 +220,14 @@ std::int64_t LinkBound::steps_waited() const {
 }
 
 // A trial merges the models first, which takes seconds on a slow link. A step gets shorter by at most as much as the
-// transfers.
-bool LinkBound::trial_is_due(std::int64_t gain_permille) const {
-  const bool faster = Wide{sent_.value} * 1000 < Wide{reference_} * kFasterPermille &&
+// transfers. A learning rate that rises again raises the gain above the cost.
+bool LinkBound::trial_is_due(std::int64_t gain_permille, std::int64_t least_permille) const {
+  const bool worth_less = cost_.count > 0 && cost_permille() < least_permille;
+  const bool faster = sent_.count == kMeanRounds && Wide{sent_.value} * 1000 < Wide{reference_} * kFasterPermille &&
                       Wide{1000 + cost_permille()} * sent_.value < Wide{1000 + gain_permille} * reference_;
   const Wide waited = Wide{std::max(sync_steps_, options_.trial_steps)} * cost_.value / kOneQ16;
   const Wide rest = std::max<Wide>(waited * kStepsForOne, kFewestSteps) << vain_;
-  return local_steps_ >= rest || faster;
+  return local_steps_ >= rest || faster || worth_less;
 }
 
 LinkBound::Path LinkBound::path(Mode mode, std::int64_t lr_permille) {
@@ -233,12 +237,12 @@ LinkBound::Path LinkBound::path(Mode mode, std::int64_t lr_permille) {
   }
   const std::int64_t gain =
       options_.gain_permille + options_.gain_permille * (options_.rate_factor - 1) * lr_permille / 1000;
+  const std::int64_t below = gain - std::min(options_.band_permille, gain / 2);
   if (mode == Mode::kLocal) {
-    trying_ = trial_is_due(gain);
+    trying_ = trial_is_due(gain, below);
     return trying_ ? Path::kTrial : Path::kLocal;
   }
-  const std::int64_t band = std::min(options_.band_permille, gain / 2);
-  const std::int64_t least = gain - (trying_ ? band : 0);
+  const std::int64_t least = trying_ ? below : gain;
   const bool costly = cost_.count > 0 && cost_permille() >= least;
   if (trying_) {
     trying_ = false;

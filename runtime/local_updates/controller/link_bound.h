@@ -91,7 +91,8 @@ class LinkBound {
   bool is_measured(std::int64_t encoding) const { return encoding == encoding_ && sent_.count > 0; }
   // Returns the load of an encoding, given that of the present one and that of float32.
   std::int64_t load_with(std::int64_t encoding, const Mean& sent, const Mean& dense) const;
-  bool trial_is_due(std::int64_t gain_permille) const;
+  // `least_permille`: cost from which local steps go on.
+  bool trial_is_due(std::int64_t gain_permille, std::int64_t least_permille) const;
   void change_encoding(std::int64_t encoding);
   void learn_waits(const RoundStats& stats, std::int64_t steps);
   void learn_bits();

@@ -340,6 +340,39 @@ TEST(LinkBound, ALinkThatIsStillTooSlowIsNotTried) {
   }
 }
 
+TEST(LinkBound, AFasterLinkIsTriedAlsoIfMoreBitsFit) {
+  constexpr std::int64_t kTwoBits = 2;
+  constexpr std::int64_t kOneBit = 3;
+  LinkBound link = local_after(500'000);
+  const auto round = [&link](std::int64_t encoding, std::int64_t transfer_us) {
+    RoundStats stats = measured(100'000, transfer_us * 8, 0);
+    stats.transfer_us = transfer_us;
+    stats.encoding = encoding;
+    link.observe(stats, Mode::kLocal, kRound);
+    return link.path(Mode::kLocal, kSmallRate);
+  };
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(round(kOneBit, 320'000), Path::kLocal);
+  }
+  Path path = Path::kLocal;
+  for (int i = 0; i < 9; ++i) {
+    EXPECT_EQ(round(kOneBit, 32'000), Path::kLocal) << i;
+  }
+  for (int i = 0; i < 10 && path == Path::kLocal; ++i) {
+    path = round(kTwoBits, 64'000);
+  }
+  EXPECT_EQ(path, Path::kTrial);
+}
+
+TEST(LinkBound, ARateThatRisesAgainIsReasonForATrial) {
+  LinkBound link = local_after(30'000);
+  for (int i = 0; i < 20; ++i) {
+    link.observe(measured(100'000, 100'000, 0), Mode::kLocal, kRound);
+    EXPECT_EQ(link.path(Mode::kLocal, kSmallRate), Path::kLocal);
+  }
+  EXPECT_EQ(link.path(Mode::kLocal, 1000), Path::kTrial) << "three tenths do not pay at the highest rate";
+}
+
 TEST(LinkBound, ALinkThatRecoversAtOnceIsNoticedToo) {
   LinkBound link = local_after(200'000);
   const auto steps = steps_to_trial(link, 20'000);
