@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "runtime/base/check.h"
-#include "runtime/base/config/option_value.h"
 
 namespace sirtaki {
 namespace {
@@ -26,10 +25,6 @@ constexpr std::int64_t percent(std::int64_t hundredths) {
 
 KeyInfo toggle(std::string_view name, bool initial) {
   return {name, KeyKind::kSwitch, initial ? 1 : 0, 0, 1};
-}
-
-KeyInfo choice(std::string_view name, std::string_view choices) {
-  return {name, KeyKind::kChoice, 0, 0, static_cast<std::int64_t>(split(choices, '|').size()) - 1, choices};
 }
 
 // Number of keys that every compressing method has in front of its own keys (MethodInfo::own_keys()).
@@ -102,7 +97,7 @@ std::vector<MethodInfo> policies() {
        with_warm_up(with_momentum(
            compressed(kGatherOrScatter, {toggle("fp16", false),
                                          toggle("sparse", true),
-                                         choice("optimizer", "sgd|adam|other"),
+                                         choice("optimizer", kOptimizerKinds),
                                          {"gain", KeyKind::kPart, percent(500), 0, kOne / 2},
                                          {"loss_budget", KeyKind::kDecimal, kDecimalOne / 50, 0, 10 * kDecimalOne},
                                          {"rate", KeyKind::kPart, percent(200), 1, kOne}})))},

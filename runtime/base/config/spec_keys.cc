@@ -158,6 +158,10 @@ Status unknown_name(std::string text, std::string_view word, const std::vector<s
   return invalid_argument(std::move(text));
 }
 
+KeyInfo choice(std::string_view name, std::string_view choices) {
+  return {name, KeyKind::kChoice, 0, 0, static_cast<std::int64_t>(split(choices, '|').size()) - 1, choices};
+}
+
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kSpace = " \t\r\n";
   const std::size_t first = text.find_first_not_of(kSpace);

@@ -37,6 +37,12 @@ struct KeyInfo {
   std::string_view choices = {};  // "a|b|c"
 };
 
+// Kinds of optimizers, for keys by which a policy follows the optimizer; the first is SGD.
+inline constexpr std::string_view kOptimizerKinds = "sgd|adam|other";
+
+// Returns a key whose value is one of the names in `choices`, by default the first.
+KeyInfo choice(std::string_view name, std::string_view choices);
+
 // Returns kInvalidArgument: `text`, then the nearest of `names` to `word`, then `known` with all names.
 Status unknown_name(std::string text, std::string_view word, const std::vector<std::string_view>& names,
                     std::string_view known);

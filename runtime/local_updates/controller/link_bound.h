@@ -8,10 +8,10 @@
 //                         worth it. At the highest learning rate they have to gain rate_factor times as much, because a
 //                         training needs more of them to the same loss.
 // The cost is measured in Mode::kSync and never predicted. In Mode::kLocal a round of synchronous steps is therefore
-// tried after the link became so much faster that steps in proportion to transfers would be short enough, and otherwise
-// so rarely that trials take a hundredth of the time. Values
-// are running means, and bounds fall only when they are wrong by an eighth, so noise moves none of them. The controller
-// owns it. Pure; integers only.
+// tried after the link became so much faster that steps in proportion to transfers would be short enough, or after the
+// learning rate has risen, and otherwise so rarely that trials take a hundredth of the time. Values are running means,
+// and bounds fall only when they are wrong by an eighth, so noise moves none of them. The controller owns it. Pure;
+// integers only.
 #pragma once
 
 #include <cstdint>

@@ -45,7 +45,7 @@ std::vector<PolicyInfo> all_policies() {
        with_common({steps("base", defaults.base),
                     steps("max", defaults.most),
                     {"gain", KeyKind::kPart, (params::kOne + 5) / 10, 0, params::kOne},
-                    {"optimizer", KeyKind::kChoice, 0, 0, 2, "sgd|adam|other"},
+                    choice("optimizer", kOptimizerKinds),
                     {"compress", KeyKind::kSwitch, 0, 0, 1}},
                    kByItself, kByItself)},
       {PolicyId::kQsr, "qsr", "(alpha / learning rate)^2 steps, at least base",
