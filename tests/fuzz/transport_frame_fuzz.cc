@@ -42,6 +42,7 @@ class Target {
     shared.clock = &clock_;
     shared.samples = &samples_;
     channel_ = std::make_unique<Channel>(shared, 1);
+    channel_->set_push_exponent(7);
     for (std::size_t i = 0; i < kOperations; ++i) {
       const std::size_t size = i * 50;
       memory_[i].resize(size);
@@ -133,6 +134,10 @@ std::vector<Input> seeds() {
               {header(FrameType::kData, 2, 0, 4), 4}}),
       frames({{header(FrameType::kCts, 0, 1, 150), 0}, {header(FrameType::kCredit, 0, 0, 10), 0}}),
       frames({{header(FrameType::kReject, 1, 1, 3), 0}, {header(FrameType::kRts, 1, 0, 200), 0}}),
+      frames({{header(FrameType::kPush, 2, 0, 100), 0},
+              {header(FrameType::kPushed, 2, 0, 96), 96},
+              {header(FrameType::kPushed, 2, 0, 4), 4}}),
+      frames({{header(FrameType::kPush, 9, 0, 128), 0}, {header(FrameType::kPushed, 9, 0, 90), 90}}),
   };
 }
 

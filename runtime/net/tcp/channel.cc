@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -17,14 +18,25 @@ constexpr std::size_t kScratchBytes = 64 * 1024;  // several small frames in one
 constexpr std::size_t kLargeRest = 16 * 1024;
 // Bytes read behind a large payload: the next headers, but little of the next payload, which would have to be copied.
 constexpr std::size_t kBehindPayload = 512;
+// Bytes that are copied in a microsecond, by a low estimate; and the fewest messages of push_bytes in a window.
+constexpr std::int64_t kCopiedInUs = 1000;
+constexpr std::size_t kPushesInWindow = 4;
 // Cost of a message beside its bytes, so that empty messages are bounded, too.
 constexpr std::size_t kMessageCost = 64;
 
 }  // namespace
 
-FrameHeader welcome_frame(Epoch epoch, Rank acceptor, const ChannelLimits& limits) {
+std::uint8_t push_exponent(Duration round_trip, const ChannelLimits& limits) {
+  const std::int64_t copied = std::chrono::duration_cast<std::chrono::microseconds>(round_trip).count() * kCopiedInUs;
+  const std::size_t most = std::min(static_cast<std::size_t>(copied), limits.window_bytes / kPushesInWindow);
+  return most < std::max(2 * limits.eager_bytes, std::size_t{1}) ? 0
+                                                                 : static_cast<std::uint8_t>(std::bit_width(most) - 1);
+}
+
+FrameHeader welcome_frame(Epoch epoch, Rank acceptor, const ChannelLimits& limits, std::uint8_t push_exponent) {
   FrameHeader header;
   header.type = FrameType::kWelcome;
+  header.flags = push_exponent;
   header.epoch = epoch;
   header.tag = OpTag(limits.window_bytes);
   header.slot = static_cast<std::uint32_t>(limits.fragment_bytes);
@@ -69,8 +81,13 @@ FrameHeader Channel::frame(FrameType type, const Envelope& envelope, std::uint64
   return header;
 }
 
+void Channel::set_push_exponent(std::uint8_t exponent) {
+  push_exponent_ = exponent;
+  push_bytes_ = exponent == 0 ? 0 : std::size_t{1} << exponent;
+}
+
 void Channel::welcome() {
-  outbox_.push_control(welcome_frame(shared_.epoch, shared_.rank, shared_.limits));
+  outbox_.push_control(welcome_frame(shared_.epoch, shared_.rank, shared_.limits, push_exponent_));
 }
 
 void Channel::say_bye() {
@@ -183,6 +200,11 @@ Status Channel::on_header(const FrameHeader& header) {
     case FrameType::kData:
       SRT_TRY(on_data(header));
       break;
+    case FrameType::kPushed:
+      SRT_TRY(on_pushed(header));
+      break;
+    case FrameType::kPush:
+      return on_push(header);
     case FrameType::kRts:
       return on_rts(header);
     case FrameType::kCts:

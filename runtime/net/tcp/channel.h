@@ -1,7 +1,10 @@
 // Channel: the protocol with one peer, without a socket: matching, eager window, permissions, fragments.
 //
 // A message of up to eager_bytes is sent at once while the window of the peer has room. A larger message is announced
-// first (kRts), and its receiver permits it (kCts) as soon as the receive is posted.
+// first (kRts), and its receiver permits it (kCts) as soon as the receive is posted. If the peer is far, permission
+// takes longer than a copy of bytes that arrive too early: messages of up to push_bytes are then sent without it, too,
+// in fragments (kPush, kPushed), so that urgent ones still pass between these. Messages of one tag and slot that are
+// under way together must be all larger than both limits, or all not.
 // Used by Connection, which moves the bytes, and by the fuzzer. Owned by a Connection; used on the loop of the
 // transport. Callbacks go to the given Completions, never inline. read() returns kCorrupt for input that no correct
 // peer sends; the caller must then fail the channel.
@@ -28,8 +31,12 @@ struct ChannelLimits {
   bool operator==(const ChannelLimits&) const = default;
 };
 
-// kWelcome carries the rank that accepted and its limits, which must be equal on both sides.
-FrameHeader welcome_frame(Epoch epoch, Rank acceptor, const ChannelLimits& limits);
+// Returns the exponent of two of push_bytes on a connection with this round trip; 0: no message is pushed.
+std::uint8_t push_exponent(Duration round_trip, const ChannelLimits& limits);
+
+// kWelcome carries the rank that accepted, its limits, which must be equal on both sides, and the push exponent that
+// the acceptor has chosen for both.
+FrameHeader welcome_frame(Epoch epoch, Rank acceptor, const ChannelLimits& limits, std::uint8_t push_exponent = 0);
 Rank acceptor_of_welcome(const FrameHeader& header);
 ChannelLimits limits_of_welcome(const FrameHeader& header);
 
@@ -60,6 +67,8 @@ class Channel {
   Channel& operator=(const Channel&) = delete;
   ~Channel();
 
+  // Sets push_bytes to a power of two; 0: no message is pushed. Call before anything is sent or received.
+  void set_push_exponent(std::uint8_t exponent);
   // Queues the first frame of the side that accepted the connection.
   void welcome();
   // Queues the last frame. Requires fail() before.
@@ -98,9 +107,9 @@ class Channel {
     FrameHeader header;
     std::uint64_t left = 0;         // bytes of the payload to come
     std::byte* to = nullptr;        // the next byte of the payload; nullptr: the payload is dropped
-    Posted* data = nullptr;         // kData: the message in posted_ that the frame belongs to
+    Posted* data = nullptr;         // kData, kPushed: the message in posted_ that the frame belongs to
     std::unique_ptr<Posted> eager;  // kEager: its receive, taken out of posted_
-    Early* early = nullptr;         // kEager without a receive
+    Early* early = nullptr;         // kEager or kPushed without a receive
   };
 
   static std::size_t cost(std::size_t bytes);
@@ -110,6 +119,7 @@ class Channel {
 
   // channel_send.cc
   void send_eager(const Envelope& envelope, ConstBytes data, Done done);
+  void push(const Envelope& envelope, ConstBytes data, Done done);
   void start_stream(std::unique_ptr<Waiting> waiting);
   Status on_cts(const FrameHeader& header);
   Status on_credit(const FrameHeader& header);
@@ -131,16 +141,23 @@ class Channel {
   void give_credit(std::size_t bytes);
   std::vector<std::byte> early_memory(std::size_t bytes);
   void keep_memory(std::vector<std::byte> memory);
+  Status take_window(std::size_t length);
   Status on_eager(const FrameHeader& header);
+  Status on_push(const FrameHeader& header);
+  Status on_pushed(const FrameHeader& header);
+  Status on_fragment(const FrameHeader& header, Posted& posted);
   Status on_rts(const FrameHeader& header);
   Status on_data(const FrameHeader& header);
   void on_eager_end();
+  void on_early_end(Early& target);
   void on_data_end();
   void cancel_receives(const TagGroup& tags, const Status& cause);
   void fail_receives(const Status& cause, bool keep_arrived);
 
   const Shared shared_;
   const Rank peer_;
+  std::uint8_t push_exponent_ = 0;
+  std::size_t push_bytes_ = 0;  // not below eager_bytes if messages are pushed; else 0
   Status failed_;
   bool peer_bye_ = false;
   PeerCounters counters_;

@@ -13,6 +13,7 @@ struct Channel::Posted {
   Bytes out;
   Done done;
   bool permitted = false;
+  bool pushed = false;     // it comes as kPushed, and holds a part of the window
   bool announced = false;  // its kRts has arrived
   std::size_t received = 0;
   TimePoint begin;
@@ -29,7 +30,9 @@ struct Channel::Waiting {
 struct Channel::Early {
   Expectation there;
   bool announced_only = false;
+  bool pushed = false;  // it comes as kPushed
   bool whole = false;
+  std::size_t received = 0;  // kPushed
   std::vector<std::byte> data;
   // Set if the receive is posted while the bytes are still arriving.
   std::unique_ptr<Posted> receiver;

@@ -41,7 +41,7 @@ void Channel::recv(const Envelope& envelope, Bytes out, Done done) {
     return;
   }
   // The sender of a large message needs no other answer, so this one need not wait for the announcement.
-  if (out.size() > shared_.limits.eager_bytes) {
+  if (out.size() > std::max(shared_.limits.eager_bytes, push_bytes_)) {
     permit(envelope, *posted);
   }
   posted_.push(envelope.tag, envelope.slot, std::move(posted));
@@ -127,16 +127,21 @@ void Channel::give_credit(std::size_t bytes) {
   }
 }
 
+Status Channel::take_window(std::size_t length) {
+  if (cost(length) > shared_.limits.window_bytes - window_used_ - credit_due_) {
+    return corrupt("rank " + std::to_string(peer_) + " exceeds its window of messages without permission");
+  }
+  window_used_ += cost(length);
+  return {};
+}
+
 Status Channel::on_eager(const FrameHeader& header) {
   if (header.length > shared_.limits.eager_bytes) {
     return corrupt("rank " + std::to_string(peer_) + " sent " + std::to_string(header.length) +
                    " bytes in one frame; at most " + std::to_string(shared_.limits.eager_bytes) + " are allowed");
   }
   const auto length = static_cast<std::size_t>(header.length);
-  if (cost(length) > shared_.limits.window_bytes - window_used_ - credit_due_) {
-    return corrupt("rank " + std::to_string(peer_) + " exceeds its window of small messages");
-  }
-  window_used_ += cost(length);
+  SRT_TRY(take_window(length));
   if (!failed_.ok() || shared_.tombstones->find(header.tag) != nullptr) {
     return {};
   }
@@ -167,14 +172,7 @@ void Channel::on_eager_end() {
   ++counters_.messages_received;
   counters_.bytes_received += length;
   if (incoming_.early != nullptr) {
-    Early* const target = std::exchange(incoming_.early, nullptr);
-    target->whole = true;
-    if (target->receiver) {
-      auto early = early_.take_if(incoming_.header.tag, incoming_.header.slot,
-                                  [target](const auto& entry) { return entry.get() == target; });
-      auto receiver = std::move((*early)->receiver);
-      finish_early(std::move(*early), std::move(receiver));
-    }
+    on_early_end(*std::exchange(incoming_.early, nullptr));
     return;
   }
   give_credit(cost(length));
@@ -184,6 +182,77 @@ void Channel::on_eager_end() {
   } else {
     counters_.bytes_dropped += length;
   }
+}
+
+void Channel::on_early_end(Early& target) {
+  target.whole = true;
+  if (target.receiver) {
+    auto early = early_.take_if(incoming_.header.tag, incoming_.header.slot,
+                                [&target](const auto& entry) { return entry.get() == &target; });
+    auto receiver = std::move((*early)->receiver);
+    finish_early(std::move(*early), std::move(receiver));
+  }
+}
+
+// A message that no receive will take does not stay in memory, so its part of the window is free at once.
+Status Channel::on_push(const FrameHeader& header) {
+  if (header.length <= shared_.limits.eager_bytes || header.length > push_bytes_) {
+    return corrupt("rank " + std::to_string(peer_) + " pushes " + std::to_string(header.length) + " bytes; more than " +
+                   std::to_string(shared_.limits.eager_bytes) + " and at most " + std::to_string(push_bytes_) +
+                   " are allowed");
+  }
+  const auto length = static_cast<std::size_t>(header.length);
+  SRT_TRY(take_window(length));
+  if (!failed_.ok() || shared_.tombstones->find(header.tag) != nullptr) {
+    give_credit(cost(length));
+    return {};
+  }
+  const Expectation there{header.length, header.check};
+  const auto unannounced = [](const auto& entry) { return !entry->announced; };
+  if (auto* found = posted_.find_if(header.tag, header.slot, unannounced)) {
+    Posted& posted = **found;
+    if (expected(posted) == there) {
+      posted.announced = true;
+      posted.pushed = true;
+      return {};
+    }
+    give_credit(cost(length));
+    Envelope envelope;
+    envelope.tag = header.tag;
+    envelope.slot = header.slot;
+    auto taken = posted_.take_if(header.tag, header.slot, unannounced);
+    reject(envelope, **taken, there);
+    return {};
+  }
+  auto early = std::make_unique<Early>();
+  early->there = there;
+  early->pushed = true;
+  early->data = early_memory(length);
+  early_.push(header.tag, header.slot, std::move(early));
+  return {};
+}
+
+// A message whose receive is older than its announcement comes before one that is still without a receive.
+Status Channel::on_pushed(const FrameHeader& header) {
+  if (header.length > shared_.limits.fragment_bytes || push_bytes_ == 0) {
+    return corrupt("rank " + std::to_string(peer_) + " pushed a fragment of " + std::to_string(header.length) +
+                   " bytes; up to " + std::to_string(push_bytes_ == 0 ? 0 : shared_.limits.fragment_bytes) +
+                   " are allowed");
+  }
+  if (auto* found = posted_.find_if(header.tag, header.slot, [](const auto& entry) { return entry->pushed; })) {
+    return on_fragment(header, **found);
+  }
+  auto* found = early_.find_if(header.tag, header.slot, [](const auto& e) { return e->pushed && !e->whole; });
+  if (found == nullptr) {
+    return {};  // the operation has ended on this rank
+  }
+  Early& early = **found;
+  if (header.length == 0 || header.length > early.data.size() - early.received) {
+    return corrupt("rank " + std::to_string(peer_) + " sent other bytes than it announced");
+  }
+  incoming_.early = &early;
+  incoming_.to = early.data.data() + early.received;
+  return {};
 }
 
 Status Channel::on_rts(const FrameHeader& header) {
@@ -227,7 +296,10 @@ Status Channel::on_data(const FrameHeader& header) {
   if (found == nullptr) {
     return {};  // the operation has ended on this rank
   }
-  Posted& posted = **found;
+  return on_fragment(header, **found);
+}
+
+Status Channel::on_fragment(const FrameHeader& header, Posted& posted) {
   if (header.length > posted.out.size() - posted.received) {
     return corrupt("rank " + std::to_string(peer_) + " sent more than it was permitted to");
   }
@@ -243,6 +315,15 @@ Status Channel::on_data(const FrameHeader& header) {
 }
 
 void Channel::on_data_end() {
+  if (Early* const early = std::exchange(incoming_.early, nullptr)) {
+    early->received += static_cast<std::size_t>(incoming_.header.length);
+    counters_.bytes_received += incoming_.header.length;
+    if (early->received == early->data.size()) {
+      ++counters_.messages_received;
+      on_early_end(*early);
+    }
+    return;
+  }
   if (incoming_.data == nullptr) {
     counters_.bytes_dropped += incoming_.header.length;
     return;
@@ -256,6 +337,9 @@ void Channel::on_data_end() {
   auto posted =
       posted_.take_if(target->tag, target->slot, [target](const auto& entry) { return entry.get() == target; });
   ++counters_.messages_received;
+  if ((*posted)->pushed) {
+    give_credit(cost((*posted)->out.size()));
+  }
   TransferSample sample;
   sample.peer = peer_;
   sample.bytes = (*posted)->out.size();
@@ -268,14 +352,17 @@ void Channel::on_data_end() {
 
 void Channel::cancel_receives(const TagGroup& tags, const Status& cause) {
   for (auto& posted : posted_.take_tags(tags)) {
+    if (posted->pushed) {
+      give_credit(cost(posted->out.size()));
+    }
     complete(std::move(posted->done), cause);
   }
   for (auto& early : early_.take_tags(tags)) {
     if (early->receiver) {
       complete(std::move(early->receiver->done), cause);
     }
-    // The window of a message whose bytes are still arriving is returned at its end.
-    if (!early->announced_only && early->whole) {
+    // The window of a frame whose bytes are still arriving is returned at its end.
+    if (early->pushed || (!early->announced_only && early->whole)) {
       give_credit(cost(early->data.size()));
     }
   }

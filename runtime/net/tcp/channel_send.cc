@@ -23,6 +23,12 @@ void Channel::send(const Envelope& envelope, ConstBytes data, Done done) {
     send_eager(envelope, data, std::move(done));
     return;
   }
+  // Half of the window stays free for small messages, which may be urgent.
+  if (!small && data.size() <= push_bytes_ && permit == nullptr &&
+      cost(data.size()) + shared_.limits.window_bytes / 2 <= credit_) {
+    push(envelope, data, std::move(done));
+    return;
+  }
   auto waiting = std::make_unique<Waiting>(Waiting{envelope, data, std::move(done)});
   const Expectation here{data.size(), envelope.check};
   if (permit != nullptr) {
@@ -53,6 +59,21 @@ void Channel::send_eager(const Envelope& envelope, ConstBytes data, Done done) {
   message.priority = envelope.priority;
   message.done = std::move(done);
   outbox_.push_frame(std::move(message));
+}
+
+void Channel::push(const Envelope& envelope, ConstBytes data, Done done) {
+  credit_ -= cost(data.size());
+  Outbox::Message announcement;
+  announcement.header = frame(FrameType::kPush, envelope, data.size());
+  announcement.priority = envelope.priority;
+  outbox_.push_frame(std::move(announcement));
+  Outbox::Message message;
+  message.header = frame(FrameType::kPushed, envelope, data.size());
+  message.payload = data;
+  message.priority = envelope.priority;
+  message.done = std::move(done);
+  message.queued = shared_.clock->now();
+  outbox_.push_stream(std::move(message));
 }
 
 void Channel::start_stream(std::unique_ptr<Waiting> waiting) {
@@ -127,8 +148,12 @@ void Channel::on_reject(const FrameHeader& header) {
 }
 
 void Channel::cancel_sends(const TagGroup& tags, const Status& cause) {
-  for (Done& done : outbox_.cancel(tags)) {
+  Outbox::Cancelled cancelled = outbox_.cancel(tags);
+  for (Done& done : cancelled.dones) {
     complete(std::move(done), cause);
+  }
+  for (const std::size_t bytes : cancelled.unannounced) {
+    credit_ += cost(bytes);
   }
   for (auto& waiting : waiting_.take_tags(tags)) {
     complete(std::move(waiting->done), cause);
@@ -137,7 +162,7 @@ void Channel::cancel_sends(const TagGroup& tags, const Status& cause) {
 }
 
 void Channel::fail_sends(const Status& cause) {
-  for (Done& done : outbox_.cancel_all()) {
+  for (Done& done : outbox_.cancel_all().dones) {
     complete(std::move(done), cause);
   }
   for (auto& waiting : waiting_.take_all()) {

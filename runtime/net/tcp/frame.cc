@@ -43,12 +43,12 @@ Result<FrameHeader> decode_frame(std::span<const std::byte, kFrameBytes> bytes, 
     return corrupt("a data frame does not start with its magic number");
   }
   const auto type = load<std::uint8_t>(bytes, 2);
-  if (type < static_cast<std::uint8_t>(FrameType::kWelcome) || type > static_cast<std::uint8_t>(FrameType::kBye)) {
+  if (type < static_cast<std::uint8_t>(FrameType::kWelcome) || type > static_cast<std::uint8_t>(FrameType::kPushed)) {
     return corrupt("a data frame has the unknown type " + std::to_string(type));
   }
   header.type = static_cast<FrameType>(type);
   header.flags = load<std::uint8_t>(bytes, 3);
-  if (header.flags != 0) {
+  if (header.flags > (header.type == FrameType::kWelcome ? kMostPushExponent : 0)) {
     return corrupt("a data frame has the unknown flags " + std::to_string(header.flags));
   }
   header.epoch = Epoch(load<std::uint32_t>(bytes, 4));
@@ -64,7 +64,7 @@ Result<FrameHeader> decode_frame(std::span<const std::byte, kFrameBytes> bytes, 
 }
 
 bool has_payload(FrameType type) {
-  return type == FrameType::kEager || type == FrameType::kData;
+  return type == FrameType::kEager || type == FrameType::kData || type == FrameType::kPushed;
 }
 
 }  // namespace sirtaki::net

@@ -128,15 +128,24 @@ void Outbox::written(std::size_t count, TimePoint now, std::vector<Ended>& ended
   }
 }
 
+void Outbox::drop(Message& message, bool unsent, Cancelled& cancelled) {
+  if (unsent && message.header.type == FrameType::kEager) {
+    cancelled.unannounced.push_back(message.payload.size());
+  } else if (unsent && message.header.type == FrameType::kPush) {
+    cancelled.unannounced.push_back(static_cast<std::size_t>(message.header.length));
+  }
+  cancelled.dones.push_back(std::move(message.done));
+}
+
 // Detaches the caller's memory from a committed piece. Returns whether the piece is to be dropped.
-bool Outbox::detach(Piece& piece, std::vector<Done>& dones) {
+bool Outbox::detach(Piece& piece, Cancelled& cancelled) {
   if (piece.detached) {
     return false;
   }
   piece.detached = true;
   queued_bytes_ -= piece.payload.size();
   if (piece.last) {
-    dones.push_back(std::move(piece.item.message.done));
+    drop(piece.item.message, piece.offset == 0, cancelled);
   }
   if (piece.offset == 0) {
     return true;
@@ -148,13 +157,13 @@ bool Outbox::detach(Piece& piece, std::vector<Done>& dones) {
 }
 
 template <class Selects>
-std::vector<Done> Outbox::cancel_if(Selects selects) {
-  std::vector<Done> dones;
+Outbox::Cancelled Outbox::cancel_if(Selects selects) {
+  Cancelled cancelled;
   for (auto it = queue_.begin(); it != queue_.end();) {
     Item& item = it->second;
     if (selects(item.message.header.tag)) {
       queued_bytes_ -= item.message.payload.size() - item.offset;
-      dones.push_back(std::move(item.message.done));
+      drop(item.message, item.offset == 0, cancelled);
       it = queue_.erase(it);
     } else {
       ++it;
@@ -162,17 +171,17 @@ std::vector<Done> Outbox::cancel_if(Selects selects) {
   }
   const auto unwritten = committed_.begin() + static_cast<std::ptrdiff_t>(first_);
   const auto dropped = std::remove_if(unwritten, committed_.end(), [&](Piece& piece) {
-    return !piece.control && selects(piece.tag) && detach(piece, dones);
+    return !piece.control && selects(piece.tag) && detach(piece, cancelled);
   });
   committed_.erase(dropped, committed_.end());
-  return dones;
+  return cancelled;
 }
 
-std::vector<Done> Outbox::cancel(const TagGroup& tags) {
+Outbox::Cancelled Outbox::cancel(const TagGroup& tags) {
   return cancel_if([&tags](OpTag tag) { return tags.contains(tag); });
 }
 
-std::vector<Done> Outbox::cancel_all() {
+Outbox::Cancelled Outbox::cancel_all() {
   return cancel_if([](OpTag) { return true; });
 }
 

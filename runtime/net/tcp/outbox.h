@@ -25,7 +25,7 @@ struct TransferSample {
   Rank peer = -1;
   bool sent = false;  // this rank was the sender
   std::uint64_t bytes = 0;
-  TimePoint queued;  // sender: the permission arrived; receiver: equal to `begin`
+  TimePoint queued;  // sender: it was permitted or pushed; receiver: equal to `begin`
   TimePoint begin;   // the first byte was passed to, or by, the kernel
   TimePoint end;     // the last byte was
 };
@@ -60,9 +60,13 @@ class Outbox {
   // Takes notice of `count` written bytes. Adds messages that are complete to `ended`.
   void written(std::size_t count, TimePoint now, std::vector<Ended>& ended);
 
-  // Removes the messages of `tags` and returns their callbacks. A piece that is partly written continues from a copy.
-  std::vector<Done> cancel(const TagGroup& tags);
-  std::vector<Done> cancel_all();
+  // Removes the messages of `tags`. A piece that is partly written continues from a copy.
+  struct Cancelled {
+    std::vector<Done> dones;
+    std::vector<std::size_t> unannounced;  // sizes of kEager and kPush messages of which the peer learns nothing
+  };
+  Cancelled cancel(const TagGroup& tags);
+  Cancelled cancel_all();
 
  private:
   struct Item {
@@ -87,9 +91,10 @@ class Outbox {
   void push(Message message, bool stream);
   void commit(TimePoint now);
   bool commit_frame(Item& item, std::size_t& budget, TimePoint now);
-  bool detach(Piece& piece, std::vector<Done>& dones);
+  static void drop(Message& message, bool unsent, Cancelled& cancelled);
+  bool detach(Piece& piece, Cancelled& cancelled);
   template <class Selects>
-  std::vector<Done> cancel_if(Selects selects);
+  Cancelled cancel_if(Selects selects);
 
   const std::size_t fragment_bytes_;
   std::uint64_t queued_bytes_ = 0;

@@ -78,7 +78,7 @@ class Transport::Impl final : public Connection::Host,
   void dial(Rank peer);
   void on_dialed(Rank peer, Result<rendezvous::Greeted> result);
   Status check_welcome(Rank peer, ConstBytes bytes) const;
-  void attach(Rank peer, rendezvous::Greeted greeted, bool accepted);
+  void attach(Rank peer, rendezvous::Greeted greeted, std::optional<std::uint8_t> push);
   Status check_limits(Rank peer, const ChannelLimits& theirs) const;
   void mesh_progress();
   void mesh_failed(const Status& cause);

@@ -118,7 +118,7 @@ void Transport::Impl::on_dialed(Rank peer, Result<rendezvous::Greeted> result) {
     return;
   }
   rest.erase(rest.begin(), rest.begin() + kFrameBytes);
-  attach(peer, std::move(*result), false);
+  attach(peer, std::move(*result), welcome->flags);
 }
 
 // Two hosts may have the same address, for example that of a bridge, and their ranks the same port.
@@ -173,7 +173,7 @@ void Transport::Impl::admit(Arrival arrival) {
     mesh_failed(status);
   }
   // It is attached even after a failure, so that the welcome carries the reason to the other side.
-  attach(hello.rank, std::move(arrival.greeted), true);
+  attach(hello.rank, std::move(arrival.greeted), std::nullopt);
 }
 
 Status Transport::Impl::check_limits(Rank peer, const ChannelLimits& theirs) const {
@@ -190,7 +190,8 @@ Status Transport::Impl::check_limits(Rank peer, const ChannelLimits& theirs) con
           {peer, {}}};
 }
 
-void Transport::Impl::attach(Rank peer, rendezvous::Greeted greeted, bool accepted) {
+// `push`: the push exponent of the acceptor; nullopt: this side is the acceptor.
+void Transport::Impl::attach(Rank peer, rendezvous::Greeted greeted, std::optional<std::uint8_t> push) {
   boost::system::error_code ignored;
   const auto here = greeted.socket.local_endpoint(ignored).address();
   const bool same_host = here == greeted.socket.remote_endpoint(ignored).address();
@@ -202,7 +203,8 @@ void Transport::Impl::attach(Rank peer, rendezvous::Greeted greeted, bool accept
   if (!failed_.ok()) {
     connection->channel().fail(failed_, false);
   }
-  connection->start(greeted.rest, accepted);
+  connection->channel().set_push_exponent(push.value_or(push_exponent(connection->round_trip(), options_.limits)));
+  connection->start(greeted.rest, !push.has_value());
   schedule_turn();
   mesh_progress();
 }

@@ -82,6 +82,23 @@ struct ChannelPair {
   Status first_error;
 };
 
+inline Envelope at(std::uint64_t tag, std::uint32_t slot = 0, std::int32_t priority = 0) {
+  return {0, OpTag(tag), slot, 0, priority};
+}
+
+// A frame of tag 1 with a payload of zeros.
+inline std::vector<std::byte> raw(FrameType type, std::uint64_t length, std::size_t payload = 0) {
+  FrameHeader header;
+  header.type = type;
+  header.epoch = Epoch(3);
+  header.tag = OpTag(1);
+  header.length = length;
+  const FrameBytes bytes = encode_frame(header);
+  std::vector<std::byte> frame(bytes.begin(), bytes.end());
+  frame.resize(frame.size() + payload);
+  return frame;
+}
+
 // The calls of a callback, and its last status.
 struct Outcome {
   int calls = 0;

@@ -17,10 +17,6 @@ ChannelLimits small_limits() {
   return limits;
 }
 
-Envelope at(std::uint64_t tag, std::uint32_t slot = 0, std::int32_t priority = 0) {
-  return {0, OpTag(tag), slot, 0, priority};
-}
-
 TEST(Channel, DeliversSmallAndLargeMessagesInAnyPostingOrder) {
   for (const std::size_t size : {0U, 1U, 100U, 101U, 256U, 257U, 5000U}) {
     for (const bool posted_first : {false, true}) {
@@ -351,18 +347,6 @@ TEST(Channel, SamplesTellLargeTransfersOnBothSides) {
   EXPECT_EQ(pair.b.samples[0].bytes, 3000U);
   EXPECT_EQ(pair.b.samples[0].peer, 0);
   EXPECT_FALSE(pair.b.samples[0].sent);
-}
-
-std::vector<std::byte> raw(FrameType type, std::uint64_t length, std::size_t payload = 0) {
-  FrameHeader header;
-  header.type = type;
-  header.epoch = Epoch(3);
-  header.tag = OpTag(1);
-  header.length = length;
-  const FrameBytes bytes = encode_frame(header);
-  std::vector<std::byte> frame(bytes.begin(), bytes.end());
-  frame.resize(frame.size() + payload);
-  return frame;
 }
 
 TEST(Channel, NonsenseFromAPeerIsCorrupt) {
