@@ -14,16 +14,20 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kSmallNumbers = (32 << 10) / sizeof(std::int64_t);
 constexpr std::size_t kLargeNumbers = (1 << 20) / sizeof(std::int64_t);
 constexpr std::size_t kLatencyExchanges = 3;
 // The burst of a shaper is often 128 KB; in ten small exchanges among 4 ranks 480 KB leave each rank.
 constexpr std::size_t kSmallExchanges = 10;
-constexpr std::size_t kLargeExchanges = 3;
+// Exchanges get shorter while the window of TCP grows; at most so many wait for that. It matters little where bytes
+// take several times the latency.
+constexpr std::size_t kMostLargeExchanges = 8;
+constexpr std::int64_t kNear = 3;
 constexpr std::size_t kFewest = 2;
-// Small exchanges end after this time; large ones follow only where the small ones were short.
+// Small exchanges end after this time. Where they were short, large ones follow; where their latency hides their bytes,
+// larger ones.
 constexpr Duration kEnough = milliseconds(60);
 constexpr Duration kFast = milliseconds(20);
+constexpr std::size_t kGrowth = 4;
 constexpr std::int64_t kLeastPart = 8;  // bytes and latency take at least this fraction of the time each
 
 std::int64_t microseconds_of(Duration duration) {
@@ -45,9 +49,8 @@ std::vector<std::int64_t> LinkProbe::values_of_part() const {
   if (part_ == Part::kAgree) {
     return scheduler::to_max_vector(reading());
   }
-  std::vector<std::int64_t> values(part_ == Part::kSmall   ? kSmallNumbers
-                                   : part_ == Part::kLarge ? kLargeNumbers
-                                                           : fewest_numbers());
+  const bool bytes = part_ == Part::kSmall || part_ == Part::kLarge;
+  std::vector<std::int64_t> values(bytes ? numbers_ : fewest_numbers());
   values.front() = part_ == Part::kMeet ? 0 : microseconds_of(loop_.now() - met_);
   return values;
 }
@@ -89,19 +92,22 @@ void LinkProbe::on_exchanged(const Status& status) {
   }
   times_.push_back(loop_.now() - began_);
   const std::int64_t elapsed_us = values_->front();
+  begins_us_.push_back(elapsed_us);
   if (part_is_over(elapsed_us)) {
     if (part_ == Part::kMeet) {
       met_ = loop_.now();
     } else if (part_ == Part::kLatency) {
       latency_ = *std::ranges::min_element(times_);
+      agreed_latency_us_ = agreed_us(1);
     } else {
       const Duration time = std::min(times_.back(), times_.at(times_.size() - kFewest));
       const Duration for_bytes = std::max<Duration>({time - latency_, time / kLeastPart, Duration(1)});
       bytes_per_second_ = std::max<std::int64_t>(
           static_cast<std::int64_t>(link_bytes(values_->size()) / std::chrono::duration<double>(for_bytes).count()), 1);
     }
-    part_ = part_after(elapsed_us);
+    next_part(elapsed_us);
     times_.clear();
+    begins_us_.clear();
   }
   exchange();
 }
@@ -111,9 +117,11 @@ bool LinkProbe::part_is_over(std::int64_t elapsed_us) const {
     case Part::kLatency:
       return times_.size() == kLatencyExchanges;
     case Part::kSmall:
-      return times_.size() == kSmallExchanges || (times_.size() >= kFewest && elapsed_us >= microseconds_of(kEnough));
+      return times_.size() == kSmallExchanges ||
+             (times_.size() >= kFewest && elapsed_us - begins_us_.front() >= microseconds_of(kEnough) &&
+              (agreed_us(1) >= kNear * agreed_latency_us_ || steady()));
     case Part::kLarge:
-      return times_.size() == kLargeExchanges;
+      return times_.size() == kMostLargeExchanges || steady();
     case Part::kMeet:
     case Part::kAgree:
       break;
@@ -121,19 +129,29 @@ bool LinkProbe::part_is_over(std::int64_t elapsed_us) const {
   return true;
 }
 
-LinkProbe::Part LinkProbe::part_after(std::int64_t elapsed_us) const {
-  switch (part_) {
-    case Part::kMeet:
-      return Part::kLatency;
-    case Part::kLatency:
-      return Part::kSmall;
-    case Part::kSmall:
-      return elapsed_us < microseconds_of(kFast) ? Part::kLarge : Part::kAgree;
-    case Part::kLarge:
-    case Part::kAgree:
-      break;
+bool LinkProbe::steady() const {
+  return times_.size() > 2 && agreed_us(1) >= agreed_us(2) - agreed_us(2) / 8;
+}
+
+// The time of the last exchange is not known to other ranks yet.
+std::int64_t LinkProbe::agreed_us(std::size_t back) const {
+  return begins_us_.at(begins_us_.size() - back) - begins_us_.at(begins_us_.size() - back - 1);
+}
+
+void LinkProbe::next_part(std::int64_t elapsed_us) {
+  if (part_ == Part::kMeet) {
+    part_ = Part::kLatency;
+  } else if (part_ == Part::kLatency) {
+    part_ = Part::kSmall;
+  } else if (part_ == Part::kSmall && elapsed_us - begins_us_.front() < microseconds_of(kFast)) {
+    part_ = Part::kLarge;
+    numbers_ = kLargeNumbers;
+  } else if (numbers_ < kLargeNumbers && agreed_us(1) < agreed_latency_us_ + agreed_latency_us_ / 2) {
+    part_ = Part::kLarge;
+    numbers_ = std::min(numbers_ * kGrowth, kLargeNumbers);
+  } else {
+    part_ = Part::kAgree;
   }
-  return Part::kAgree;
 }
 
 double LinkProbe::link_bytes(std::size_t numbers) const {

@@ -1,12 +1,12 @@
 // LinkProbe: measures the link between the ranks of a stream before its first step, so that the first plan fits it.
 //
 // Used by Engine for streams whose policy follows the link. It runs allreduces that need two exchanges each, one behind
-// the other: a few of the smallest such size give the latency; then some of 32 KiB, and of 1 MiB on a fast link, give
-// the bandwidth. Only the last ones count, because the first ones may pass through the burst that traffic shapers
-// allow. Every allreduce carries the largest time of any rank, and all ranks decide by it, so all ranks run the same
-// allreduces.
-// The measurement takes at most 0.25 s on links from 5 Mbit/s on, and less on a fast link. Owned by Engine; loop
-// thread. Not for: the link during training, which LinkMeter measures.
+// the other: a few of the smallest such size give the latency; then some of 32 KiB, of 1 MiB on a fast link, and of
+// sizes between them on one of a latency that hides fewer bytes, give the bandwidth. Only the last ones count, because
+// the first ones may pass through the burst that traffic shapers allow, or wait for the window of TCP to grow. Every
+// allreduce carries the largest time of any rank, and all ranks decide by it, so all ranks run the same allreduces.
+// The measurement takes at most 0.25 s on links from 5 Mbit/s on, and less on a fast link, but 20 to 40 round trips
+// between distant hosts. Owned by Engine; loop thread. Not for: the link during training, which LinkMeter measures.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,11 @@ class LinkProbe {
   void exchange();
   void on_exchanged(const Status& status);
   bool part_is_over(std::int64_t elapsed_us) const;
-  Part part_after(std::int64_t elapsed_us) const;
+  void next_part(std::int64_t elapsed_us);
+  // Returns whether the exchanges of this part no longer get shorter.
+  bool steady() const;
+  // Returns the time of the exchange of this part that is `back` before the last one, equal on all ranks.
+  std::int64_t agreed_us(std::size_t back) const;
   std::vector<std::int64_t> values_of_part() const;
   // Returns the smallest allreduce, in numbers, that goes in two exchanges.
   std::size_t fewest_numbers() const;
@@ -59,10 +63,13 @@ class LinkProbe {
   std::shared_ptr<std::vector<std::int64_t>> values_;
   std::uint64_t exchanges_ = 0;
   Part part_ = Part::kMeet;
-  TimePoint began_;                     // begin of the exchange in flight
-  TimePoint met_;                       // end of the first exchange
-  std::vector<Duration> times_;         // durations of the exchanges of this part
-  Duration latency_ = Duration::max();  // shortest exchange of the part kLatency
+  TimePoint began_;                                          // begin of the exchange in flight
+  TimePoint met_;                                            // end of the first exchange
+  std::vector<Duration> times_;                              // durations of the exchanges of this part
+  std::vector<std::int64_t> begins_us_;                      // their begins on the slowest rank, since the ranks met
+  std::int64_t agreed_latency_us_ = 0;                       // time of an exchange of the part kLatency
+  std::size_t numbers_ = (32 << 10) / sizeof(std::int64_t);  // numbers in an exchange of bytes
+  Duration latency_ = Duration::max();                       // shortest exchange of the part kLatency
   std::int64_t bytes_per_second_ = scheduler::StepProfile::kUnknown;
 };
 

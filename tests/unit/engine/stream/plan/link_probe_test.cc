@@ -6,6 +6,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <random>
 #include <utility>
 
 #include "tests/world/sim_loop.h"
@@ -14,11 +15,13 @@ namespace sirtaki::engine {
 namespace {
 
 using std::chrono::microseconds;
+using std::chrono::milliseconds;
 
 struct Link {
   double bytes_per_second = 1e9;
   Duration latency = microseconds(100);  // delay of one exchange
   double burst_bytes = 0;                // pass without delay before the rate applies
+  Duration most_late = {};               // an exchange takes up to that much longer
 };
 
 // Rank 0 of four, or of those on `hosts`, which sum first. Exchanges take the time of the link; ranks are equally fast,
@@ -51,7 +54,9 @@ class ShapedLink final : public net::Collectives {
     ++exchanges_;
     const auto time =
         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(shaped / link_.bytes_per_second));
-    loop_.after((once ? 1 : 2) * link_.latency + time, [this, done = std::move(done)]() mutable { done(failure_); });
+    const Duration late(link_.most_late.count() == 0 ? 0 : random_() % link_.most_late.count());
+    loop_.after((once ? 1 : 2) * link_.latency + time + late,
+                [this, done = std::move(done)]() mutable { done(failure_); });
   }
   void abort(Status cause) override { failure_ = std::move(cause); }
   void cancel(net::TagGroup /*tags*/, Status /*cause*/) override {}
@@ -63,6 +68,7 @@ class ShapedLink final : public net::Collectives {
   Loop& loop_;
   const Link link_;
   net::HostGroups groups_;
+  std::mt19937_64 random_{1};
   double burst_;
   double sent_ = 0;
   int exchanges_ = 0;
@@ -127,6 +133,23 @@ TEST_F(LinkProbeTest, TheBurstOfAShaperDoesNotCount) {
     const auto result = probe(link);
     ASSERT_TRUE(result && *result) << mbit;
     EXPECT_NEAR(static_cast<double>((*result)->bytes_per_second), link.bytes_per_second, 0.1 * link.bytes_per_second);
+  }
+}
+
+TEST_F(LinkProbeTest, MeasuresLinksWhoseLatencyHidesShortPayloads) {
+  for (const double mbit : {5.0, 20.0, 100.0, 1000.0}) {
+    for (const Duration latency : {milliseconds(5), milliseconds(20), milliseconds(80)}) {
+      result_.reset();
+      const Link link{mbit * 125'000, latency, 131'072, milliseconds(4)};
+      const auto result = probe(link);
+      ASSERT_TRUE(result && *result) << mbit;
+      const double ratio = static_cast<double>((*result)->bytes_per_second) / link.bytes_per_second;
+      // A payload of 1 MiB is short on a link of 1 Gbit/s and 80 ms.
+      EXPECT_GT(ratio, mbit < 1000 ? 0.6 : 0.4) << mbit << " Mbit/s, " << latency.count();
+      EXPECT_LT(ratio, 1.5) << mbit << " Mbit/s, " << latency.count();
+      EXPECT_NEAR(static_cast<double>((*result)->latency_ns), static_cast<double>(latency.count()), 3e6);
+      EXPECT_LT(took(), milliseconds(1500) + 20 * (2 * latency)) << mbit;
+    }
   }
 }
 
