@@ -98,7 +98,7 @@ void LinkProbe::on_exchanged(const Status& status) {
       met_ = loop_.now();
     } else if (part_ == Part::kLatency) {
       latency_ = *std::ranges::min_element(times_);
-      agreed_latency_us_ = agreed_us(1);
+      agreed_latency_us_ = std::min(agreed_us(1), agreed_us(2));
     } else {
       const Duration time = std::min(times_.back(), times_.at(times_.size() - kFewest));
       const Duration for_bytes = std::max<Duration>({time - latency_, time / kLeastPart, Duration(1)});

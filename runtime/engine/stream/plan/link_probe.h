@@ -67,8 +67,8 @@ class LinkProbe {
   TimePoint met_;                                            // end of the first exchange
   std::vector<Duration> times_;                              // durations of the exchanges of this part
   std::vector<std::int64_t> begins_us_;                      // their begins on the slowest rank, since the ranks met
-  std::int64_t agreed_latency_us_ = 0;                       // time of an exchange of the part kLatency
-  std::size_t numbers_ = (32 << 10) / sizeof(std::int64_t);  // numbers in an exchange of bytes
+  std::int64_t agreed_latency_us_ = 0;                       // shortest exchange of the part kLatency, agreed
+  std::size_t numbers_ = (32 << 10) / sizeof(std::int64_t);  // count of numbers in an exchange
   Duration latency_ = Duration::max();                       // shortest exchange of the part kLatency
   std::int64_t bytes_per_second_ = scheduler::StepProfile::kUnknown;
 };
