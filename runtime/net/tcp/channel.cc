@@ -81,11 +81,6 @@ FrameHeader Channel::frame(FrameType type, const Envelope& envelope, std::uint64
   return header;
 }
 
-void Channel::set_push_exponent(std::uint8_t exponent) {
-  push_exponent_ = exponent;
-  push_bytes_ = exponent == 0 ? 0 : std::size_t{1} << exponent;
-}
-
 void Channel::welcome() {
   outbox_.push_control(welcome_frame(shared_.epoch, shared_.rank, shared_.limits, push_exponent_));
 }

@@ -68,7 +68,7 @@ class Channel {
   ~Channel();
 
   // Sets push_bytes to a power of two; 0: no message is pushed. Call before anything is sent or received.
-  void set_push_exponent(std::uint8_t exponent);
+  void set_push_exponent(std::uint8_t exponent) { push_exponent_ = exponent; }
   // Queues the first frame of the side that accepted the connection.
   void welcome();
   // Queues the last frame. Requires fail() before.
@@ -113,14 +113,17 @@ class Channel {
   };
 
   static std::size_t cost(std::size_t bytes);
+  // Returns the size of the largest message that is pushed, above eager_bytes; 0: none is.
+  std::size_t push_bytes() const { return push_exponent_ == 0 ? 0 : std::size_t{1} << push_exponent_; }
   Expectation expected(const Posted& posted) const;
   FrameHeader frame(FrameType type, const Envelope& envelope, std::uint64_t length) const;
   void complete(Done done, Status status) { shared_.completions->add(std::move(done), std::move(status)); }
 
   // channel_send.cc
   void send_eager(const Envelope& envelope, ConstBytes data, Done done);
-  void push(const Envelope& envelope, ConstBytes data, Done done);
-  void start_stream(std::unique_ptr<Waiting> waiting);
+  void push(std::unique_ptr<Waiting> waiting);
+  void announce(FrameType type, const Envelope& envelope, std::size_t bytes);
+  void start_stream(FrameType type, std::unique_ptr<Waiting> waiting);
   Status on_cts(const FrameHeader& header);
   Status on_credit(const FrameHeader& header);
   void on_reject(const FrameHeader& header);
@@ -157,7 +160,6 @@ class Channel {
   const Shared shared_;
   const Rank peer_;
   std::uint8_t push_exponent_ = 0;
-  std::size_t push_bytes_ = 0;  // not below eager_bytes if messages are pushed; else 0
   Status failed_;
   bool peer_bye_ = false;
   PeerCounters counters_;

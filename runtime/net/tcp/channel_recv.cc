@@ -41,7 +41,7 @@ void Channel::recv(const Envelope& envelope, Bytes out, Done done) {
     return;
   }
   // The sender of a large message needs no other answer, so this one need not wait for the announcement.
-  if (out.size() > std::max(shared_.limits.eager_bytes, push_bytes_)) {
+  if (out.size() > std::max(shared_.limits.eager_bytes, push_bytes())) {
     permit(envelope, *posted);
   }
   posted_.push(envelope.tag, envelope.slot, std::move(posted));
@@ -196,9 +196,9 @@ void Channel::on_early_end(Early& target) {
 
 // A message that no receive will take does not stay in memory, so its part of the window is free at once.
 Status Channel::on_push(const FrameHeader& header) {
-  if (header.length <= shared_.limits.eager_bytes || header.length > push_bytes_) {
+  if (header.length <= shared_.limits.eager_bytes || header.length > push_bytes()) {
     return corrupt("rank " + std::to_string(peer_) + " pushes " + std::to_string(header.length) + " bytes; more than " +
-                   std::to_string(shared_.limits.eager_bytes) + " and at most " + std::to_string(push_bytes_) +
+                   std::to_string(shared_.limits.eager_bytes) + " and at most " + std::to_string(push_bytes()) +
                    " are allowed");
   }
   const auto length = static_cast<std::size_t>(header.length);
@@ -234,9 +234,9 @@ Status Channel::on_push(const FrameHeader& header) {
 
 // A message whose receive is older than its announcement comes before one that is still without a receive.
 Status Channel::on_pushed(const FrameHeader& header) {
-  if (header.length > shared_.limits.fragment_bytes || push_bytes_ == 0) {
+  if (header.length > shared_.limits.fragment_bytes || push_bytes() == 0) {
     return corrupt("rank " + std::to_string(peer_) + " pushed a fragment of " + std::to_string(header.length) +
-                   " bytes; up to " + std::to_string(push_bytes_ == 0 ? 0 : shared_.limits.fragment_bytes) +
+                   " bytes; up to " + std::to_string(push_bytes() == 0 ? 0 : shared_.limits.fragment_bytes) +
                    " are allowed");
   }
   if (auto* found = posted_.find_if(header.tag, header.slot, [](const auto& entry) { return entry->pushed; })) {

@@ -23,29 +23,26 @@ void Channel::send(const Envelope& envelope, ConstBytes data, Done done) {
     send_eager(envelope, data, std::move(done));
     return;
   }
+  auto waiting = std::make_unique<Waiting>(Waiting{envelope, data, std::move(done)});
   // Half of the window stays free for small messages, which may be urgent.
-  if (!small && data.size() <= push_bytes_ && permit == nullptr &&
+  if (!small && data.size() <= push_bytes() && permit == nullptr &&
       cost(data.size()) + shared_.limits.window_bytes / 2 <= credit_) {
-    push(envelope, data, std::move(done));
+    push(std::move(waiting));
     return;
   }
-  auto waiting = std::make_unique<Waiting>(Waiting{envelope, data, std::move(done)});
   const Expectation here{data.size(), envelope.check};
   if (permit != nullptr) {
     const Expectation there = *permit;
     permits_.take(envelope.tag, envelope.slot);
     if (there == here) {
-      start_stream(std::move(waiting));
+      start_stream(FrameType::kData, std::move(waiting));
       return;
     }
     complete(std::move(waiting->done), mismatch_error(peer_, here, there));
     waiting.reset();
   }
   // The announcement also lets a receiver with another length detect the mismatch.
-  Outbox::Message announcement;
-  announcement.header = frame(FrameType::kRts, envelope, data.size());
-  announcement.priority = envelope.priority;
-  outbox_.push_frame(std::move(announcement));
+  announce(FrameType::kRts, envelope, data.size());
   if (waiting) {
     waiting_.push(envelope.tag, envelope.slot, std::move(waiting));
   }
@@ -61,24 +58,22 @@ void Channel::send_eager(const Envelope& envelope, ConstBytes data, Done done) {
   outbox_.push_frame(std::move(message));
 }
 
-void Channel::push(const Envelope& envelope, ConstBytes data, Done done) {
-  credit_ -= cost(data.size());
-  Outbox::Message announcement;
-  announcement.header = frame(FrameType::kPush, envelope, data.size());
-  announcement.priority = envelope.priority;
-  outbox_.push_frame(std::move(announcement));
-  Outbox::Message message;
-  message.header = frame(FrameType::kPushed, envelope, data.size());
-  message.payload = data;
-  message.priority = envelope.priority;
-  message.done = std::move(done);
-  message.queued = shared_.clock->now();
-  outbox_.push_stream(std::move(message));
+void Channel::push(std::unique_ptr<Waiting> waiting) {
+  credit_ -= cost(waiting->data.size());
+  announce(FrameType::kPush, waiting->envelope, waiting->data.size());
+  start_stream(FrameType::kPushed, std::move(waiting));
 }
 
-void Channel::start_stream(std::unique_ptr<Waiting> waiting) {
+void Channel::announce(FrameType type, const Envelope& envelope, std::size_t bytes) {
+  Outbox::Message announcement;
+  announcement.header = frame(type, envelope, bytes);
+  announcement.priority = envelope.priority;
+  outbox_.push_frame(std::move(announcement));
+}
+
+void Channel::start_stream(FrameType type, std::unique_ptr<Waiting> waiting) {
   Outbox::Message message;
-  message.header = frame(FrameType::kData, waiting->envelope, waiting->data.size());
+  message.header = frame(type, waiting->envelope, waiting->data.size());
   message.payload = waiting->data;
   message.priority = waiting->envelope.priority;
   message.done = std::move(waiting->done);
@@ -106,7 +101,7 @@ Status Channel::on_cts(const FrameHeader& header) {
   if (waiting) {
     const Expectation here{(*waiting)->data.size(), (*waiting)->envelope.check};
     if (here == there) {
-      start_stream(std::move(*waiting));
+      start_stream(FrameType::kData, std::move(*waiting));
     } else {
       complete(std::move((*waiting)->done), mismatch_error(peer_, here, there));
     }

@@ -1,6 +1,8 @@
 // Two Channels connected in memory, for tests of the protocol without sockets, byte by byte if necessary.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <array>
 #include <cstring>
 #include <memory>
@@ -119,6 +121,32 @@ inline std::vector<std::byte> pattern(std::size_t size, unsigned salt) {
     bytes[i] = static_cast<std::byte>((i * 31 + salt * 7 + (i >> 8)) & 0xff);
   }
   return bytes;
+}
+
+// Sends `size` bytes to a receive of `expected`, and checks that both sides learn that they differ.
+inline void expect_mismatch(ChannelPair& pair, std::size_t size, std::size_t expected, bool posted_first) {
+  const auto data = pattern(size, 1);
+  std::vector<std::byte> out(expected);
+  std::vector<std::byte> answer(4);
+  Outcome sent;
+  Outcome received;
+  Outcome other;  // result of the receive of the sender in the same operation
+  pair.a.channel->recv(at(1, 9), answer, other.done());
+  if (posted_first) {
+    pair.b.channel->recv(at(1), out, received.done());
+    pair.settle();
+  }
+  pair.a.channel->send(at(1), data, sent.done());
+  pair.settle();
+  if (!posted_first) {
+    pair.b.channel->recv(at(1), out, received.done());
+    pair.settle();
+  }
+  ASSERT_TRUE(pair.first_error.ok()) << pair.first_error.to_string();
+  EXPECT_TRUE(received.failed(Code::kMismatch)) << size << " " << expected << " " << posted_first;
+  EXPECT_EQ(received.status.blame().rank, 0);
+  EXPECT_EQ(sent.calls, 1);
+  EXPECT_TRUE(sent.failed(Code::kMismatch) || other.failed(Code::kMismatch)) << size << " " << expected;
 }
 
 }  // namespace sirtaki::net::testing

@@ -136,28 +136,7 @@ TEST(Channel, AnotherLengthIsAMismatchOnBothSides) {
        std::vector<std::pair<std::size_t, std::size_t>>{{50, 51}, {50, 0}, {500, 501}, {500, 50}, {50, 500}}) {
     for (const bool posted_first : {false, true}) {
       ChannelPair pair(small_limits());
-      const auto data = pattern(size, 1);
-      std::vector<std::byte> out(expected);
-      std::vector<std::byte> answer(4);
-      Outcome sent;
-      Outcome received;
-      Outcome other;  // result of the receive of the sender in the same operation
-      pair.a.channel->recv(at(1, 9), answer, other.done());
-      if (posted_first) {
-        pair.b.channel->recv(at(1), out, received.done());
-        pair.settle();
-      }
-      pair.a.channel->send(at(1), data, sent.done());
-      pair.settle();
-      if (!posted_first) {
-        pair.b.channel->recv(at(1), out, received.done());
-        pair.settle();
-      }
-      ASSERT_TRUE(pair.first_error.ok()) << pair.first_error.to_string();
-      EXPECT_TRUE(received.failed(Code::kMismatch)) << size << " " << expected << " " << posted_first;
-      EXPECT_EQ(received.status.blame().rank, 0);
-      EXPECT_EQ(sent.calls, 1);
-      EXPECT_TRUE(sent.failed(Code::kMismatch) || other.failed(Code::kMismatch)) << size << " " << expected;
+      expect_mismatch(pair, size, expected, posted_first);
     }
   }
 }

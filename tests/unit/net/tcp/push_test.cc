@@ -116,26 +116,7 @@ TEST(Push, AnotherLengthIsAMismatchOnBothSides) {
        std::vector<std::pair<std::size_t, std::size_t>>{{500, 501}, {500, 50}, {50, 500}, {500, 5000}, {5000, 500}}) {
     for (const bool posted_first : {false, true}) {
       PushingPair pair;
-      const auto data = pattern(size, 1);
-      std::vector<std::byte> out(expected);
-      std::vector<std::byte> answer(4);
-      Outcome sent;
-      Outcome received;
-      Outcome other;  // result of the receive of the sender in the same operation
-      pair.a.channel->recv(at(1, 9), answer, other.done());
-      if (posted_first) {
-        pair.b.channel->recv(at(1), out, received.done());
-        pair.settle();
-      }
-      pair.a.channel->send(at(1), data, sent.done());
-      pair.settle();
-      if (!posted_first) {
-        pair.b.channel->recv(at(1), out, received.done());
-        pair.settle();
-      }
-      ASSERT_TRUE(pair.first_error.ok()) << pair.first_error.to_string();
-      EXPECT_TRUE(received.failed(Code::kMismatch)) << size << " " << expected << " " << posted_first;
-      EXPECT_TRUE(sent.failed(Code::kMismatch) || other.failed(Code::kMismatch)) << size << " " << expected;
+      expect_mismatch(pair, size, expected, posted_first);
     }
   }
 }
