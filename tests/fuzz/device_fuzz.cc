@@ -10,7 +10,7 @@ namespace sirtaki::fuzz {
 
 std::vector<Input> seeds() {
   using net::LaunchWord;
-  std::vector<LaunchWord> words = {{LaunchWord::Kind::kReady, OpTag(7), -1},
+  std::vector<LaunchWord> words = {{LaunchWord::Kind::kReady, OpTag(7), -1, 3, 4096},
                                    {LaunchWord::Kind::kWithdraw, OpTag(7), 0},
                                    {LaunchWord::Kind::kGone, OpTag(), 1}};
   std::vector<Input> seeds = {input_from(net::encode_launch_words(words))};

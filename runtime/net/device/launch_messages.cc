@@ -14,10 +14,13 @@ using Kind = LaunchWord::Kind;
 
 constexpr const char* kSubject = "a message on the order of launches";
 
-constexpr std::size_t kWordBytes = 1 + 8 + 4;
+constexpr std::size_t kWordBytes = 1 + 4 + 8 + 4 + 8;
 static_assert(4 + kMostLaunchWords * kWordBytes <= kLaunchWordsBytes);
 
 bool valid(const LaunchWord& word) {
+  if (word.kind != Kind::kReady && (word.set != kJobSet || word.bytes != 0)) {
+    return false;
+  }
   switch (word.kind) {
     case Kind::kReady:
       return true;
@@ -35,15 +38,18 @@ bool valid(const LaunchWord& word) {
 Result<LaunchWord> read_word(WireReader& in) {
   const auto kind = in.get<std::uint8_t>();
   LaunchWord word;
+  word.set = in.get<LaunchSet>();
   word.tag = OpTag(in.get<std::uint64_t>());
   word.number = in.get<std::int32_t>();
+  word.bytes = in.get<std::uint64_t>();
   if (kind < static_cast<std::uint8_t>(Kind::kReady) || kind > static_cast<std::uint8_t>(Kind::kGone)) {
     return corrupt(std::string(kSubject) + " has a word of kind " + std::to_string(kind));
   }
   word.kind = static_cast<Kind>(kind);
   if (!valid(word)) {
-    return corrupt(std::string(kSubject) + " has a word of kind " + std::to_string(kind) + " with tag " +
-                   std::to_string(word.tag.value) + " and number " + std::to_string(word.number));
+    return corrupt(std::string(kSubject) + " has a word of kind " + std::to_string(kind) + " with set " +
+                   std::to_string(word.set) + ", tag " + std::to_string(word.tag.value) + ", number " +
+                   std::to_string(word.number) + " and " + std::to_string(word.bytes) + " bytes");
   }
   return word;
 }
@@ -56,8 +62,10 @@ std::vector<std::byte> encode_launch_words(std::span<const LaunchWord> words) {
   out.put(static_cast<std::uint32_t>(words.size()));
   for (const LaunchWord& word : words) {
     out.put(word.kind);
+    out.put(word.set);
     out.put(word.tag.value);
     out.put(word.number);
+    out.put(word.bytes);
   }
   std::vector<std::byte> bytes = std::move(out).take();
   bytes.resize(kLaunchWordsBytes);

@@ -11,6 +11,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
+#include "runtime/net/device/launch_set.h"
 
 namespace sirtaki::net {
 
@@ -20,12 +21,15 @@ struct LaunchWord {
   Kind kind = Kind::kReady;
   OpTag tag;                // unused in kGone
   std::int32_t number = 0;  // priority in kReady; in kPlaced 1 if the next one belongs to its group; rank in kGone
+  // In kReady only:
+  LaunchSet set = kJobSet;
+  std::uint64_t bytes = 0;  // size of the operation
 
   friend bool operator==(const LaunchWord&, const LaunchWord&) = default;
 };
 
-inline constexpr std::size_t kLaunchWordsBytes = 256;  // size of a message
-inline constexpr std::size_t kMostLaunchWords = 19;    // words in a message
+inline constexpr std::size_t kLaunchWordsBytes = 512;  // size of a message
+inline constexpr std::size_t kMostLaunchWords = 20;    // words in a message
 inline constexpr std::uint32_t kLaunchWordsCheck = 0x6f726472;
 
 // Encodes 1 to kMostLaunchWords words.

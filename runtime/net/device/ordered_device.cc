@@ -19,6 +19,11 @@ Envelope envelope_to(Rank peer, OpTag tag, std::uint32_t slot) {
   return {peer, tag, slot, kLaunchWordsCheck, std::numeric_limits<std::int32_t>::min()};
 }
 
+// Size of an operation for the limit of a group.
+std::size_t size_of(const CollectiveArgs& args) {
+  return std::max(args.in.size(), args.out.size());
+}
+
 }  // namespace
 
 OrderedDevice::OrderedDevice(PointToPoint& link, std::unique_ptr<DeviceCollectives> inner,
@@ -149,7 +154,7 @@ std::vector<OrderedDevice::Decision> OrderedDevice::decide() {
     if (notice.kind == LaunchNotice::Kind::kPlaced) {
       Operation& operation = operations_.at(notice.tag);
       operation.placed = true;
-      const std::size_t more = std::max(operation.args.in.size(), operation.args.out.size());
+      const std::size_t more = size_of(operation.args);
       const bool joins = last && on_host == operation.work.on_host && bytes + more <= options_.group_bytes;
       if (joins) {
         decisions[*last].more = true;
@@ -240,10 +245,11 @@ void OrderedDevice::start_work(CollectiveArgs args, DeviceWork work, Done done) 
     return;
   }
   const std::int32_t priority = args.priority;
+  const LaunchWord ready{Kind::kReady, tag, priority, work.on_host ? kHostsSet : kJobSet, size_of(args)};
   operations_.emplace(tag, Operation{std::move(args), work, std::move(done), {}});
   SRT_CHECK(member_.start(tag));
   if (!sequencer_) {
-    unsent_.push_back({Kind::kReady, tag, priority});
+    unsent_.push_back(ready);
   } else if (const Status status = sequencer_->ready(0, tag, priority); !status.ok()) {
     fail(status);
   }

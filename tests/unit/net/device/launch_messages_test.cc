@@ -10,22 +10,26 @@ using Says = LaunchWord::Kind;
 constexpr std::uint64_t kTag = 0x8000000000000001;
 
 TEST(LaunchMessages, RoundTrip) {
-  std::vector<LaunchWord> words = {{Says::kReady, OpTag(kTag), -7}, {Says::kWithdraw, OpTag(2), 0},
-                                   {Says::kPlaced, OpTag(3), 1},    {Says::kPlaced, OpTag(5), 0},
-                                   {Says::kWithdrawn, OpTag(4), 0}, {Says::kGone, OpTag(), 2}};
+  std::vector<LaunchWord> words = {{Says::kReady, OpTag(kTag), -7, 9, std::uint64_t{1} << 40},
+                                   {Says::kWithdraw, OpTag(2), 0},
+                                   {Says::kPlaced, OpTag(3), 1},
+                                   {Says::kPlaced, OpTag(5), 0},
+                                   {Says::kWithdrawn, OpTag(4), 0},
+                                   {Says::kGone, OpTag(), 2}};
   for (int round = 0; round < 2; ++round) {
     const auto bytes = encode_launch_words(words);
     EXPECT_EQ(bytes.size(), kLaunchWordsBytes);
     const auto decoded = decode_launch_words(bytes);
     ASSERT_TRUE(decoded) << decoded.status().to_string();
     EXPECT_EQ(*decoded, words);
-    words.assign(kMostLaunchWords, {Says::kReady, OpTag(kTag), 1});
+    words.assign(kMostLaunchWords, {Says::kReady, OpTag(kTag), 1, kHostsSet, 4});
   }
 }
 
 TEST(LaunchMessages, HaveTheDocumentedBytes) {
-  const auto bytes = encode_launch_words(std::vector<LaunchWord>{{Says::kReady, OpTag(kTag), -2}});
-  const std::vector<int> begin = {1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0x80, 0xfe, 0xff, 0xff, 0xff, 0};
+  const auto bytes = encode_launch_words(std::vector<LaunchWord>{{Says::kReady, OpTag(kTag), -2, 5, 3}});
+  const std::vector<int> begin = {1, 0,    0,    0,    1,    5,    0, 0, 0, 1, 0, 0, 0, 0, 0,
+                                  0, 0x80, 0xfe, 0xff, 0xff, 0xff, 3, 0, 0, 0, 0, 0, 0, 0, 0};
   for (std::size_t i = 0; i < begin.size(); ++i) {
     EXPECT_EQ(std::to_integer<int>(bytes[i]), begin[i]) << i;
   }
@@ -40,15 +44,16 @@ TEST(LaunchMessages, RejectDamagedBytes) {
     const char* what;
   };
   for (const Damage& damage :
-       {Damage{0, 0, "no word"}, Damage{0, 20, "too many words"}, Damage{1, 1, "far too many"}, Damage{4, 0, "no kind"},
-        Damage{4, 6, "an unknown kind"}, Damage{13, 1, "a number of what has none"}, Damage{18, 1, "a tag of a rank"},
-        Damage{29, 0x80, "a negative rank"}, Damage{0, 2, "more words than counted"}, Damage{39, 2, "no flag"},
-        Damage{255, 1, "something at the end"}}) {
+       {Damage{0, 0, "no word"}, Damage{0, 21, "too many words"}, Damage{1, 1, "far too many"}, Damage{4, 0, "no kind"},
+        Damage{4, 6, "an unknown kind"}, Damage{5, 1, "a set of what has none"},
+        Damage{17, 1, "a number of what has none"}, Damage{21, 1, "a size of what has none"},
+        Damage{34, 1, "a tag of a rank"}, Damage{45, 0x80, "a negative rank"}, Damage{0, 2, "more words than counted"},
+        Damage{67, 2, "no flag"}, Damage{511, 1, "something at the end"}}) {
     auto bytes = good;
     bytes[damage.at] = static_cast<std::byte>(damage.value);
     EXPECT_EQ(decode_launch_words(bytes).status().code(), Code::kCorrupt) << damage.what;
   }
-  EXPECT_EQ(decode_launch_words(ConstBytes(good).first(255)).status().code(), Code::kCorrupt);
+  EXPECT_EQ(decode_launch_words(ConstBytes(good).first(511)).status().code(), Code::kCorrupt);
   EXPECT_EQ(decode_launch_words({}).status().code(), Code::kCorrupt);
 }
 

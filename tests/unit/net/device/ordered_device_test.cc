@@ -249,7 +249,7 @@ TEST_F(OrderedDeviceTest, AGroupThatTheLossOfRank0CutsIsNotLaunched) {
   LocalOptions slow;
   slow.bytes_per_second = 1000.0 * kLaunchWordsBytes;  // a message leaves in a millisecond
   open(3, slow);
-  constexpr std::uint64_t kTags = 40;
+  constexpr std::uint64_t kTags = 50;
   for (const Rank rank : {2, 1, 0}) {
     run();
     for (std::uint64_t tag = 1; tag <= kTags; ++tag) {
