@@ -118,8 +118,12 @@ class OrderedWorld final : public DeviceWorld<OrderedDevice> {
     ordered.tag = OpTag(~std::uint64_t{0});
     for (Rank rank = 0; rank < size; ++rank) {
       endpoints_.push_back(links_->endpoint(rank, loop_));
-      ranks_.push_back(std::make_unique<OrderedDevice>(
-          *endpoints_.back(), std::move(inner[static_cast<std::size_t>(rank)]), ordered, [](const Status&) {}));
+      if (rank == 0) {
+        server_ = std::make_unique<LaunchServer>(*endpoints_.back(), LaunchServerOptions{ordered.tag});
+      }
+      ranks_.push_back(
+          std::make_unique<OrderedDevice>(*endpoints_.back(), std::move(inner[static_cast<std::size_t>(rank)]),
+                                          rank == 0 ? server_.get() : nullptr, ordered, [](const Status&) {}));
     }
   }
   ~OrderedWorld() override { ranks_.clear(); }
@@ -127,6 +131,7 @@ class OrderedWorld final : public DeviceWorld<OrderedDevice> {
  private:
   std::shared_ptr<InprocGroup> links_;
   std::vector<std::unique_ptr<InprocEndpoint>> endpoints_;
+  std::unique_ptr<LaunchServer> server_;
   FakeNccl nccl_;
   nccl::testing::LocalIds ids_{loop_};
   Logger log_{silent(), stderr_sink()};

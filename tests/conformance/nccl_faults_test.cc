@@ -321,19 +321,22 @@ class OrderedNccl : public NcclFaults {
   OrderedNccl() {
     OrderedOptions options;
     options.tag = OpTag(1000000);
-    options.group_bytes = 4 * kElements * sizeof(float);
     for (Rank rank = 0; rank < kRanks; ++rank) {
       links_[static_cast<std::size_t>(rank)] = group_->endpoint(rank, loop_);
     }
     connect();
+    server_ =
+        std::make_unique<LaunchServer>(*links_[0], LaunchServerOptions{options.tag, 4 * kElements * sizeof(float)});
     for (Rank rank = 0; rank < kRanks; ++rank) {
       const auto at = static_cast<std::size_t>(rank);
-      ordered_[at] = std::make_unique<OrderedDevice>(*links_[at], std::move(ranks_.at(rank).collectives), options,
+      ordered_[at] = std::make_unique<OrderedDevice>(*links_[at], std::move(ranks_.at(rank).collectives),
+                                                     rank == 0 ? server_.get() : nullptr, options,
                                                      [](const Status& why) { ADD_FAILURE() << why.to_string(); });
     }
   }
   ~OrderedNccl() override {
     ordered_ = {};
+    server_.reset();
     links_ = {};
   }
   void start(Rank rank, std::uint64_t tag, bool on_host) {
@@ -351,6 +354,7 @@ class OrderedNccl : public NcclFaults {
 
   std::shared_ptr<InprocGroup> group_ = InprocGroup::create(kRanks);
   std::array<std::unique_ptr<InprocEndpoint>, kRanks> links_;
+  std::unique_ptr<LaunchServer> server_;
   std::array<std::unique_ptr<OrderedDevice>, kRanks> ordered_;
 };
 

@@ -196,8 +196,12 @@ void DeviceTransport::on_connected(const Status& all) {
   nccl_ = connecting_.get();
   net::OrderedOptions options;
   options.tag = device_tag(kOrder);
-  options.group_bytes = options_.nccl.credit_bytes / 2;
-  ordered_ = std::make_unique<net::OrderedDevice>(deps_.link, std::move(connecting_), options, deps_.broken);
+  if (deps_.net.rank() == 0) {
+    server_ = std::make_unique<net::LaunchServer>(
+        deps_.link, net::LaunchServerOptions{options.tag, options_.nccl.credit_bytes / 2});
+  }
+  ordered_ =
+      std::make_unique<net::OrderedDevice>(deps_.link, std::move(connecting_), server_.get(), options, deps_.broken);
   decide(Transport::kNccl, {});
 }
 
@@ -393,6 +397,7 @@ void DeviceTransport::close() {
   last_copies_.reset();
   nccl_ = nullptr;
   ordered_.reset();
+  server_.reset();
   connecting_.reset();
 }
 

@@ -25,6 +25,7 @@
 #include "runtime/base/telemetry/stats.h"
 #include "runtime/engine/device/device_stage.h"
 #include "runtime/engine/device/event_poller.h"
+#include "runtime/net/device/launch_server.h"
 #include "runtime/net/device/nccl/loader.h"
 #include "runtime/net/device/nccl/nccl_collectives.h"
 #include "runtime/net/device/ordered_device.h"
@@ -140,6 +141,7 @@ class DeviceTransport {
   std::unique_ptr<Ids> host_ids_;  // for the ranks of this host, if hosts sum first
   std::unique_ptr<net::nccl::NcclCollectives> connecting_;
   net::nccl::NcclCollectives* nccl_ = nullptr;  // owned by ordered_
+  std::unique_ptr<net::LaunchServer> server_;   // on rank 0
   std::unique_ptr<net::OrderedDevice> ordered_;
   device::Stream copies_;
   EventPoller poller_;                            // polls marks on copies_

@@ -6,22 +6,28 @@
 
 namespace sirtaki::net {
 
-Status LaunchSequencer::ready(Rank rank, OpTag tag, std::int32_t priority) {
-  const auto [place, first] = waiting_.try_emplace(tag);
+Status LaunchSequencer::ready(Rank rank, const LaunchItem& item) {
+  const auto [place, first] = waiting_.try_emplace(item.tag);
   Waiting& waiting = place->second;
   if (first) {
     waiting.ready.resize(static_cast<std::size_t>(ranks_));
-    waiting.priority = priority;
+    waiting.item = item;
   }
   const auto from = static_cast<std::size_t>(rank);
+  if (waiting.item.set != item.set) {
+    return {Code::kBug, "rank " + std::to_string(rank) + " is ready for tag " + std::to_string(item.tag.value) +
+                            " in set " + std::to_string(item.set) + ", others in set " +
+                            std::to_string(waiting.item.set)};
+  }
   if (waiting.ready[from]) {
-    return {Code::kBug, "rank " + std::to_string(rank) + " is ready twice for tag " + std::to_string(tag.value)};
+    return {Code::kBug, "rank " + std::to_string(rank) + " is ready twice for tag " + std::to_string(item.tag.value)};
   }
   waiting.ready[from] = true;
-  waiting.priority = std::min(waiting.priority, priority);
+  waiting.item.priority = std::min(waiting.item.priority, item.priority);
+  waiting.item.bytes = std::max(waiting.item.bytes, item.bytes);
   if (++waiting.count == ranks_) {
     waiting.completed = ++clock_;
-    complete_.push_back(tag);
+    complete_.push_back(item.tag);
   }
   return {};
 }
@@ -41,17 +47,17 @@ void LaunchSequencer::withdraw(Rank rank, OpTag tag) {
 
 std::vector<LaunchNotice> LaunchSequencer::take() {
   std::vector<LaunchNotice> notices = std::exchange(withdrawn_, {});
-  std::vector<std::pair<std::pair<std::int32_t, std::uint64_t>, OpTag>> placed;
+  std::vector<Waiting> placed;
   for (const OpTag tag : std::exchange(complete_, {})) {
     const auto place = waiting_.find(tag);
     if (place != waiting_.end() && place->second.count == ranks_) {
-      placed.push_back({{place->second.priority, place->second.completed}, tag});
+      placed.push_back(std::move(place->second));
       waiting_.erase(place);
     }
   }
-  std::ranges::sort(placed);
-  for (const auto& [urgency, tag] : placed) {
-    notices.push_back({LaunchNotice::Kind::kPlaced, LaunchNotice::kAll, tag});
+  std::ranges::sort(placed, {}, [](const Waiting& one) { return std::pair(one.item.priority, one.completed); });
+  for (const auto& [ready, count, item, completed] : placed) {
+    notices.push_back({LaunchNotice::Kind::kPlaced, LaunchNotice::kAll, item.tag, item.set, item.bytes});
   }
   return notices;
 }

@@ -5,7 +5,7 @@
 // first, and every rank launches in the order of places. An operation without a place can be withdrawn: if the
 // sequencer confirms, no rank launches it; otherwise it gets its place, and all ranks launch it.
 // Rank 0 has the sequencer, each rank has a member. They require only that messages between two ranks arrive in order.
-// Pure values. Owner: OrderedDevice.
+// Pure values. Owners: LaunchServer and OrderedDevice.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,18 @@
 
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
+#include "runtime/net/device/launch_set.h"
 #include "runtime/net/link/tag_group.h"
 
 namespace sirtaki::net {
+
+// An operation that is ready on a rank.
+struct LaunchItem {
+  OpTag tag;
+  std::int32_t priority = 0;  // a smaller one is more urgent
+  LaunchSet set = kJobSet;    // equal on all ranks
+  std::uint64_t bytes = 0;
+};
 
 // A decision of the sequencer.
 struct LaunchNotice {
@@ -26,6 +35,9 @@ struct LaunchNotice {
   Kind kind = Kind::kPlaced;
   Rank to = kAll;  // a single rank for kWithdrawn
   OpTag tag;
+  // In kPlaced only; `bytes` is the largest size that a rank has reported.
+  LaunchSet set = kJobSet;
+  std::uint64_t bytes = 0;
 
   friend bool operator==(const LaunchNotice&, const LaunchNotice&) = default;
 };
@@ -34,9 +46,9 @@ class LaunchSequencer {
  public:
   explicit LaunchSequencer(int ranks) : ranks_(ranks) {}
 
-  // Records that the operation is ready on `rank`; a smaller priority is more urgent. kBug if `rank` has reported it
-  // before.
-  Status ready(Rank rank, OpTag tag, std::int32_t priority);
+  // Records that the operation is ready on `rank`; the most urgent priority of all ranks counts. kBug if `rank` has
+  // reported it before, or other ranks have reported it with another set.
+  Status ready(Rank rank, const LaunchItem& item);
   // Withdraws the operation for `rank`; without effect if it has a place already.
   void withdraw(Rank rank, OpTag tag);
   // Returns the decisions since the last call, in order.
@@ -48,7 +60,7 @@ class LaunchSequencer {
   struct Waiting {
     std::vector<bool> ready;  // indexed by rank
     int count = 0;
-    std::int32_t priority = 0;
+    LaunchItem item;
     std::uint64_t completed = 0;  // sequence number of the last report
   };
 

@@ -26,10 +26,10 @@ std::vector<OpTag> placed(const std::vector<LaunchNotice>& notices) {
 
 TEST(LaunchOrder, WaitsForAllRanks) {
   LaunchSequencer order(3);
-  EXPECT_TRUE(order.ready(0, OpTag(1), 5).ok());
-  EXPECT_TRUE(order.ready(2, OpTag(1), 4).ok());
+  EXPECT_TRUE(order.ready(0, {OpTag(1), 5}).ok());
+  EXPECT_TRUE(order.ready(2, {OpTag(1), 4}).ok());
   EXPECT_TRUE(order.take().empty());
-  EXPECT_TRUE(order.ready(1, OpTag(1), 6).ok());
+  EXPECT_TRUE(order.ready(1, {OpTag(1), 6}).ok());
   EXPECT_EQ(order.take(), (std::vector<LaunchNotice>{{Kind::kPlaced, LaunchNotice::kAll, OpTag(1)}}));
   EXPECT_TRUE(order.take().empty()) << "each decision is returned once";
   EXPECT_EQ(order.waiting(), 0U);
@@ -39,7 +39,7 @@ TEST(LaunchOrder, PlacesAreByUrgencyThenByTime) {
   LaunchSequencer order(2);
   for (const auto& [tag, priority] : {std::pair(1, 7), {2, 7}, {3, -2}, {4, 7}}) {
     for (const Rank rank : {1, 0}) {
-      EXPECT_TRUE(order.ready(rank, OpTag(static_cast<std::uint64_t>(tag)), priority).ok());
+      EXPECT_TRUE(order.ready(rank, {OpTag(static_cast<std::uint64_t>(tag)), priority}).ok());
     }
   }
   EXPECT_EQ(placed(order.take()), (std::vector<OpTag>{OpTag(3), OpTag(1), OpTag(2), OpTag(4)}));
@@ -47,14 +47,27 @@ TEST(LaunchOrder, PlacesAreByUrgencyThenByTime) {
 
 TEST(LaunchOrder, ARankThatIsReadyTwiceIsAnError) {
   LaunchSequencer order(2);
-  EXPECT_TRUE(order.ready(1, OpTag(1), 0).ok());
-  EXPECT_EQ(order.ready(1, OpTag(1), 0).code(), Code::kBug);
+  EXPECT_TRUE(order.ready(1, {OpTag(1), 0}).ok());
+  EXPECT_EQ(order.ready(1, {OpTag(1), 0}).code(), Code::kBug);
+}
+
+TEST(LaunchOrder, TheLargestSizeCounts) {
+  LaunchSequencer order(2);
+  EXPECT_TRUE(order.ready(1, {OpTag(1), 0, kHostsSet, 8}).ok());
+  EXPECT_TRUE(order.ready(0, {OpTag(1), 0, kHostsSet, 4}).ok());
+  EXPECT_EQ(order.take(), (std::vector<LaunchNotice>{{Kind::kPlaced, LaunchNotice::kAll, OpTag(1), kHostsSet, 8}}));
+}
+
+TEST(LaunchOrder, RanksThatDifferInTheSetAreAnError) {
+  LaunchSequencer order(2);
+  EXPECT_TRUE(order.ready(1, {OpTag(1), 0, kHostsSet}).ok());
+  EXPECT_EQ(order.ready(0, {OpTag(1), 0, kJobSet}).code(), Code::kBug);
 }
 
 TEST(LaunchOrder, AWithdrawnOperationHasNoPlace) {
   LaunchSequencer order(2);
-  EXPECT_TRUE(order.ready(0, OpTag(1), 0).ok());
-  EXPECT_TRUE(order.ready(1, OpTag(1), 0).ok());
+  EXPECT_TRUE(order.ready(0, {OpTag(1), 0}).ok());
+  EXPECT_TRUE(order.ready(1, {OpTag(1), 0}).ok());
   order.withdraw(1, OpTag(1));
   EXPECT_EQ(order.take(), (std::vector<LaunchNotice>{{Kind::kWithdrawn, 1, OpTag(1)}}));
   order.withdraw(0, OpTag(1));
@@ -64,8 +77,8 @@ TEST(LaunchOrder, AWithdrawnOperationHasNoPlace) {
 
 TEST(LaunchOrder, AnOperationWithAPlaceIsNotWithdrawn) {
   LaunchSequencer order(2);
-  EXPECT_TRUE(order.ready(0, OpTag(1), 0).ok());
-  EXPECT_TRUE(order.ready(1, OpTag(1), 0).ok());
+  EXPECT_TRUE(order.ready(0, {OpTag(1), 0}).ok());
+  EXPECT_TRUE(order.ready(1, {OpTag(1), 0}).ok());
   EXPECT_EQ(order.take().size(), 1U);
   order.withdraw(1, OpTag(1));
   EXPECT_TRUE(order.take().empty());
@@ -210,7 +223,7 @@ class Job {
     const Report report = member.sent.front();
     member.sent.pop_front();
     if (report.ready) {
-      EXPECT_TRUE(sequencer_.ready(rank, report.tag, report.priority).ok());
+      EXPECT_TRUE(sequencer_.ready(rank, {report.tag, report.priority}).ok());
     } else {
       sequencer_.withdraw(rank, report.tag);
     }

@@ -64,6 +64,7 @@ class OrderedDeviceTest : public ::testing::Test {
   struct Member {
     std::unique_ptr<InprocEndpoint> link;
     Recorder* inner = nullptr;
+    std::unique_ptr<LaunchServer> server;  // on rank 0
     std::unique_ptr<OrderedDevice> ordered;
     std::vector<Ended> ended;
     std::vector<Status> broken;
@@ -74,20 +75,23 @@ class OrderedDeviceTest : public ::testing::Test {
     members_.resize(static_cast<std::size_t>(size));
     OrderedOptions ordered;
     ordered.tag = OpTag(1000000);
-    ordered.group_bytes = 100;
     for (Rank rank = 0; rank < size; ++rank) {
       Member& member = at(rank);
       member.link = group_->endpoint(rank, loop_);
       auto inner = std::make_unique<Recorder>(rank, size);
       member.inner = inner.get();
+      if (rank == 0) {
+        member.server = std::make_unique<LaunchServer>(*member.link, LaunchServerOptions{ordered.tag, 100});
+      }
       member.ordered =
-          std::make_unique<OrderedDevice>(*member.link, std::move(inner), ordered,
+          std::make_unique<OrderedDevice>(*member.link, std::move(inner), member.server.get(), ordered,
                                           [&member](const Status& status) { member.broken.push_back(status); });
     }
   }
   ~OrderedDeviceTest() override {
     for (Member& member : members_) {
       member.ordered.reset();
+      member.server.reset();
       member.link.reset();
     }
     run();
