@@ -1,15 +1,19 @@
-// LaunchSequencer and LaunchMember: make all ranks launch operations in one order, although each rank starts them in an
+// LaunchSequencer and LaunchMember: make ranks launch operations in one order, although each rank starts them in an
 // order of its own.
 //
-// A rank reports each operation that is ready. An operation that is ready on all ranks gets a place, the most urgent
-// first, and every rank launches in the order of places. An operation without a place can be withdrawn: if the
-// sequencer confirms, no rank launches it; otherwise it gets its place, and all ranks launch it.
-// Rank 0 has the sequencer, each rank has a member. They require only that messages between two ranks arrive in order.
-// Pure values. Owners: LaunchServer and OrderedDevice.
+// A rank reports each operation that is ready. An operation that is ready on all ranks of its set gets a place, the
+// most urgent first, and these ranks launch it in the order of places. There is one sequence for all sets, of which
+// each rank launches its part: of the operations that have not ended, the first one is the next one on all of its
+// ranks, so none waits for ever. The making of the connections of a set has a place, too. An operation without a place
+// can be withdrawn: if the sequencer confirms, no rank launches it; otherwise it gets its place, and all ranks launch
+// it. Rank 0 has the sequencer, each rank has a member. They require only that messages between two ranks arrive in
+// order. Pure values. Owners: LaunchServer and OrderedDevice.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "runtime/base/status.h"
@@ -29,45 +33,66 @@ struct LaunchItem {
 
 // A decision of the sequencer.
 struct LaunchNotice {
-  static constexpr Rank kAll = -1;
-
-  enum class Kind : std::uint8_t { kPlaced, kWithdrawn };
+  enum class Kind : std::uint8_t { kPlaced, kWithdrawn, kConnect };
   Kind kind = Kind::kPlaced;
-  Rank to = kAll;  // a single rank for kWithdrawn
-  OpTag tag;
-  // In kPlaced only; `bytes` is the largest size that a rank has reported.
-  LaunchSet set = kJobSet;
-  std::uint64_t bytes = 0;
+  OpTag tag;                // unused in kConnect
+  LaunchSet set = kJobSet;  // its ranks must know
+  Rank to = -1;             // in kWithdrawn: only this rank must know
+  std::uint64_t bytes = 0;  // in kPlaced: the largest size that a rank has reported
 
   friend bool operator==(const LaunchNotice&, const LaunchNotice&) = default;
 };
 
 class LaunchSequencer {
  public:
-  explicit LaunchSequencer(int ranks) : ranks_(ranks) {}
+  explicit LaunchSequencer(int ranks);
+
+  // Returns the number of the process set of these ranks, which are ascending; a new one if there is none yet.
+  LaunchSet add(const std::vector<Rank>& ranks);
+  // Returns whether the set exists, and `rank` belongs to it.
+  bool contains(LaunchSet set, Rank rank) const;
+  // Returns the ranks of a set that exists.
+  const std::vector<Rank>& ranks_of(LaunchSet set) const { return sets_[set].ranks; }
+  // Returns a rank without which the set can do nothing any more.
+  std::optional<Rank> lost_of(LaunchSet set) const { return sets_[set].lost; }
 
   // Records that the operation is ready on `rank`; the most urgent priority of all ranks counts. kBug if `rank` has
-  // reported it before, or other ranks have reported it with another set.
+  // reported it before, does not belong to the set, or other ranks have reported it with another set. Without effect if
+  // the set has lost a rank.
   Status ready(Rank rank, const LaunchItem& item);
   // Withdraws the operation for `rank`; without effect if it has a place already.
   void withdraw(Rank rank, OpTag tag);
+  // Gives the making of the connections of a set the next place.
+  void connect(LaunchSet set) { connecting_.push_back(set); }
+  // Gives no more places to sets of `rank`, which is gone.
+  void lose(Rank rank);
   // Returns the decisions since the last call, in order.
   std::vector<LaunchNotice> take();
   // Returns the number of operations without a place.
   std::size_t waiting() const { return waiting_.size(); }
 
  private:
+  struct Set {
+    std::vector<Rank> ranks;
+    std::optional<Rank> lost = {};
+  };
   struct Waiting {
     std::vector<bool> ready;  // indexed by rank
-    int count = 0;
+    std::size_t count = 0;
     LaunchItem item;
     std::uint64_t completed = 0;  // sequence number of the last report
   };
 
-  const int ranks_;
+  bool complete(const Waiting& waiting) const { return waiting.count == ranks_of(waiting.item.set).size(); }
+
+  int ranks_;
+  std::vector<Set> sets_;  // indexed by LaunchSet
+  std::map<std::vector<Rank>, LaunchSet> numbers_;
+  std::set<Rank> gone_;
   std::map<OpTag, Waiting> waiting_;
   std::vector<OpTag> complete_;  // operations that are, or were, ready on all ranks
   std::vector<LaunchNotice> withdrawn_;
+  std::vector<LaunchSet> connecting_;
   std::uint64_t clock_ = 0;
 };
 

@@ -104,12 +104,12 @@ std::vector<LaunchServer::Decision> LaunchServer::decide() {
 void LaunchServer::flush() {
   std::vector<std::vector<LaunchWord>> words(static_cast<std::size_t>(link_.size()));
   for (const auto& [notice, more] : decide()) {
-    if (notice.to != LaunchNotice::kAll) {
+    if (notice.kind == LaunchNotice::Kind::kWithdrawn) {
       words[static_cast<std::size_t>(notice.to)].push_back(word_of(notice, more));
       continue;
     }
-    for (std::vector<LaunchWord>& to : words) {
-      to.push_back(word_of(notice, more));
+    for (const Rank rank : sequencer_.ranks_of(notice.set)) {
+      words[static_cast<std::size_t>(rank)].push_back(word_of(notice, more));
     }
   }
   const std::optional<Rank> gone = std::exchange(unsent_gone_, std::nullopt);

@@ -12,5 +12,7 @@ using LaunchSet = std::uint32_t;
 inline constexpr LaunchSet kJobSet = 0;
 // All ranks, too, but each operates with those of its host only (DeviceWork::on_host).
 inline constexpr LaunchSet kHostsSet = 1;
+// The numbers of process sets begin here.
+inline constexpr LaunchSet kFirstProcessSet = 2;
 
 }  // namespace sirtaki::net

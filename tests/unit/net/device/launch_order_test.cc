@@ -30,7 +30,7 @@ TEST(LaunchOrder, WaitsForAllRanks) {
   EXPECT_TRUE(order.ready(2, {OpTag(1), 4}).ok());
   EXPECT_TRUE(order.take().empty());
   EXPECT_TRUE(order.ready(1, {OpTag(1), 6}).ok());
-  EXPECT_EQ(order.take(), (std::vector<LaunchNotice>{{Kind::kPlaced, LaunchNotice::kAll, OpTag(1)}}));
+  EXPECT_EQ(order.take(), (std::vector<LaunchNotice>{{Kind::kPlaced, OpTag(1)}}));
   EXPECT_TRUE(order.take().empty()) << "each decision is returned once";
   EXPECT_EQ(order.waiting(), 0U);
 }
@@ -55,7 +55,7 @@ TEST(LaunchOrder, TheLargestSizeCounts) {
   LaunchSequencer order(2);
   EXPECT_TRUE(order.ready(1, {OpTag(1), 0, kHostsSet, 8}).ok());
   EXPECT_TRUE(order.ready(0, {OpTag(1), 0, kHostsSet, 4}).ok());
-  EXPECT_EQ(order.take(), (std::vector<LaunchNotice>{{Kind::kPlaced, LaunchNotice::kAll, OpTag(1), kHostsSet, 8}}));
+  EXPECT_EQ(order.take(), (std::vector<LaunchNotice>{{Kind::kPlaced, OpTag(1), kHostsSet, -1, 8}}));
 }
 
 TEST(LaunchOrder, RanksThatDifferInTheSetAreAnError) {
@@ -64,14 +64,60 @@ TEST(LaunchOrder, RanksThatDifferInTheSetAreAnError) {
   EXPECT_EQ(order.ready(0, {OpTag(1), 0, kJobSet}).code(), Code::kBug);
 }
 
+TEST(LaunchOrder, ASetWaitsForItsRanksOnly) {
+  LaunchSequencer order(4);
+  const LaunchSet set = order.add({1, 3});
+  EXPECT_EQ(set, kFirstProcessSet);
+  EXPECT_EQ(order.add({0, 1}), kFirstProcessSet + 1);
+  EXPECT_EQ(order.add({1, 3}), set) << "known already";
+  EXPECT_TRUE(order.contains(set, 3) && !order.contains(set, 2) && order.contains(kHostsSet, 2));
+  EXPECT_FALSE(order.contains(99, 0));
+  EXPECT_TRUE(order.ready(3, {OpTag(1), 0, set}).ok());
+  EXPECT_TRUE(order.take().empty());
+  EXPECT_TRUE(order.ready(1, {OpTag(1), 0, set}).ok());
+  EXPECT_EQ(order.take(), (std::vector<LaunchNotice>{{Kind::kPlaced, OpTag(1), set}}));
+  EXPECT_EQ(order.ready(2, {OpTag(2), 0, set}).code(), Code::kBug) << "it does not belong to the set";
+  EXPECT_EQ(order.ready(0, {OpTag(2), 0, 99}).code(), Code::kBug);
+}
+
+TEST(LaunchOrder, ConnectionsHaveAPlace) {
+  LaunchSequencer order(2);
+  const LaunchSet set = order.add({0, 1});
+  for (const Rank rank : {0, 1}) {
+    EXPECT_TRUE(order.ready(rank, {OpTag(1), 0, kJobSet}).ok());
+  }
+  order.connect(set);
+  EXPECT_EQ(order.take(),
+            (std::vector<LaunchNotice>{{Kind::kConnect, OpTag(), set}, {Kind::kPlaced, OpTag(1), kJobSet}}));
+}
+
+TEST(LaunchOrder, ASetThatHasLostARankGetsNoPlaces) {
+  LaunchSequencer order(3);
+  const LaunchSet left = order.add({0, 1});
+  const LaunchSet lost = order.add({1, 2});
+  EXPECT_TRUE(order.ready(1, {OpTag(1), 0, lost}).ok());
+  EXPECT_TRUE(order.ready(2, {OpTag(1), 0, lost}).ok());
+  EXPECT_TRUE(order.ready(1, {OpTag(2), 0, left}).ok());
+  order.connect(lost);
+  order.lose(2);
+  EXPECT_EQ(order.lost_of(lost), 2);
+  EXPECT_EQ(order.lost_of(kJobSet), 2);
+  EXPECT_EQ(order.lost_of(left), std::nullopt);
+  EXPECT_EQ(order.lost_of(order.add({0, 2})), 2) << "made later";
+  EXPECT_TRUE(order.ready(1, {OpTag(3), 0, lost}).ok()) << "the rank may not know of it yet";
+  EXPECT_TRUE(order.ready(0, {OpTag(2), 0, left}).ok());
+  EXPECT_EQ(order.take(), (std::vector<LaunchNotice>{{Kind::kPlaced, OpTag(2), left}}));
+  EXPECT_EQ(order.waiting(), 0U);
+}
+
 TEST(LaunchOrder, AWithdrawnOperationHasNoPlace) {
   LaunchSequencer order(2);
   EXPECT_TRUE(order.ready(0, {OpTag(1), 0}).ok());
   EXPECT_TRUE(order.ready(1, {OpTag(1), 0}).ok());
   order.withdraw(1, OpTag(1));
-  EXPECT_EQ(order.take(), (std::vector<LaunchNotice>{{Kind::kWithdrawn, 1, OpTag(1)}}));
+  EXPECT_EQ(order.take(), (std::vector<LaunchNotice>{{Kind::kWithdrawn, OpTag(1), kJobSet, 1}}));
   order.withdraw(0, OpTag(1));
-  EXPECT_EQ(order.take(), (std::vector<LaunchNotice>{{Kind::kWithdrawn, 0, OpTag(1)}}));
+  EXPECT_EQ(order.take(), (std::vector<LaunchNotice>{{Kind::kWithdrawn, OpTag(1), kJobSet, 0}}));
   EXPECT_EQ(order.waiting(), 0U);
 }
 
@@ -130,7 +176,7 @@ class Job {
     do {
       for (const LaunchNotice& notice : sequencer_.take()) {
         for (Rank rank = 0; rank < ranks_; ++rank) {
-          if (notice.to == LaunchNotice::kAll || notice.to == rank) {
+          if (notice.kind == Kind::kPlaced || notice.to == rank) {
             at(rank).received.push_back(notice);
           }
         }
