@@ -1,0 +1,298 @@
+// LaunchWorld: a small world of ranks that launch operations of overlapping sets, a copy for each of its states, and an
+// explorer of all orders of events. Used by launch_worlds_test.cc. Not thread-safe.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "runtime/net/device/launch_order.h"
+
+namespace sirtaki::net::testing {
+
+// The decider about the order of launches.
+enum class Order { kOneForAll, kOneForEachSet, kNone };
+
+// An operation of a set, or the making of the connections of a set, which comes before its operations.
+struct Item {
+  std::size_t set = 0;
+  bool connects = false;
+};
+
+struct Plan {
+  int ranks = 0;
+  std::vector<std::vector<Rank>> sets;
+  std::vector<Item> items = {};
+  Order order = Order::kOneForAll;
+
+  bool takes_part(Rank rank, std::size_t item) const { return std::ranges::binary_search(sets[items[item].set], rank); }
+};
+
+// Each set has `each` operations, in front of which its connections are made if `connects`.
+inline Plan plan_of(int ranks, std::vector<std::vector<Rank>> sets, int each, bool connects = false,
+                    Order order = Order::kOneForAll) {
+  Plan plan{ranks, std::move(sets), {}, order};
+  for (std::size_t set = 0; set < plan.sets.size(); ++set) {
+    if (connects) {
+      plan.items.push_back({set, true});
+    }
+    plan.items.insert(plan.items.end(), static_cast<std::size_t>(each), Item{set, false});
+  }
+  return plan;
+}
+
+// The state between two events. A device runs one item at a time, in the order of launches, and an item ends when it is
+// the first one on all of its ranks; so does NCCL, whose kernels hold a GPU until those of all peers have arrived.
+class State {
+ public:
+  explicit State(const Plan& plan) : plan_(&plan), reported_(plan.items.size()), able_(plan.sets.size()) {
+    const std::size_t deciders = plan.order == Order::kOneForEachSet ? plan.sets.size() : 1;
+    for (std::size_t i = 0; i < deciders; ++i) {
+      deciders_.push_back({LaunchSequencer(plan.ranks), {}, {}});
+      deciders_.back().down.resize(static_cast<std::size_t>(plan.ranks));
+      for (const auto& set : plan.sets) {
+        deciders_.back().sequencer.add(set);
+      }
+    }
+    members_.resize(static_cast<std::size_t>(plan.ranks));
+    for (Member& member : members_) {
+      member.started.resize(plan.items.size());
+      member.ended.resize(plan.items.size());
+      member.up.resize(deciders);
+    }
+  }
+
+  struct Event {
+    enum class What { kStart, kReport, kDecide, kNotice } what = What::kStart;
+    std::size_t rank = 0;
+    std::size_t which = 0;  // item or decider
+  };
+
+  std::vector<Event> possible() const {
+    std::vector<Event> events;
+    for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+      for (std::size_t item = 0; item < plan_->items.size(); ++item) {
+        if (may_start(rank, item)) {
+          events.push_back({Event::What::kStart, rank, item});
+        }
+      }
+      for (std::size_t d = 0; d < deciders_.size(); ++d) {
+        if (!members_[rank].up[d].empty()) {
+          events.push_back({Event::What::kReport, rank, d});
+        }
+        if (!deciders_[d].down[rank].empty()) {
+          events.push_back({Event::What::kNotice, rank, d});
+        }
+      }
+    }
+    for (std::size_t d = 0; d < deciders_.size(); ++d) {
+      if (!deciders_[d].undecided.empty()) {
+        events.push_back({Event::What::kDecide, 0, d});
+      }
+    }
+    return events;
+  }
+
+  void happen(const Event& event) {
+    switch (event.what) {
+      case Event::What::kStart:
+        start(event.rank, event.which);
+        break;
+      case Event::What::kReport:
+        report(event.rank, event.which);
+        break;
+      case Event::What::kDecide:
+        decide(deciders_[event.which]);
+        break;
+      case Event::What::kNotice: {
+        auto& down = deciders_[event.which].down[event.rank];
+        launch(event.rank, down.front());
+        down.pop_front();
+        break;
+      }
+    }
+    run_devices();
+  }
+
+  // All items of a rank have ended there.
+  bool over() const {
+    for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+      for (std::size_t item = 0; item < plan_->items.size(); ++item) {
+        if (plan_->takes_part(static_cast<Rank>(rank), item) && !members_[rank].ended[item]) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  // Equal for states from which the same events can follow.
+  std::string key() const {
+    std::string key;
+    const auto add = [&key](const auto& numbers) {
+      for (const auto number : numbers) {
+        key += static_cast<char>('a' + static_cast<int>(number));
+      }
+      key += '.';
+    };
+    for (const Member& member : members_) {
+      add(member.started);
+      add(member.ended);
+      add(member.device);
+      for (const auto& up : member.up) {
+        add(up);
+      }
+    }
+    for (const Decider& decider : deciders_) {
+      add(decider.undecided);
+      for (const auto& down : decider.down) {
+        add(down);
+      }
+    }
+    add(sequence_);
+    return key;
+  }
+
+ private:
+  struct Member {
+    std::vector<bool> started;
+    std::vector<bool> ended;
+    std::deque<std::size_t> device;           // launched items, the first of which runs
+    std::vector<std::deque<std::size_t>> up;  // reports on their way to each decider
+    std::size_t launches = 0;                 // length of the part of sequence_ that is launched or of others
+  };
+  struct Decider {
+    LaunchSequencer sequencer;
+    std::vector<std::deque<std::size_t>> down;  // places on their way to each rank
+    std::vector<std::size_t> undecided;         // complete items, in the order of completion
+  };
+
+  bool may_start(std::size_t rank, std::size_t item) const {
+    if (!plan_->takes_part(static_cast<Rank>(rank), item) || members_[rank].started[item]) {
+      return false;
+    }
+    for (std::size_t other = 0; other < item; ++other) {
+      const bool before = plan_->items[other].connects && plan_->items[other].set == plan_->items[item].set;
+      if (before && !members_[rank].ended[other]) {
+        return false;
+      }
+    }
+    return true;
+  }
+  void start(std::size_t rank, std::size_t item) {
+    members_[rank].started[item] = true;
+    if (plan_->order == Order::kNone) {
+      launch(rank, item);
+    } else {
+      members_[rank].up[plan_->order == Order::kOneForAll ? 0 : plan_->items[item].set].push_back(item);
+    }
+  }
+  void report(std::size_t rank, std::size_t d) {
+    auto& up = members_[rank].up[d];
+    const std::size_t item = up.front();
+    up.pop_front();
+    Decider& decider = deciders_[d];
+    const std::size_t set = plan_->items[item].set;
+    const auto number = static_cast<LaunchSet>(kFirstProcessSet + set);
+    const std::size_t ranks = plan_->sets[set].size();
+    if (plan_->items[item].connects) {
+      if (++able_[set] == ranks) {
+        decider.sequencer.connect(number);
+        decider.undecided.push_back(item);
+      }
+      return;
+    }
+    EXPECT_TRUE(decider.sequencer.ready(static_cast<Rank>(rank), {OpTag(item), 0, number}).ok());
+    if (++reported_[item] == ranks) {
+      decider.undecided.push_back(item);
+    }
+  }
+  void decide(Decider& decider) {
+    decider.undecided.clear();
+    for (const LaunchNotice& notice : decider.sequencer.take()) {
+      std::size_t item = notice.tag.value;
+      if (notice.kind == LaunchNotice::Kind::kConnect) {
+        const auto set = static_cast<std::size_t>(notice.set - kFirstProcessSet);
+        const auto connects = [set](const Item& one) { return one.connects && one.set == set; };
+        item = static_cast<std::size_t>(std::ranges::find_if(plan_->items, connects) - plan_->items.begin());
+      }
+      sequence_.push_back(item);
+      for (const Rank rank : decider.sequencer.ranks_of(notice.set)) {
+        decider.down[static_cast<std::size_t>(rank)].push_back(item);
+      }
+    }
+  }
+  // In the order of the sequence, if there is one.
+  void launch(std::size_t rank, std::size_t item) {
+    Member& member = members_[rank];
+    if (plan_->order == Order::kOneForAll) {
+      const auto place = std::find(sequence_.begin(), sequence_.end(), item) - sequence_.begin();
+      EXPECT_GE(static_cast<std::size_t>(place), member.launches);
+      member.launches = static_cast<std::size_t>(place) + 1;
+    }
+    member.device.push_back(item);
+  }
+  void run_devices() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t item = 0; item < plan_->items.size(); ++item) {
+        const auto first_on = [&](Rank rank) {
+          const auto& device = members_[static_cast<std::size_t>(rank)].device;
+          return !device.empty() && device.front() == item;
+        };
+        const auto& ranks = plan_->sets[plan_->items[item].set];
+        if (std::ranges::all_of(ranks, first_on)) {
+          for (const Rank rank : ranks) {
+            members_[static_cast<std::size_t>(rank)].device.pop_front();
+            members_[static_cast<std::size_t>(rank)].ended[item] = true;
+          }
+          moved = true;
+        }
+      }
+    }
+  }
+
+  const Plan* plan_;
+  std::vector<std::size_t> reported_;  // number of ranks, for each operation
+  std::vector<std::size_t> able_;      // number of ranks of each set that are ready to connect
+  std::vector<Member> members_;
+  std::vector<Decider> deciders_;
+  std::vector<std::size_t> sequence_;
+};
+
+// All orders of events, each state once.
+class Explorer {
+ public:
+  explicit Explorer(const Plan& plan) { visit(State(plan)); }
+
+  std::size_t states() const { return seen_.size(); }
+  // The number of states in which nothing can happen any more although items have not ended.
+  int hangs() const { return hangs_; }
+
+ private:
+  void visit(State first) {
+    std::vector<State> left{std::move(first)};
+    while (!left.empty()) {
+      const State state = std::move(left.back());
+      left.pop_back();
+      const std::vector<State::Event> events = state.possible();
+      hangs_ += events.empty() && !state.over() ? 1 : 0;
+      for (const State::Event& event : events) {
+        State next = state;
+        next.happen(event);
+        if (seen_.insert(next.key()).second) {
+          left.push_back(std::move(next));
+        }
+      }
+    }
+  }
+
+  std::unordered_set<std::string> seen_;
+  int hangs_ = 0;
+};
+
+}  // namespace sirtaki::net::testing
