@@ -70,10 +70,8 @@ class Ranks {
 
   Member& at(Rank rank) { return members_[static_cast<std::size_t>(rank)]; }
   void connect() {
-    connected = 0;
-    ++attempt_;
     for (Member& member : members_) {
-      member.collectives->connect(attempt_, [this](const Status& status) { connected += status.ok() ? 1 : 0; });
+      member.collectives->connect([this](const Status& status) { connected += status.ok() ? 1 : 0; });
     }
   }
   // Starts a sum of the number of the rank, plus 1.
@@ -107,7 +105,6 @@ class Ranks {
   nccl::testing::LocalIds host_ids_;
   Logger log_{silent(), stderr_sink()};
   std::array<Member, kRanks> members_;
-  std::uint64_t attempt_ = 0;
 };
 
 class NcclFaults : public ::testing::Test {
@@ -143,9 +140,9 @@ class NcclFaults : public ::testing::Test {
 
 // The event of an operation that is recorded before its work is on the stream would be over at once.
 TEST_F(NcclFaults, WorkReachesTheStreamSomePollsAfterItsGroup) {
+  connect();
   for (const int poll : {1, 2, 7}) {
     ranks_.nccl_.launch_at_poll(poll);
-    connect();
     const auto tag = static_cast<std::uint64_t>(poll);
     for (Rank rank = 0; rank < kRanks; ++rank) {
       ranks_.start(rank, tag, {});
@@ -182,34 +179,37 @@ TEST_F(NcclFaults, GroupsThatDifferAreAnError) {
   EXPECT_FALSE(end(1, 2).ok());
 }
 
+class NcclSends : public NcclFaults, public ::testing::WithParamInterface<std::int64_t> {};
+
 // Rank 0 has blocks of its own elements for itself and for rank 1, which expects so many from it.
-TEST_F(NcclFaults, ASendMeetsAReceiveOfItsSize) {
-  for (const std::int64_t expected : {3, 2, 0}) {
-    connect();
-    const auto tag = static_cast<std::uint64_t>(10 + expected);
-    for (Rank rank = 0; rank < kRanks; ++rank) {
-      auto& memory = ranks_.at(rank).memory[tag];
-      CollectiveArgs args;
-      args.kind = OpKind::kAlltoall;
-      args.tag = OpTag(tag);
-      const bool first = rank == 0;
-      args.send_counts = first ? std::vector<std::int64_t>{1, 3} : std::vector<std::int64_t>{0, 0};
-      args.recv_counts = first ? std::vector<std::int64_t>{1, 0} : std::vector<std::int64_t>{expected, 0};
-      const auto all = std::as_writable_bytes(std::span(memory));
-      const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float); };
-      args.in = all.first(bytes(first ? 4 : 0));
-      args.out = all.subspan(bytes(4), bytes(first ? 1 : expected));
-      memory.fill(static_cast<float>(rank + 1));
-      ranks_.start(rank, std::move(args));
-    }
-    ASSERT_TRUE(ended({tag}));
-    EXPECT_EQ(end(0, tag).ok(), expected == 3) << end(0, tag).to_string();
-    EXPECT_EQ(end(1, tag).ok(), expected != 2) << "a rank without blocks waits for none";
-    if (expected == 3) {
-      EXPECT_EQ(ranks_.at(1).memory[tag], (std::array<float, kElements>{2, 2, 2, 2, 1, 1, 1, 2}));
-    }
+TEST_P(NcclSends, MeetReceivesOfTheirSize) {
+  constexpr std::uint64_t kTag = 10;
+  const std::int64_t expected = GetParam();
+  connect();
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    auto& memory = ranks_.at(rank).memory[kTag];
+    CollectiveArgs args;
+    args.kind = OpKind::kAlltoall;
+    args.tag = OpTag(kTag);
+    const bool first = rank == 0;
+    args.send_counts = first ? std::vector<std::int64_t>{1, 3} : std::vector<std::int64_t>{0, 0};
+    args.recv_counts = first ? std::vector<std::int64_t>{1, 0} : std::vector<std::int64_t>{expected, 0};
+    const auto all = std::as_writable_bytes(std::span(memory));
+    const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float); };
+    args.in = all.first(bytes(first ? 4 : 0));
+    args.out = all.subspan(bytes(4), bytes(first ? 1 : expected));
+    memory.fill(static_cast<float>(rank + 1));
+    ranks_.start(rank, std::move(args));
+  }
+  ASSERT_TRUE(ended({kTag}));
+  EXPECT_EQ(end(0, kTag).ok(), expected == 3) << end(0, kTag).to_string();
+  EXPECT_EQ(end(1, kTag).ok(), expected != 2) << "a rank without blocks waits for none";
+  if (expected == 3) {
+    EXPECT_EQ(ranks_.at(1).memory[kTag], (std::array<float, kElements>{2, 2, 2, 2, 1, 1, 1, 2}));
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Sizes, NcclSends, ::testing::Values(3, 2, 0));
 
 // NCCL writes the handle once more at the end of a connection, here by its abort.
 TEST_F(NcclFaults, AHandleThatIsWrittenLateIsNotUsed) {
@@ -220,7 +220,7 @@ TEST_F(NcclFaults, AHandleThatIsWrittenLateIsNotUsed) {
   nccl::CommunicatorOptions options;
   options.size = kRanks;
   nccl::Communicator alone(loop_, ranks_.nccl_.api(), ids, teardown, log, options);
-  alone.connect(1, [](const Status& /*status*/) {});
+  alone.connect([](const Status& /*status*/) {});
   ASSERT_TRUE(loop_.run([&] { return alone.state() == nccl::Communicator::State::kConnecting; }));
   alone.abort({Code::kAborted, "test"});
   EXPECT_TRUE(wait_until([&] { return teardown.done(); }));

@@ -54,13 +54,9 @@ void Communicator::start_step(State state, std::string name, Duration timeout, D
   ++step_;
 }
 
-void Communicator::connect(std::uint64_t attempt, Done done) {
+void Communicator::connect(Done done) {
   SRT_IN_LOOP(loop_);
-  if (state_ != State::kClosed && state_ != State::kAborted) {
-    reply(std::move(done), invalid_argument("communicator '" + options_.name + "' is connected, or about to be"));
-    return;
-  }
-  cause_ = {};
+  SRT_CHECK(state_ == State::kClosed);
   start_step(State::kExchanging, "exchange of its id", options_.connect_timeout, std::move(done));
   UniqueId own{};
   if (options_.rank == 0) {
@@ -73,7 +69,7 @@ void Communicator::connect(std::uint64_t attempt, Done done) {
     timer_ = {};
     poll();
   });
-  ids_.exchange(options_.name + "/" + std::to_string(attempt), options_.rank == 0 ? &own : nullptr,
+  ids_.exchange(options_.name, options_.rank == 0 ? &own : nullptr,
                 [weak = std::weak_ptr(self_), step = step_](Result<UniqueId> id) {
                   const auto self = weak.lock();
                   if (self && (*self)->step_ == step && (*self)->state_ == State::kExchanging) {

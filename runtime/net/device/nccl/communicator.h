@@ -1,9 +1,8 @@
 // Communicator: one NCCL communicator on this rank, as a state machine that never blocks for a peer.
 //
 // The communicator is non-blocking: each call is polled until it is no longer in progress, up to a deadline; a group is
-// complete once its work is on the stream. Any error that may have touched the communicator aborts it; connect() with
-// another attempt makes a new one. One group runs at a time, so the owner of several communicators can launch in one
-// order.
+// complete once its work is on the stream. Any error that may have touched the communicator aborts it for good. One
+// group runs at a time, so the owner of several communicators can launch in one order.
 // No method waits for the device: Teardown aborts and destroys the communicator on another thread, once nothing on the
 // loop uses it any more. Not for progress on the device: the owner waits for events, and calls check() meanwhile.
 // Owners: NcclCollectives, tests. Thread: loop, destructor included.
@@ -64,8 +63,8 @@ class Communicator {
   bool ready() const { return state_ == State::kReady; }
   const std::string& name() const { return options_.name; }
 
-  // Connects all ranks. Requires kClosed or kAborted, and the same, unused `attempt` on all ranks.
-  void connect(std::uint64_t attempt, Done done);
+  // Connects all ranks. Requires kClosed; call it once.
+  void connect(Done done);
 
   // Launches `group` as one NCCL group. Requires ready(). Done(ok): the work is on the streams. kInvalidArgument after
   // a group of one call: nothing is on a stream, and ready() still holds. Every other error aborts the communicator.
@@ -76,7 +75,7 @@ class Communicator {
   Status check() const;
 
   // Ends the step in progress with `cause`, and begins to end the work on the device. Idempotent; the first cause is
-  // kept until the next connect().
+  // kept.
   void abort(Status cause);
 
   // Waits for the other ranks to close, too, then begins to release everything. Aborts if not ready.

@@ -91,16 +91,15 @@ Done NcclCollectives::unless_gone(void (NcclCollectives::*then)(const Status&)) 
   };
 }
 
-void NcclCollectives::connect(std::uint64_t attempt, Done done) {
+void NcclCollectives::connect(Done done) {
   SRT_IN_LOOP(parts_.loop);
-  if (ended_.ok()) {
-    fail({Code::kAborted, "the communicators of NCCL are made anew"});
+  SRT_CHECK(next_ == 0);
+  if (has_cause_) {
+    reply(std::move(done), ended_);
+    return;
   }
   ended_ = {};
-  has_cause_ = false;
-  attempt_ = attempt;
   connecting_ = std::move(done);
-  next_ = 0;
   connect_next({});
 }
 
@@ -112,7 +111,7 @@ void NcclCollectives::connect_next(const Status& before) {
   if (!before.ok()) {
     fail(before);
   } else if (next_ < communicators_.size()) {
-    communicators_[next_++]->connect(attempt_, unless_gone(&NcclCollectives::connect_next));
+    communicators_[next_++]->connect(unless_gone(&NcclCollectives::connect_next));
   } else {
     reply(std::exchange(connecting_, {}), {});
     launch_next();

@@ -7,8 +7,7 @@
 // the device; further operations wait on the host.
 //
 // Cancellation: NCCL cannot cancel a single operation. Cancelling one that has not ended aborts all communicators and
-// everything in flight. After that, and after every error, connect() on all ranks makes new communicators. The owner
-// must agree with the other ranks on that, because a rank on which the cancelled operation had ended is not informed.
+// everything in flight, for good, and so does every error.
 // Communicators end side by side, on threads (teardown.h); the loop never waits for the device.
 //
 // Bools are bytes of 0 or 1, as in frameworks: "or" takes the larger byte and "and" the smaller, so other values pass
@@ -61,9 +60,8 @@ class NcclCollectives final : public DeviceCollectives {
   static Result<std::unique_ptr<NcclCollectives>> create(const Parts& parts, const NcclOptions& options);
   ~NcclCollectives() override;
 
-  // Makes communicators; call it on all ranks with the same, unused `attempt`. Ends operations in flight first. New
-  // operations may be started right after the call.
-  void connect(std::uint64_t attempt, Done done);
+  // Makes communicators; call it on all ranks, once. New operations may be started right after the call.
+  void connect(Done done);
   // Waits for the other ranks to close, too, up to one deadline for all communicators, then releases these; aborts
   // instead if operations are in flight. Calls `done` once NCCL has ended, or after end_timeout. Call it once, and
   // start nothing afterwards.
@@ -149,7 +147,6 @@ class NcclCollectives final : public DeviceCollectives {
   Done connecting_;
   Done closing_;
   std::optional<TimePoint> closing_deadline_;  // closing_ waits for the teardown
-  std::uint64_t attempt_ = 0;
   std::uint64_t generation_ = 0;  // invalidates answers to requests from before an end
   std::deque<Group> queue_;
   bool launching_ = false;     // the first group of queue_ is being launched

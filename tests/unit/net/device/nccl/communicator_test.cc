@@ -63,7 +63,7 @@ class CommunicatorTest : public ::testing::Test {
   }
   void connect() {
     Answer answer;
-    communicator_->connect(++attempt_, answer.take());
+    communicator_->connect(answer.take());
     const Status status = end(answer);
     ASSERT_TRUE(status.ok()) << status.to_string();
     ASSERT_TRUE(communicator_->ready());
@@ -88,7 +88,6 @@ class CommunicatorTest : public ::testing::Test {
   LocalIds ids_{loop_};
   LocalTeardown teardown_;
   std::unique_ptr<Communicator> communicator_;
-  std::uint64_t attempt_ = 0;
 };
 
 TEST_F(CommunicatorTest, ConnectsWithoutBlocking) {
@@ -96,27 +95,19 @@ TEST_F(CommunicatorTest, ConnectsWithoutBlocking) {
   nccl_.polls = 7;
   nccl_.will_return("init", {Outcome::kInProgress});
   Answer answer;
-  communicator_->connect(3, answer.take());
+  communicator_->connect(answer.take());
   EXPECT_FALSE(answer.has_value());
   EXPECT_TRUE(end(answer).ok());
-  EXPECT_EQ(ids_.keys(), std::vector<std::string>{"job/3"});
+  EXPECT_EQ(ids_.keys(), std::vector<std::string>{"job"});
   EXPECT_EQ(nccl_.config().blocking, 0);
   EXPECT_EQ(nccl_.config().max_ctas, 4);
   EXPECT_EQ(communicator_->state(), State::kReady);
 }
 
-TEST_F(CommunicatorTest, RejectsASecondConnect) {
-  connect();
-  Answer answer;
-  communicator_->connect(2, answer.take());
-  EXPECT_EQ(end(answer).code(), Code::kInvalidArgument);
-  EXPECT_TRUE(communicator_->ready());
-}
-
 TEST_F(CommunicatorTest, TimesOutWithoutAnId) {
   ids_.silent = true;
   Answer answer;
-  communicator_->connect(1, answer.take());
+  communicator_->connect(answer.take());
   EXPECT_EQ(end(answer).code(), Code::kTimeout);
   EXPECT_NE(answer.status().text().find("exchange of its id"), std::string::npos) << answer.status().to_string();
   EXPECT_EQ(nccl_.count("init"), 0);
@@ -125,14 +116,14 @@ TEST_F(CommunicatorTest, TimesOutWithoutAnId) {
 TEST_F(CommunicatorTest, PassesAFailedExchangeOn) {
   ids_.refusal = Status(Code::kPeerLost, "rank 1 is gone");
   Answer answer;
-  communicator_->connect(1, answer.take());
+  communicator_->connect(answer.take());
   EXPECT_EQ(end(answer).code(), Code::kPeerLost);
 }
 
 TEST_F(CommunicatorTest, TimesOutIfRanksDoNotConnect) {
   nccl_.polls = -1;
   Answer answer;
-  communicator_->connect(1, answer.take());
+  communicator_->connect(answer.take());
   const TimePoint begin = loop_.now();
   EXPECT_EQ(end(answer).code(), Code::kTimeout);
   EXPECT_EQ(loop_.now() - begin, std::chrono::seconds(2));
@@ -149,7 +140,7 @@ int lines_with(const std::vector<std::string>& lines, const std::string& text) {
 TEST_F(CommunicatorTest, LogsASlowConnectWithARemedy) {
   nccl_.polls = -1;
   Answer answer;
-  communicator_->connect(1, answer.take());
+  communicator_->connect(answer.take());
   const TimePoint begin = loop_.now();
   EXPECT_TRUE(loop_.run([&] { return loop_.now() >= begin + std::chrono::milliseconds(900); }));
   EXPECT_TRUE(lines_.empty()) << "it is not slow yet";
@@ -175,7 +166,7 @@ TEST_F(CommunicatorTest, LogsTheEndOfASlowConnect) {
 TEST_F(CommunicatorTest, LogsALateId) {
   ids_.silent = true;
   Answer answer;
-  communicator_->connect(1, answer.take());
+  communicator_->connect(answer.take());
   EXPECT_EQ(end(answer).code(), Code::kTimeout);
   EXPECT_EQ(lines_with(lines_, "exchange of its id has taken 1000 ms so far"), 1);
   EXPECT_NE(answer.status().text().find("look at rank 0 first"), std::string::npos) << answer.status().to_string();
@@ -184,7 +175,7 @@ TEST_F(CommunicatorTest, LogsALateId) {
 TEST_F(CommunicatorTest, FailsIfItCannotBegin) {
   nccl_.will_return("init", {Outcome::kSystemError});
   Answer answer;
-  communicator_->connect(1, answer.take());
+  communicator_->connect(answer.take());
   EXPECT_EQ(end(answer).code(), Code::kUnavailable);
   EXPECT_NE(answer.status().text().find("a reason"), std::string::npos);
   EXPECT_EQ(nccl_.count("abort"), 0) << "there is nothing to abort";
@@ -267,6 +258,7 @@ TEST_F(CommunicatorTest, IsAbortedByOtherErrors) {
   int aborted = 0;
   for (const std::string function : {"group_start", "all_reduce", "group_end"}) {
     for (const auto& [outcome, code] : kinds) {
+      make();
       connect();
       nccl_.will_return(function, {outcome});
       Answer answer;
@@ -309,13 +301,11 @@ TEST_F(CommunicatorTest, IsUsedNoMoreWhileItsAbortWaits) {
   communicator_->abort({Code::kAborted, "test"});
   EXPECT_EQ(end(launched).text(), "test") << "before the device is done";
   EXPECT_EQ(nccl_.count("abort"), 0);
-  nccl_.polls = 0;
-  connect();
-  EXPECT_EQ(nccl_.alive(), 2);
   const auto before = nccl_.calls().size();
+  EXPECT_EQ(communicator_->check().text(), "test");
+  EXPECT_EQ(nccl_.calls().size(), before);
   teardown_.run();
   EXPECT_EQ(nccl_.calls().size(), before + 1);
-  EXPECT_TRUE(communicator_->check().ok()) << "the new one is another one";
   teardown_.held = false;
 }
 
@@ -337,7 +327,7 @@ TEST_F(CommunicatorTest, AbortEndsALaunch) {
 
 TEST_F(CommunicatorTest, AbortEndsTheExchangeAndAnIdThatComesLateIsDropped) {
   Answer answer;
-  communicator_->connect(1, answer.take());
+  communicator_->connect(answer.take());
   communicator_->abort({Code::kAborted, "test"});
   EXPECT_EQ(end(answer).code(), Code::kAborted);
   EXPECT_FALSE(loop_.run([] { return false; }));
@@ -347,22 +337,11 @@ TEST_F(CommunicatorTest, AbortEndsTheExchangeAndAnIdThatComesLateIsDropped) {
 TEST_F(CommunicatorTest, AbortEndsAConnectionThatIsMade) {
   nccl_.polls = -1;
   Answer answer;
-  communicator_->connect(1, answer.take());
+  communicator_->connect(answer.take());
   ASSERT_TRUE(loop_.run([&] { return communicator_->state() == State::kConnecting; }));
   communicator_->abort({Code::kAborted, "test"});
   EXPECT_EQ(end(answer).code(), Code::kAborted);
   EXPECT_EQ(nccl_.count("abort"), 1);
-}
-
-TEST_F(CommunicatorTest, IsConnectedAnewAfterAnAbort) {
-  connect();
-  communicator_->abort({Code::kAborted, "test"});
-  connect();
-  EXPECT_TRUE(communicator_->check().ok());
-  Answer answer;
-  communicator_->launch(calls(1), answer.take());
-  EXPECT_TRUE(end(answer).ok());
-  EXPECT_EQ(ids_.keys(), (std::vector<std::string>{"job/1", "job/2"}));
 }
 
 TEST_F(CommunicatorTest, ClosesInOrder) {

@@ -1,5 +1,5 @@
 // NcclCollectivesTest: NcclCollectives of one rank over a fake NCCL and a fake device, driven step by step.
-// Used by nccl_collectives_test.cc only.
+// Used by nccl_collectives_test.cc and nccl_collectives_end_test.cc.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ class NcclCollectivesTest : public ::testing::Test {
   }
   void connect() {
     Status connected(Code::kBug, "no answer");
-    collectives_->connect(++attempt_, [&](Status status) { connected = std::move(status); });
+    collectives_->connect([&](Status status) { connected = std::move(status); });
     ASSERT_TRUE(loop_.run([&] { return connected.code() != Code::kBug; }));
     ASSERT_TRUE(connected.ok()) << connected.to_string();
   }
@@ -95,7 +95,6 @@ class NcclCollectivesTest : public ::testing::Test {
   float memory_[2] = {6, 8};
   std::unique_ptr<NcclCollectives> collectives_;
   std::map<std::uint64_t, Status> ends_;
-  std::uint64_t attempt_ = 0;
 };
 
 }  // namespace sirtaki::net::nccl
