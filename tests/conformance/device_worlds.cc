@@ -84,7 +84,7 @@ class NcclWorld final : public DeviceWorld<nccl::NcclCollectives> {
     int connected = 0;
     for (options.rank = 0; options.rank < size; ++options.rank) {
       ranks_.push_back(must(nccl::NcclCollectives::create({loop_, nccl_.api(), make_device(), ids_, log_}, options)));
-      ranks_.back()->connect([&](Status status) { connected += status.ok() ? 1 : 0; });
+      ranks_.back()->connect_set(kJobSet, [&](Status status) { connected += status.ok() ? 1 : 0; });
     }
     seal();
     if (!loop_.run([&] { return connected == size; })) {
@@ -108,7 +108,7 @@ class OrderedWorld final : public DeviceWorld<OrderedDevice> {
     int connected = 0;
     for (options.rank = 0; options.rank < size; ++options.rank) {
       inner.push_back(must(nccl::NcclCollectives::create({loop_, nccl_.api(), make_device(), ids_, log_}, options)));
-      inner.back()->connect([&](Status status) { connected += status.ok() ? 1 : 0; });
+      inner.back()->connect_set(kJobSet, [&](Status status) { connected += status.ok() ? 1 : 0; });
     }
     seal();
     if (!loop_.run([&] { return connected == size; })) {

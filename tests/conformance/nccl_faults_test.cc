@@ -71,7 +71,7 @@ class Ranks {
   Member& at(Rank rank) { return members_[static_cast<std::size_t>(rank)]; }
   void connect() {
     for (Member& member : members_) {
-      member.collectives->connect([this](const Status& status) { connected += status.ok() ? 1 : 0; });
+      member.collectives->connect_set(kJobSet, [this](const Status& status) { connected += status.ok() ? 1 : 0; });
     }
   }
   // Starts a sum of the number of the rank, plus 1.

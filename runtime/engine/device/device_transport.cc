@@ -181,7 +181,7 @@ void DeviceTransport::on_able(const Status& all) {
     decide(Transport::kHost, all);
     return;
   }
-  connecting_->connect([weak = std::weak_ptr(self_)](const Status& status) {
+  connecting_->connect_set(net::kJobSet, [weak = std::weak_ptr(self_)](const Status& status) {
     if (const auto self = weak.lock()) {
       (*self)->exchange(kConnected, status, &DeviceTransport::on_connected);
     }

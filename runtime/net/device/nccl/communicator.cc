@@ -164,14 +164,14 @@ void Communicator::poll() {
 }
 
 std::string Communicator::step_name() const {
-  return "communicator '" + options_.name + "' of rank " + std::to_string(options_.rank) + ": " + step_text_;
+  return "communicator '" + options_.name + "' of rank " + std::to_string(options_.job_rank) + ": " + step_text_;
 }
 
 std::string Communicator::likely_cause() const {
   switch (state_) {
     case State::kExchanging:
-      return "rank 0 is stopped, or waits inside NCCL for its network; look at rank 0 first (NCCL_SOCKET_IFNAME "
-             "selects the interface)";
+      return "the first of its ranks is stopped, or waits inside NCCL for its network; look at that rank first "
+             "(NCCL_SOCKET_IFNAME selects the interface)";
     case State::kConnecting:
       return "NCCL uses a network interface over which ranks cannot reach each other, such as one of a container; set "
              "NCCL_SOCKET_IFNAME to the one of net.interface on all ranks. Or a firewall blocks its ports, or a rank "
@@ -272,7 +272,7 @@ void Communicator::close(Done done) {
 }
 
 Status Communicator::error(Outcome outcome, const std::string& step) const {
-  std::string text = "communicator '" + options_.name + "' of rank " + std::to_string(options_.rank) + ": " + step +
+  std::string text = "communicator '" + options_.name + "' of rank " + std::to_string(options_.job_rank) + ": " + step +
                      ": NCCL reports " + api_.get_error_string(outcome);
   if (const char* const last = comm_ == nullptr ? nullptr : api_.get_last_error(comm_); last != nullptr && *last != 0) {
     text += ", " + std::string(last);

@@ -33,7 +33,8 @@ class IdExchange {
 
 struct CommunicatorOptions {
   std::string name = "job";  // for texts and keys; unique among the communicators of a rank
-  Rank rank = 0;
+  Rank job_rank = 0;         // for texts
+  Rank rank = 0;             // number among the ranks of the communicator
   int size = 1;
   int max_ctas = 0;  // limit of thread blocks for a collective; 0: NCCL chooses
   Duration connect_timeout = std::chrono::seconds(120);

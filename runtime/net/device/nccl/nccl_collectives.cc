@@ -18,6 +18,12 @@ std::string described(const CollectiveArgs& args) {
   return std::string(op_kind_name(args.kind)) + " with tag " + std::to_string(args.tag.value);
 }
 
+CommunicatorOptions of_rank(const NcclOptions& options) {
+  CommunicatorOptions communicator = options.communicator;
+  communicator.job_rank = options.rank;
+  return communicator;
+}
+
 std::unique_ptr<Teardown> make_threads(const NcclCollectives::Parts& parts, Duration timeout) {
   return parts.teardown != nullptr ? nullptr : std::make_unique<ThreadTeardown>(parts.device, parts.log, timeout);
 }
@@ -29,6 +35,10 @@ NcclCollectives::NcclCollectives(const Parts& parts, const NcclOptions& options)
       options_(options),
       threads_(make_threads(parts, options.end_timeout)),
       teardown_(threads_ ? *threads_ : *parts.teardown),
+      connections_(parts.loop, of_rank(options),
+                   [this](const CommunicatorOptions& made, IdExchange& ids) {
+                     return std::make_unique<Communicator>(parts_.loop, parts_.api, ids, teardown_, parts_.log, made);
+                   }),
       pause_(options.communicator.first_poll) {}
 
 Result<std::unique_ptr<NcclCollectives>> NcclCollectives::create(const Parts& parts, const NcclOptions& options) {
@@ -40,31 +50,21 @@ Result<std::unique_ptr<NcclCollectives>> NcclCollectives::create(const Parts& pa
 // Creates everything that may synchronize with the device, while no collective is on it.
 Status NcclCollectives::prepare() {
   SRT_ASSIGN(events_, device::EventPool::create(parts_.device, options_.most_in_flight + kSpareEvents));
-  communicators_[kJob] = make_communicator("job", parts_.ids, rank(), size());
-  if (options_.host_size > 1) {
-    SRT_CHECK(parts_.host_ids != nullptr);
-    communicators_[kHost] = make_communicator("host", *parts_.host_ids, options_.host_rank, options_.host_size);
+  connections_.add(kJobSet, "job", {rank(), size()}, &parts_.ids);
+  if (options_.host_size > 0) {
+    SRT_CHECK(options_.host_size == 1 || parts_.host_ids != nullptr);
+    connections_.add(kHostsSet, "host", {options_.host_rank, options_.host_size},
+                     options_.host_size > 1 ? parts_.host_ids : nullptr);
   }
   // Behind the kernels of a step, a stream of normal priority would not overlap with them.
   SRT_ASSIGN(stream_, parts_.device.make_stream(device::Priority::kHigh));
   return {};
 }
 
-std::unique_ptr<Communicator> NcclCollectives::make_communicator(const char* name, IdExchange& ids, Rank rank,
-                                                                 int size) {
-  CommunicatorOptions options = options_.communicator;
-  options.name = name;
-  options.rank = rank;
-  options.size = size;
-  return std::make_unique<Communicator>(parts_.loop, parts_.api, ids, teardown_, parts_.log, options);
-}
-
 NcclCollectives::~NcclCollectives() {
   self_.reset();
   parts_.loop.cancel(timer_);
-  for (auto& communicator : communicators_) {
-    communicator.reset();
-  }
+  connections_.clear();
   threads_.reset();
   if (stream_.native != nullptr) {
     parts_.device.destroy(stream_);
@@ -91,57 +91,77 @@ Done NcclCollectives::unless_gone(void (NcclCollectives::*then)(const Status&)) 
   };
 }
 
-void NcclCollectives::connect(Done done) {
+// ---- communicators ----
+
+std::vector<LaunchSet> NcclCollectives::with(LaunchSet set) const {
+  return set == kJobSet && connections_.has(kHostsSet) ? std::vector{kJobSet, kHostsSet} : std::vector{set};
+}
+
+void NcclCollectives::add_set(LaunchSet set, const std::string& name, const Connections::Place& place,
+                              IdExchange& ids) {
   SRT_IN_LOOP(parts_.loop);
-  SRT_CHECK(next_ == 0);
-  if (has_cause_) {
+  SRT_CHECK(!connections_.has(set));
+  connections_.add(set, name, place, &ids);
+}
+
+void NcclCollectives::connect_set(LaunchSet set, Done done) {
+  SRT_IN_LOOP(parts_.loop);
+  SRT_CHECK(connections_.has(set) && !connections_.closed(set).ok());
+  if (!ended_.ok()) {
     reply(std::move(done), ended_);
     return;
   }
-  ended_ = {};
-  connecting_ = std::move(done);
-  connect_next({});
+  SRT_CHECK(queue_.empty() || !queue_.back().open);
+  Group& group = queue_.emplace_back();
+  group.connecting = Connecting{set, std::move(done)};
+  group.open = false;
+  launch_next();
 }
 
-// Connects one after the other, so that all ranks make them in the same order.
-void NcclCollectives::connect_next(const Status& before) {
-  while (next_ < communicators_.size() && communicators_[next_] == nullptr) {
-    ++next_;
+void NcclCollectives::connected(const Status& status) {
+  launching_ = false;
+  Connecting made = std::move(*queue_.front().connecting);
+  queue_.pop_front();
+  for (const LaunchSet set : with(made.set)) {
+    if (status.ok()) {
+      connections_.open(set);
+    } else {
+      connections_.shut(set, status);
+    }
   }
-  if (!before.ok()) {
-    fail(before);
-  } else if (next_ < communicators_.size()) {
-    communicators_[next_++]->connect(unless_gone(&NcclCollectives::connect_next));
-  } else {
-    reply(std::exchange(connecting_, {}), {});
-    launch_next();
+  drop_unused();
+  reply(std::move(made.done), connections_.closed(made.set));
+  launch_next();
+}
+
+void NcclCollectives::drop_set(LaunchSet set, const Status& cause) {
+  SRT_IN_LOOP(parts_.loop);
+  for (const LaunchSet one : with(set)) {
+    connections_.shut(one, cause);
   }
+  drop_unused();
+}
+
+bool NcclCollectives::in_flight(LaunchSet set) const {
+  const auto of_set = [set](const Group& group) { return group.set() == set; };
+  return std::ranges::any_of(queue_, of_set) || std::ranges::any_of(running_, of_set);
+}
+
+void NcclCollectives::drop_unused() {
+  connections_.drop_shut([this](LaunchSet set) { return !in_flight(set); });
 }
 
 void NcclCollectives::close(Done done) {
   SRT_IN_LOOP(parts_.loop);
   const Status cause(Code::kShutdown, "the collectives are closed");
   closing_ = std::move(done);
-  if (!ended_.ok() || connecting_ || !queue_.empty() || !idle()) {
+  if (!ended_.ok() || !queue_.empty() || !idle()) {
     abort(cause);
     end_closing({});
     return;
   }
   ended_ = cause;
-  has_cause_ = true;
-  // Side by side, so that they share a deadline.
-  const auto count = static_cast<std::size_t>(
-      std::ranges::count_if(communicators_, [](const auto& communicator) { return communicator != nullptr; }));
-  const auto left = std::make_shared<std::size_t>(count);
-  for (const auto& communicator : communicators_) {
-    if (communicator) {
-      communicator->close([left, then = unless_gone(&NcclCollectives::end_closing)](const Status& closed) mutable {
-        if (--*left == 0) {
-          then(closed);
-        }
-      });
-    }
-  }
+  connections_.close(unless_gone(&NcclCollectives::end_closing));
 }
 
 void NcclCollectives::end_closing(const Status& /*closed*/) {
@@ -149,26 +169,32 @@ void NcclCollectives::end_closing(const Status& /*closed*/) {
   poll();
 }
 
+// ---- operations ----
+
 Status NcclCollectives::check(const CollectiveArgs& args) const {
-  SRT_TRY(check_args(args, rank(), size()));
-  return check_supported(args);
+  return check_work(args, {});
 }
 
 Status NcclCollectives::check_work(const CollectiveArgs& args, const DeviceWork& work) const {
-  SRT_TRY(check(args));
-  if (!work.on_host) {
-    return {};
+  if (work.on_host && options_.host_size == 0) {
+    return {Code::kUnsupported, "the ranks of this host do not form a group"};
   }
-  if (args.kind != OpKind::kAllreduce || args.op != ReduceOp::kSum || args.in.data() != args.out.data()) {
-    return invalid_argument("the ranks of a host support sums in place only");
-  }
-  return options_.host_size > 0 ? Status() : Status(Code::kUnsupported, "the ranks of this host do not form a group");
+  SRT_CHECK(connections_.has(work.launch_set()));
+  const Connections::Place& place = connections_.place(work.launch_set());
+  SRT_TRY(check_args(args, place.rank, place.size));
+  SRT_TRY(check_supported(args));
+  const bool sums_in_place =
+      args.kind == OpKind::kAllreduce && args.op == ReduceOp::kSum && args.in.data() == args.out.data();
+  return work.on_host && !sums_in_place ? invalid_argument("the ranks of a host support sums in place only") : Status();
 }
 
 void NcclCollectives::start_work(CollectiveArgs args, DeviceWork work, Done done) {
   SRT_IN_LOOP(parts_.loop);
   Status refused = ended_;
   refused.update(check_work(args, work));
+  if (refused.ok()) {
+    refused = connections_.closed(work.launch_set());
+  }
   if (refused.ok() && in_flight(args.tag)) {
     refused = invalid_argument("tag " + std::to_string(args.tag.value) + " is already in flight");
   }
@@ -180,15 +206,11 @@ void NcclCollectives::start_work(CollectiveArgs args, DeviceWork work, Done done
     queue_.emplace_back();
   }
   Group& group = queue_.back();
-  SRT_CHECK(group.operations.empty() || group.operations.front().work.on_host == work.on_host);
+  SRT_CHECK(group.operations.empty() || group.set() == work.launch_set());
   group.open = work.more;
   group.bytes += std::max(args.in.size(), args.out.size());
   group.operations.push_back({std::move(args), work, std::move(done)});
   launch_next();
-}
-
-Communicator* NcclCollectives::communicator_of(const Group& group) const {
-  return communicators_[group.operations.front().work.on_host ? kHost : kJob].get();
 }
 
 bool NcclCollectives::has_credit(const Group& group) const {
@@ -197,22 +219,33 @@ bool NcclCollectives::has_credit(const Group& group) const {
 
 // Only ever the first, and all of it: if one rank skipped an operation, another would wait for it on the device.
 void NcclCollectives::launch_next() {
-  if (launching_ || !ended_.ok() || connecting_ || queue_.empty() || queue_.front().open ||
-      !has_credit(queue_.front())) {
+  if (launching_ || !ended_.ok() || queue_.empty() || queue_.front().open) {
     return;
   }
   const Group& group = queue_.front();
+  if (group.connecting) {
+    // NCCL allocates memory meanwhile, which may wait for all work of the device.
+    if (idle()) {
+      launching_ = true;
+      connections_.connect(with(group.set()), unless_gone(&NcclCollectives::connected));
+    }
+    return;
+  }
+  if (!has_credit(group)) {
+    return;
+  }
   if (const Status status = wait_for_inputs(group); !status.ok()) {
     fail(status);
     return;
   }
   launching_ = true;
   Done then = unless_gone(&NcclCollectives::launched);
-  Communicator* const communicator = communicator_of(group);
+  Communicator* const communicator = connections_.of(group.set());
+  const Connections::Place& place = connections_.place(group.set());
   std::vector<Communicator::Call> calls;
   for (const Operation& operation : group.operations) {
     if (communicator != nullptr) {
-      std::ranges::move(calls_of(operation.args, rank(), size(), stream_.native), std::back_inserter(calls));
+      std::ranges::move(calls_of(operation.args, place.rank, place.size, stream_.native), std::back_inserter(calls));
     }
   }
   if (calls.empty()) {
@@ -250,9 +283,10 @@ void NcclCollectives::launched(const Status& done) {
 }
 
 Status NcclCollectives::finish_on_device(Group& group) {
+  const Rank me = connections_.place(group.set()).rank;
   for (const Operation& operation : group.operations) {
-    SRT_TRY(divide(operation.args));
-    if (const OwnBlock own = own_block(operation.args, rank()); !own.to.empty()) {
+    SRT_TRY(divide(operation));
+    if (const OwnBlock own = own_block(operation.args, me); !own.to.empty()) {
       SRT_TRY(parts_.device.copy(stream_, own.to.data(), own.from.data(), own.to.size()));
     }
   }
@@ -260,9 +294,11 @@ Status NcclCollectives::finish_on_device(Group& group) {
   return parts_.device.record(group.end.get(), stream_);
 }
 
-Status NcclCollectives::divide(const CollectiveArgs& args) {
+Status NcclCollectives::divide(const Operation& operation) {
+  const CollectiveArgs& args = operation.args;
+  const int ranks = connections_.place(operation.work.launch_set()).size;
   const bool reduces = args.kind == OpKind::kAllreduce || args.kind == OpKind::kReduceScatter;
-  if (!reduces || args.op != ReduceOp::kAverage || averages_itself(args, size()) || args.out.empty()) {
+  if (!reduces || args.op != ReduceOp::kAverage || averages_itself(args, ranks) || args.out.empty()) {
     return {};
   }
   const std::byte* const sum = args.out.data();
@@ -272,7 +308,7 @@ Status NcclCollectives::divide(const CollectiveArgs& args) {
   divide.sources = {&sum, 1};
   divide.out = args.out.data();
   divide.n = static_cast<std::int64_t>(args.out.size() / dtype_size(args.dtype));
-  divide.divisor = args.divisor > 0 ? static_cast<std::int64_t>(args.divisor) : size();
+  divide.divisor = args.divisor > 0 ? static_cast<std::int64_t>(args.divisor) : ranks;
   const auto launch = parts_.device.kernels().reduce(divide, stream_.native);
   return launch.ok()
              ? Status()
@@ -295,6 +331,7 @@ void NcclCollectives::poll() {
     fail(status);
   }
   poll_draining();
+  drop_unused();
   // Callbacks of operations come before that of close().
   const bool over = teardown_.done() && draining_.empty();
   if (closing_deadline_ && (over || parts_.loop.now() >= *closing_deadline_)) {
@@ -322,16 +359,20 @@ Status NcclCollectives::poll_running() {
   if (running_.empty()) {
     return {};
   }
-  for (const auto& communicator : communicators_) {
-    if (communicator) {
-      SRT_TRY(communicator->check());
-    }
+  SRT_TRY(connections_.check());
+  Group& first = running_.front();
+  const bool shut = connections_.shut(first.set());
+  if (shut) {
+    first.deadline = std::min(first.deadline, parts_.loop.now() + options_.grace);
   }
-  const Group& first = running_.front();
   if (parts_.loop.now() < first.deadline) {
     return {};
   }
-  const Communicator* const communicator = communicator_of(first);
+  if (shut) {
+    return connections_.closed(first.set())
+        .with_context(described(first.operations.front().args) + " is still on the device");
+  }
+  const Communicator* const communicator = connections_.of(first.set());
   const std::string over = communicator == nullptr ? "" : " over communicator '" + communicator->name() + "'";
   return {Code::kTimeout,
           described(first.operations.front().args) + over + " of rank " + std::to_string(rank()) +
@@ -378,7 +419,7 @@ void NcclCollectives::cancel(TagGroup tags, Status cause) {
 
 void NcclCollectives::abort(Status cause) {
   SRT_IN_LOOP(parts_.loop);
-  if (!has_cause_) {
+  if (ended_.ok()) {
     fail(cause);
   }
 }
@@ -390,16 +431,10 @@ void NcclCollectives::fail(const Status& cause) {
 void NcclCollectives::end_all(const TagGroup* tags, const Status& cause, const Status& rest) {
   ++generation_;
   ended_ = rest;
-  has_cause_ = true;
-  // All at once: NCCL waits for the stream, where one communicator may be behind another.
-  for (const auto& communicator : communicators_) {
-    if (communicator && communicator->state() != Communicator::State::kClosed) {
-      communicator->abort(rest);
-    }
-  }
+  connections_.abort(rest);
   Draining draining;
   draining.deadline = parts_.loop.now() + options_.end_timeout;
-  if (std::exchange(launching_, false)) {
+  if (std::exchange(launching_, false) && !queue_.front().connecting) {
     // A part of the group may be on the stream already, and NCCL may launch the rest until it has ended.
     draining.launching = true;
     auto event = events_->take();
@@ -409,6 +444,9 @@ void NcclCollectives::end_all(const TagGroup* tags, const Status& cause, const S
   }
   for (std::deque<Group>* const groups : {&running_, &queue_}) {
     for (Group& group : *groups) {
+      if (group.connecting) {
+        reply(std::move(group.connecting->done), rest);
+      }
       for (Operation& operation : group.operations) {
         const bool named = tags != nullptr && tags->contains(operation.args.tag);
         draining.replies.emplace_back(std::move(operation.done), named ? cause : rest);
@@ -421,9 +459,6 @@ void NcclCollectives::end_all(const TagGroup* tags, const Status& cause, const S
   }
   bytes_in_flight_ = 0;
   draining_.push_back(std::move(draining));
-  if (connecting_) {
-    reply(std::exchange(connecting_, {}), rest);
-  }
   pause_ = options_.communicator.first_poll;
   poll_draining();
   poll_later();

@@ -2,13 +2,15 @@
 //
 // Order: operations are launched in the order of their start, which must be equal on all ranks; neither local readiness
 // nor local completion changes it. Operations that are started as a group (DeviceWork::more) are one group of NCCL,
-// which launches them together. All operations use one stream, also those among the ranks of each host, which have a
-// communicator of their own: the device runs one launch at a time, in one order on all ranks. Credit limits the work on
-// the device; further operations wait on the host.
+// which launches them together. All operations use one stream, also those among the ranks of each host and those of
+// process sets, which have communicators of their own: the device runs one launch at a time, in one order on all ranks.
+// A communicator is made while nothing is on the device. Credit limits the work on the device; further operations wait
+// on the host.
 //
 // Cancellation: NCCL cannot cancel a single operation. Cancelling one that has not ended aborts all communicators and
-// everything in flight, for good, and so does every error.
-// Communicators end side by side, on threads (teardown.h); the loop never waits for the device.
+// everything in flight, for good, and so does every error but that of a connection. A set that has lost a rank is
+// dropped alone, unless its work does not end. Communicators end side by side, on threads (teardown.h); the loop never
+// waits for the device.
 //
 // Bools are bytes of 0 or 1, as in frameworks: "or" takes the larger byte and "and" the smaller, so other values pass
 // unchanged, while the CPU turns them into 1.
@@ -18,15 +20,16 @@
 // abort() first, let the loop run, and close().
 #pragma once
 
-#include <array>
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/device/event_pool.h"
 #include "runtime/net/device/device_collectives.h"
 #include "runtime/net/device/nccl/communicator.h"
+#include "runtime/net/device/nccl/connections.h"
 
 namespace sirtaki::net::nccl {
 
@@ -41,10 +44,11 @@ struct NcclOptions {
   std::size_t most_in_flight = 64;                  // groups on the device at a time
   Duration timeout = std::chrono::minutes(10);      // from the launch of a group to its end
   Duration end_timeout = std::chrono::seconds(30);  // from an error to the end of work on the device, and of NCCL
-  CommunicatorOptions communicator;                 // name, rank and size are ignored
+  Duration grace = std::chrono::seconds(1);         // for a group of a dropped set, once it is the first on the device
+  CommunicatorOptions communicator;                 // name, ranks and size are ignored
 };
 
-class NcclCollectives final : public DeviceCollectives {
+class NcclCollectives final : public SetCollectives {
  public:
   // Dependencies; all must outlive this.
   struct Parts {
@@ -60,8 +64,11 @@ class NcclCollectives final : public DeviceCollectives {
   static Result<std::unique_ptr<NcclCollectives>> create(const Parts& parts, const NcclOptions& options);
   ~NcclCollectives() override;
 
-  // Makes communicators; call it on all ranks, once. New operations may be started right after the call.
-  void connect(Done done);
+  // Adds a process set, in which this rank has `place`. `name` is for texts, and tells the sets of a rank apart; `ids`
+  // must outlive this.
+  void add_set(LaunchSet set, const std::string& name, const Connections::Place& place, IdExchange& ids);
+  void connect_set(LaunchSet set, Done done) override;
+  void drop_set(LaunchSet set, const Status& cause) override;
   // Waits for the other ranks to close, too, up to one deadline for all communicators, then releases these; aborts
   // instead if operations are in flight. Calls `done` once NCCL has ended, or after end_timeout. Call it once, and
   // start nothing afterwards.
@@ -89,13 +96,21 @@ class NcclCollectives final : public DeviceCollectives {
     DeviceWork work;
     Done done;
   };
+  // The making of communicators, which waits for its turn like a group.
+  struct Connecting {
+    LaunchSet set = kJobSet;
+    Done done;
+  };
   // Operations of one launch, over one communicator.
   struct Group {
-    std::vector<Operation> operations;
+    std::optional<Connecting> connecting = {};  // instead of operations
+    std::vector<Operation> operations = {};
     std::size_t bytes = 0;
     bool open = true;  // more operations are to be started
-    device::PooledEvent end;
-    TimePoint deadline;
+    device::PooledEvent end = {};
+    TimePoint deadline = {};
+
+    LaunchSet set() const { return connecting ? connecting->set : operations.front().work.launch_set(); }
   };
   // Failed operations whose callbacks wait until the device no longer uses their buffers.
   struct Draining {
@@ -104,25 +119,25 @@ class NcclCollectives final : public DeviceCollectives {
     bool launching = false;  // a thread of NCCL may still launch work, until the communicator has ended
     TimePoint deadline;
   };
-  enum Name : std::size_t { kJob, kHost, kNames };
-
   NcclCollectives(const Parts& parts, const NcclOptions& options);
   Status prepare();
-  std::unique_ptr<Communicator> make_communicator(const char* name, IdExchange& ids, Rank rank, int size);
   Done unless_gone(void (NcclCollectives::*then)(const Status&));
   void reply(Done done, Status status);
 
-  // Connects the communicators one by one, from next_ on.
-  void connect_next(const Status& before);
+  // Returns the sets whose communicators are made and dropped with that of `set`.
+  std::vector<LaunchSet> with(LaunchSet set) const;
+  void connected(const Status& status);
+  bool in_flight(LaunchSet set) const;
+  // Drops sets that are shut, and of which nothing is in flight any more.
+  void drop_unused();
   void end_closing(const Status& closed);
   bool idle() const { return running_.empty(); }
-  Communicator* communicator_of(const Group& group) const;
   bool has_credit(const Group& group) const;
   void launch_next();
   Status wait_for_inputs(const Group& group);
   void launched(const Status& done);
   Status finish_on_device(Group& group);
-  Status divide(const CollectiveArgs& args);
+  Status divide(const Operation& operation);
 
   void poll_later();
   void poll();
@@ -139,15 +154,12 @@ class NcclCollectives final : public DeviceCollectives {
   Teardown& teardown_;
   std::unique_ptr<device::EventPool> events_;
   device::Stream stream_;
-  std::array<std::unique_ptr<Communicator>, kNames> communicators_;  // null: this rank is alone
-  std::size_t next_ = 0;                                             // communicator that connects next
+  Connections connections_;
 
-  Status ended_{Code::kShutdown, "the collectives are not connected"};
-  bool has_cause_ = false;  // ended_ holds the cause of an end, not the initial state
-  Done connecting_;
+  Status ended_;
   Done closing_;
   std::optional<TimePoint> closing_deadline_;  // closing_ waits for the teardown
-  std::uint64_t generation_ = 0;  // invalidates answers to requests from before an end
+  std::uint64_t generation_ = 0;               // invalidates answers to requests from before an end
   std::deque<Group> queue_;
   bool launching_ = false;     // the first group of queue_ is being launched
   std::deque<Group> running_;  // groups on the device, in order

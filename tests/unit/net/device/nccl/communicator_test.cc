@@ -169,7 +169,7 @@ TEST_F(CommunicatorTest, LogsALateId) {
   communicator_->connect(answer.take());
   EXPECT_EQ(end(answer).code(), Code::kTimeout);
   EXPECT_EQ(lines_with(lines_, "exchange of its id has taken 1000 ms so far"), 1);
-  EXPECT_NE(answer.status().text().find("look at rank 0 first"), std::string::npos) << answer.status().to_string();
+  EXPECT_NE(answer.status().text().find("look at that rank first"), std::string::npos) << answer.status().to_string();
 }
 
 TEST_F(CommunicatorTest, FailsIfItCannotBegin) {

@@ -44,7 +44,7 @@ class NcclCollectivesTest : public ::testing::Test {
   }
   void connect() {
     Status connected(Code::kBug, "no answer");
-    collectives_->connect([&](Status status) { connected = std::move(status); });
+    collectives_->connect_set(kJobSet, [&](Status status) { connected = std::move(status); });
     ASSERT_TRUE(loop_.run([&] { return connected.code() != Code::kBug; }));
     ASSERT_TRUE(connected.ok()) << connected.to_string();
   }

@@ -26,7 +26,7 @@ TEST_F(NcclCollectivesTest, ReportsWhyItIsNotConnected) {
   make(options);
   nccl_.will_return("init", {Outcome::kSuccess, Outcome::kRemoteError});
   Status connected;
-  collectives_->connect([&](Status status) { connected = std::move(status); });
+  collectives_->connect_set(kJobSet, [&](Status status) { connected = std::move(status); });
   EXPECT_TRUE(loop_.run([&] { return !connected.ok(); }));
   EXPECT_EQ(connected.code(), Code::kPeerLost);
   start(1);
