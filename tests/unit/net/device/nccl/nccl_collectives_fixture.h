@@ -1,5 +1,5 @@
 // NcclCollectivesTest: NcclCollectives of one rank over a fake NCCL and a fake device, driven step by step.
-// Used by nccl_collectives_test.cc and nccl_collectives_end_test.cc.
+// Used by nccl_collectives_test.cc and nccl_sets_test.cc.
 #pragma once
 
 #include <gtest/gtest.h>
