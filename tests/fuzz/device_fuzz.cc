@@ -12,7 +12,13 @@ std::vector<Input> seeds() {
   using net::LaunchWord;
   std::vector<LaunchWord> words = {{LaunchWord::Kind::kReady, OpTag(7), -1, 3, 4096},
                                    {LaunchWord::Kind::kWithdraw, OpTag(7), 0},
-                                   {LaunchWord::Kind::kGone, OpTag(), 1}};
+                                   {LaunchWord::Kind::kGone, OpTag(), 1},
+                                   {LaunchWord::Kind::kRanks, OpTag(5), 1, 4},
+                                   {LaunchWord::Kind::kAble, OpTag(), 22809, 4},
+                                   {LaunchWord::Kind::kConnected, OpTag(), 1, 2},
+                                   {LaunchWord::Kind::kConnect, OpTag(4), 0, 2},
+                                   {LaunchWord::Kind::kOpen, OpTag(4), 0, 2},
+                                   {LaunchWord::Kind::kRefused, OpTag(4), 1, 2, 21801}};
   std::vector<Input> seeds = {input_from(net::encode_launch_words(words))};
   words.assign(net::kMostLaunchWords, {LaunchWord::Kind::kPlaced, OpTag(~std::uint64_t{0}), 1});
   seeds.push_back(input_from(net::encode_launch_words(words)));

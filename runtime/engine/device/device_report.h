@@ -1,7 +1,7 @@
 // DeviceReport: the message in which a rank reports its NCCL to the others. All reports have one size, so receivers
 // know it.
 //
-// docs/wire_format/data.md lists the bytes. Plain values; pure functions. device_transport.h evaluates the reports.
+// docs/wire_format/gpu.md lists the bytes. Plain values; pure functions. device_transport.h evaluates the reports.
 #pragma once
 
 #include <cstddef>

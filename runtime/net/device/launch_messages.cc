@@ -1,6 +1,7 @@
 #include "runtime/net/device/launch_messages.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -18,7 +19,11 @@ constexpr std::size_t kWordBytes = 1 + 4 + 8 + 4 + 8;
 static_assert(4 + kMostLaunchWords * kWordBytes <= kLaunchWordsBytes);
 
 bool valid(const LaunchWord& word) {
-  if (word.kind != Kind::kReady && (word.set != kJobSet || word.bytes != 0)) {
+  const bool about_set = word.kind >= Kind::kRanks;
+  if (word.bytes != 0 && word.kind != Kind::kReady && word.kind != Kind::kRefused) {
+    return false;
+  }
+  if (word.set != kJobSet && word.kind != Kind::kReady && !about_set) {
     return false;
   }
   switch (word.kind) {
@@ -26,11 +31,20 @@ bool valid(const LaunchWord& word) {
       return true;
     case Kind::kWithdraw:
     case Kind::kWithdrawn:
+    case Kind::kConnect:
+    case Kind::kOpen:
       return word.number == 0;
     case Kind::kPlaced:
       return word.number == 0 || word.number == 1;
     case Kind::kGone:
+    case Kind::kAble:
       return word.tag.value == 0 && word.number >= 0;
+    case Kind::kRanks:
+      return word.tag.value != 0 && word.number >= 0;
+    case Kind::kConnected:
+      return word.tag.value == 0 && (word.number == 0 || word.number == 1);
+    case Kind::kRefused:
+      return word.number >= 0 && word.bytes <= std::numeric_limits<std::int32_t>::max();
   }
   return false;
 }
@@ -42,7 +56,7 @@ Result<LaunchWord> read_word(WireReader& in) {
   word.tag = OpTag(in.get<std::uint64_t>());
   word.number = in.get<std::int32_t>();
   word.bytes = in.get<std::uint64_t>();
-  if (kind < static_cast<std::uint8_t>(Kind::kReady) || kind > static_cast<std::uint8_t>(Kind::kGone)) {
+  if (kind < static_cast<std::uint8_t>(Kind::kReady) || kind > static_cast<std::uint8_t>(Kind::kRefused)) {
     return corrupt(std::string(kSubject) + " has a word of kind " + std::to_string(kind));
   }
   word.kind = static_cast<Kind>(kind);

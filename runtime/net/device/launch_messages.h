@@ -1,6 +1,6 @@
 // LaunchMessages: the wire format in which ranks and rank 0 agree on the order of launches.
 //
-// All messages have one size, because a receiver must know it in advance. docs/wire_format/data.md lists the bytes.
+// All messages have one size, because a receiver must know it in advance. docs/wire_format/gpu.md lists the bytes.
 // Pure values; OrderedDevice writes and reads them. Not for the meaning of words (launch_order.h).
 #pragma once
 
@@ -16,14 +16,32 @@
 namespace sirtaki::net {
 
 struct LaunchWord {
-  // The first two go to rank 0, the others come from it.
-  enum class Kind : std::uint8_t { kReady = 1, kWithdraw = 2, kPlaced = 3, kWithdrawn = 4, kGone = 5 };
+  enum class Kind : std::uint8_t {
+    // About operations. The first two go to rank 0, the others come from it.
+    kReady = 1,
+    kWithdraw = 2,
+    kPlaced = 3,
+    kWithdrawn = 4,
+    kGone = 5,
+    // About process sets, to rank 0. A rank calls a set by a number of its own until it knows that of rank 0.
+    kRanks = 6,
+    kAble = 7,
+    kConnected = 8,
+    // About process sets, from rank 0.
+    kConnect = 9,
+    kOpen = 10,
+    kRefused = 11,
+  };
   Kind kind = Kind::kReady;
-  OpTag tag;                // unused in kGone
-  std::int32_t number = 0;  // priority in kReady; in kPlaced 1 if the next one belongs to its group; rank in kGone
-  // In kReady only:
-  LaunchSet set = kJobSet;
-  std::uint64_t bytes = 0;  // size of the operation
+  // The tag of an operation; in kRanks one bit for each of 64 ranks; from kConnect on the receiver's own number of the
+  // set; unused in kGone, kAble and kConnected.
+  OpTag tag;
+  // kReady: priority. kPlaced: 1 if the next one belongs to its group. kGone, kRefused: rank. kRanks: first rank / 64.
+  // kAble: version of NCCL, 0 if it cannot be used. kConnected: 1 if it is. Unused in the others.
+  std::int32_t number = 0;
+  LaunchSet set = kJobSet;  // kReady, and all about process sets: from kConnected on the number of rank 0
+  // kReady: size of the operation. kRefused: version of NCCL on the rank. Unused in the others.
+  std::uint64_t bytes = 0;
 
   friend bool operator==(const LaunchWord&, const LaunchWord&) = default;
 };

@@ -81,15 +81,18 @@ void LaunchSequencer::withdraw(Rank rank, OpTag tag) {
   withdrawn_.push_back({LaunchNotice::Kind::kWithdrawn, tag, set, rank});
 }
 
-void LaunchSequencer::lose(Rank rank) {
+std::vector<LaunchSet> LaunchSequencer::lose(Rank rank) {
   gone_.insert(rank);
-  for (Set& set : sets_) {
-    if (!set.lost && std::ranges::binary_search(set.ranks, rank)) {
-      set.lost = rank;
+  std::vector<LaunchSet> lost;
+  for (LaunchSet set = 0; set < sets_.size(); ++set) {
+    if (!lost_of(set) && contains(set, rank)) {
+      sets_[set].lost = rank;
+      lost.push_back(set);
     }
   }
   std::erase_if(waiting_, [this](const auto& entry) { return lost_of(entry.second.item.set).has_value(); });
   std::erase_if(connecting_, [this](LaunchSet set) { return lost_of(set).has_value(); });
+  return lost;
 }
 
 std::vector<LaunchNotice> LaunchSequencer::take() {

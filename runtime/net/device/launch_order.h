@@ -64,8 +64,8 @@ class LaunchSequencer {
   void withdraw(Rank rank, OpTag tag);
   // Gives the making of the connections of a set the next place.
   void connect(LaunchSet set) { connecting_.push_back(set); }
-  // Gives no more places to sets of `rank`, which is gone.
-  void lose(Rank rank);
+  // Gives no more places to sets of `rank`, which is gone. Returns those that had lost none before.
+  std::vector<LaunchSet> lose(Rank rank);
   // Returns the decisions since the last call, in order.
   std::vector<LaunchNotice> take();
   // Returns the number of operations without a place.

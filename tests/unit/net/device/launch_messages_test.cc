@@ -15,7 +15,13 @@ TEST(LaunchMessages, RoundTrip) {
                                    {Says::kPlaced, OpTag(3), 1},
                                    {Says::kPlaced, OpTag(5), 0},
                                    {Says::kWithdrawn, OpTag(4), 0},
-                                   {Says::kGone, OpTag(), 2}};
+                                   {Says::kGone, OpTag(), 2},
+                                   {Says::kRanks, OpTag(~std::uint64_t{0}), 3, 1},
+                                   {Says::kAble, OpTag(), 22809, 1},
+                                   {Says::kConnected, OpTag(), 1, 2},
+                                   {Says::kConnect, OpTag(1), 0, 2},
+                                   {Says::kOpen, OpTag(1), 0, 2},
+                                   {Says::kRefused, OpTag(1), 4, 2, 21801}};
   for (int round = 0; round < 2; ++round) {
     const auto bytes = encode_launch_words(words);
     EXPECT_EQ(bytes.size(), kLaunchWordsBytes);
@@ -35,6 +41,16 @@ TEST(LaunchMessages, HaveTheDocumentedBytes) {
   }
 }
 
+TEST(LaunchMessages, RejectWhatNoRankWrites) {
+  for (const LaunchWord& word : {LaunchWord{Says::kRanks, OpTag(), 0, 1}, LaunchWord{Says::kAble, OpTag(1), 1, 1},
+                                 LaunchWord{Says::kConnected, OpTag(), 2, 1},
+                                 LaunchWord{Says::kConnect, OpTag(1), 1, 2}, LaunchWord{Says::kOpen, OpTag(1), 0, 2, 1},
+                                 LaunchWord{Says::kRefused, OpTag(1), 1, 2, std::uint64_t{1} << 31}}) {
+    EXPECT_EQ(decode_launch_words(encode_launch_words(std::vector{word})).status().code(), Code::kCorrupt)
+        << static_cast<int>(word.kind);
+  }
+}
+
 TEST(LaunchMessages, RejectDamagedBytes) {
   const auto good = encode_launch_words(
       std::vector<LaunchWord>{{Says::kWithdraw, OpTag(1), 0}, {Says::kGone, OpTag(), 1}, {Says::kPlaced, OpTag(2), 1}});
@@ -45,7 +61,7 @@ TEST(LaunchMessages, RejectDamagedBytes) {
   };
   for (const Damage& damage :
        {Damage{0, 0, "no word"}, Damage{0, 21, "too many words"}, Damage{1, 1, "far too many"}, Damage{4, 0, "no kind"},
-        Damage{4, 6, "an unknown kind"}, Damage{5, 1, "a set of what has none"},
+        Damage{4, 12, "an unknown kind"}, Damage{5, 1, "a set of what has none"},
         Damage{17, 1, "a number of what has none"}, Damage{21, 1, "a size of what has none"},
         Damage{34, 1, "a tag of a rank"}, Damage{45, 0x80, "a negative rank"}, Damage{0, 2, "more words than counted"},
         Damage{67, 2, "no flag"}, Damage{511, 1, "something at the end"}}) {
