@@ -1,0 +1,148 @@
+// OrderedDeviceTest: the OrderedDevice of each rank of a job on one loop, over fake collectives that record their
+// launches. Used by ordered_device_test.cc.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/net/device/ordered_device.h"
+#include "runtime/net/link/inproc_link.h"
+#include "tests/conformance/collectives_worlds.h"
+
+namespace sirtaki::net {
+
+using testing::ManualLoop;
+
+class Recorder final : public DeviceCollectives {
+ public:
+  struct Launch {
+    OpTag tag;
+    Done done;
+  };
+
+  Recorder(Rank rank, int size) : rank_(rank), size_(size) {}
+  Caps caps() const override { return {}; }
+  Rank rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void start_work(CollectiveArgs args, DeviceWork work, Done done) override {
+    if (groups.empty() || !open) {
+      groups.emplace_back();
+    }
+    groups.back().push_back(args.tag.value);
+    open = work.more;
+    tags.push_back(args.tag);
+    flying.push_back({args.tag, std::move(done)});
+  }
+  Status check_work(const CollectiveArgs& args, const DeviceWork& /*work*/) const override { return check(args); }
+  void cancel(TagGroup, Status) override { ADD_FAILURE() << "NCCL cannot cancel one operation"; }
+  void abort(Status cause) override {
+    aborted.update(cause);
+    for (Launch& launch : std::exchange(flying, {})) {
+      launch.done(cause);
+    }
+  }
+
+  std::vector<OpTag> tags;  // in order of launches
+  std::vector<std::vector<std::uint64_t>> groups;
+  bool open = false;  // the last group lacks its end, so NCCL launches none of it
+  std::vector<Launch> flying;
+  Status aborted;
+
+ private:
+  const Rank rank_;
+  const int size_;
+};
+
+class OrderedDeviceTest : public ::testing::Test {
+ protected:
+  struct Ended {
+    OpTag tag;
+    Status status;
+  };
+  struct Member {
+    std::unique_ptr<InprocEndpoint> link;
+    Recorder* inner = nullptr;
+    std::unique_ptr<LaunchServer> server;  // on rank 0
+    std::unique_ptr<OrderedDevice> ordered;
+    std::vector<Ended> ended;
+    std::vector<Status> broken;
+  };
+
+  void open(int size, LocalOptions options = {}) {
+    group_ = InprocGroup::create(size, std::move(options));
+    members_.resize(static_cast<std::size_t>(size));
+    OrderedOptions ordered;
+    ordered.tag = OpTag(1000000);
+    for (Rank rank = 0; rank < size; ++rank) {
+      Member& member = at(rank);
+      member.link = group_->endpoint(rank, loop_);
+      auto inner = std::make_unique<Recorder>(rank, size);
+      member.inner = inner.get();
+      if (rank == 0) {
+        member.server = std::make_unique<LaunchServer>(*member.link, LaunchServerOptions{ordered.tag, 100});
+      }
+      member.ordered =
+          std::make_unique<OrderedDevice>(*member.link, std::move(inner), member.server.get(), ordered,
+                                          [&member](const Status& status) { member.broken.push_back(status); });
+    }
+  }
+  ~OrderedDeviceTest() override {
+    for (Member& member : members_) {
+      member.ordered.reset();
+      member.server.reset();
+      member.link.reset();
+    }
+    run();
+  }
+
+  Member& at(Rank rank) { return members_[static_cast<std::size_t>(rank)]; }
+  void start(Rank rank, std::uint64_t tag, std::int32_t priority = 1) {
+    CollectiveArgs args;
+    args.kind = OpKind::kBarrier;
+    args.tag = OpTag(tag);
+    args.priority = priority;
+    Member& member = at(rank);
+    member.ordered->start(std::move(args), [&member, tag](Status status) {
+      member.ended.push_back({OpTag(tag), std::move(status)});
+    });
+  }
+  // Starts an operation of so many bytes on all ranks.
+  void start_on_all(std::uint64_t tag, std::size_t bytes, bool on_host = false) {
+    for (Member& member : members_) {
+      CollectiveArgs args;
+      args.tag = OpTag(tag);
+      args.in = args.out = Bytes(memory_).first(bytes);
+      DeviceWork work;
+      work.on_host = on_host;
+      member.ordered->start_work(std::move(args), std::move(work), [&member, tag](Status status) {
+        member.ended.push_back({OpTag(tag), std::move(status)});
+      });
+    }
+  }
+  void cancel(Rank rank, std::uint64_t tag) {
+    at(rank).ordered->cancel(OpTag(tag), {Code::kAborted, "no more of " + std::to_string(tag)});
+  }
+  // Completes every launched operation.
+  void finish_all() {
+    for (Member& member : members_) {
+      for (Recorder::Launch& launch : std::exchange(member.inner->flying, {})) {
+        launch.done({});
+      }
+    }
+  }
+  void run() {
+    static_cast<void>(loop_.run([] { return false; }));
+  }
+
+  ManualLoop loop_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(1024);
+  std::shared_ptr<InprocGroup> group_;
+  std::vector<Member> members_;
+};
+
+}  // namespace sirtaki::net
