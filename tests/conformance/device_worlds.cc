@@ -114,16 +114,15 @@ class OrderedWorld final : public DeviceWorld<OrderedDevice> {
     if (!loop_.run([&] { return connected == size; })) {
       throw std::runtime_error("the ranks did not connect");
     }
-    OrderedOptions ordered;
-    ordered.tag = OpTag(~std::uint64_t{0});
+    constexpr OpTag kTag(~std::uint64_t{0});
     for (Rank rank = 0; rank < size; ++rank) {
       endpoints_.push_back(links_->endpoint(rank, loop_));
       if (rank == 0) {
-        server_ = std::make_unique<LaunchServer>(*endpoints_.back(), LaunchServerOptions{ordered.tag});
+        server_ = std::make_unique<LaunchServer>(*endpoints_.back(), LaunchServerOptions{kTag}, [](const Status&) {});
       }
       ranks_.push_back(
           std::make_unique<OrderedDevice>(*endpoints_.back(), std::move(inner[static_cast<std::size_t>(rank)]),
-                                          rank == 0 ? server_.get() : nullptr, ordered, [](const Status&) {}));
+                                          rank == 0 ? server_.get() : nullptr, kTag, [](const Status&) {}));
     }
   }
   ~OrderedWorld() override { ranks_.clear(); }

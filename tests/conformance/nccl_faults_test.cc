@@ -319,18 +319,17 @@ TEST_F(NcclKernels, InTwoOrdersEachOccupiesItsDeviceForEver) {
 class OrderedNccl : public NcclFaults {
  protected:
   OrderedNccl() {
-    OrderedOptions options;
-    options.tag = OpTag(1000000);
+    constexpr OpTag kTag(1000000);
     for (Rank rank = 0; rank < kRanks; ++rank) {
       links_[static_cast<std::size_t>(rank)] = group_->endpoint(rank, loop_);
     }
     connect();
-    server_ =
-        std::make_unique<LaunchServer>(*links_[0], LaunchServerOptions{options.tag, 4 * kElements * sizeof(float)});
+    server_ = std::make_unique<LaunchServer>(*links_[0], LaunchServerOptions{kTag, 4 * kElements * sizeof(float)},
+                                             [](const Status&) {});
     for (Rank rank = 0; rank < kRanks; ++rank) {
       const auto at = static_cast<std::size_t>(rank);
       ordered_[at] = std::make_unique<OrderedDevice>(*links_[at], std::move(ranks_.at(rank).collectives),
-                                                     rank == 0 ? server_.get() : nullptr, options,
+                                                     rank == 0 ? server_.get() : nullptr, kTag,
                                                      [](const Status& why) { ADD_FAILURE() << why.to_string(); });
     }
   }

@@ -18,7 +18,8 @@ std::vector<Input> seeds() {
                                    {LaunchWord::Kind::kConnected, OpTag(), 1, 2},
                                    {LaunchWord::Kind::kConnect, OpTag(4), 0, 2},
                                    {LaunchWord::Kind::kOpen, OpTag(4), 0, 2},
-                                   {LaunchWord::Kind::kRefused, OpTag(4), 1, 2, 21801}};
+                                   {LaunchWord::Kind::kRefused, OpTag(4), 1, 2, 21801},
+                                   {LaunchWord::Kind::kStopped, OpTag(), 0}};
   std::vector<Input> seeds = {input_from(net::encode_launch_words(words))};
   words.assign(net::kMostLaunchWords, {LaunchWord::Kind::kPlaced, OpTag(~std::uint64_t{0}), 1});
   seeds.push_back(input_from(net::encode_launch_words(words)));

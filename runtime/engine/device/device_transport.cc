@@ -194,14 +194,12 @@ void DeviceTransport::on_connected(const Status& all) {
     return;
   }
   nccl_ = connecting_.get();
-  net::OrderedOptions options;
-  options.tag = device_tag(kOrder);
+  const OpTag tag = device_tag(kOrder);
   if (deps_.net.rank() == 0) {
     server_ = std::make_unique<net::LaunchServer>(
-        deps_.link, net::LaunchServerOptions{options.tag, options_.nccl.credit_bytes / 2});
+        deps_.link, net::LaunchServerOptions{tag, options_.nccl.credit_bytes / 2}, deps_.broken);
   }
-  ordered_ =
-      std::make_unique<net::OrderedDevice>(deps_.link, std::move(connecting_), server_.get(), options, deps_.broken);
+  ordered_ = std::make_unique<net::OrderedDevice>(deps_.link, std::move(connecting_), server_.get(), tag, deps_.broken);
   decide(Transport::kNccl, {});
 }
 

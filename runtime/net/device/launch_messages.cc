@@ -19,7 +19,7 @@ constexpr std::size_t kWordBytes = 1 + 4 + 8 + 4 + 8;
 static_assert(4 + kMostLaunchWords * kWordBytes <= kLaunchWordsBytes);
 
 bool valid(const LaunchWord& word) {
-  const bool about_set = word.kind >= Kind::kRanks;
+  const bool about_set = word.kind >= Kind::kRanks && word.kind <= Kind::kRefused;
   if (word.bytes != 0 && word.kind != Kind::kReady && word.kind != Kind::kRefused) {
     return false;
   }
@@ -45,6 +45,8 @@ bool valid(const LaunchWord& word) {
       return word.tag.value == 0 && (word.number == 0 || word.number == 1);
     case Kind::kRefused:
       return word.number >= 0 && word.bytes <= std::numeric_limits<std::int32_t>::max();
+    case Kind::kStopped:
+      return word.tag.value == 0 && word.number == 0;
   }
   return false;
 }
@@ -56,7 +58,7 @@ Result<LaunchWord> read_word(WireReader& in) {
   word.tag = OpTag(in.get<std::uint64_t>());
   word.number = in.get<std::int32_t>();
   word.bytes = in.get<std::uint64_t>();
-  if (kind < static_cast<std::uint8_t>(Kind::kReady) || kind > static_cast<std::uint8_t>(Kind::kRefused)) {
+  if (kind < static_cast<std::uint8_t>(Kind::kReady) || kind > static_cast<std::uint8_t>(Kind::kStopped)) {
     return corrupt(std::string(kSubject) + " has a word of kind " + std::to_string(kind));
   }
   word.kind = static_cast<Kind>(kind);

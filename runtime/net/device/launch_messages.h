@@ -31,10 +31,12 @@ struct LaunchWord {
     kConnect = 9,
     kOpen = 10,
     kRefused = 11,
+    // About the sender, to rank 0: it launches nothing any more.
+    kStopped = 12,
   };
   Kind kind = Kind::kReady;
   // The tag of an operation; in kRanks one bit for each of 64 ranks; from kConnect on the receiver's own number of the
-  // set; unused in kGone, kAble and kConnected.
+  // set; unused in kGone, kAble, kConnected and kStopped.
   OpTag tag;
   // kReady: priority. kPlaced: 1 if the next one belongs to its group. kGone, kRefused: rank. kRanks: first rank / 64.
   // kAble: version of NCCL, 0 if it cannot be used. kConnected: 1 if it is. Unused in the others.

@@ -1,7 +1,9 @@
 #include "runtime/net/device/launch_server.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "runtime/base/check.h"
@@ -11,28 +13,19 @@ namespace {
 
 using Kind = LaunchWord::Kind;
 
-LaunchWord word_of(const LaunchNotice& notice, bool more) {
-  return notice.kind == LaunchNotice::Kind::kPlaced ? LaunchWord{Kind::kPlaced, notice.tag, more ? 1 : 0}
-                                                    : LaunchWord{Kind::kWithdrawn, notice.tag, 0};
-}
-
 }  // namespace
 
-LaunchServer::LaunchServer(PointToPoint& link, const LaunchServerOptions& options)
+LaunchServer::LaunchServer(PointToPoint& link, const LaunchServerOptions& options,
+                           std::function<void(const Status&)> broken)
     : link_(link),
       options_(options),
+      broken_(std::move(broken)),
       sequencer_(link.size()),
+      agreement_(link.size()),
       line_(link, options.tag,
-            {[this](Rank peer, std::span<const LaunchWord> words) {
-               Status status;
-               for (std::size_t i = 0; status.ok() && i < words.size(); ++i) {
-                 status = apply(peer, words[i]);
-               }
-               flush_later();
-               return status;
-             },
-             [this](Rank peer, const Status& status) { on_lost(peer, status); },
-             [this](const Status& status) { fail(status); }}),
+            {[this](Rank peer, std::span<const LaunchWord> words) { return apply_all(peer, words); },
+             [this](Rank peer, const Status& /*why*/) { lose(peer); }, [this](const Status& status) { fail(status); }}),
+      speaks_(static_cast<std::size_t>(link.size())),
       gone_(static_cast<std::size_t>(link.size())) {
   SRT_IN_LOOP(link_.loop());
   SRT_CHECK(link_.rank() == 0);
@@ -42,29 +35,43 @@ LaunchServer::~LaunchServer() {
   self_.reset();
 }
 
-Status LaunchServer::take(const LaunchWord& word) {
+void LaunchServer::take(const LaunchWord& word) {
+  if (const Status status = apply_all(0, {&word, 1}); !status.ok()) {
+    fail(status);
+  }
+}
+
+Status LaunchServer::apply_all(Rank from, std::span<const LaunchWord> words) {
   flush_later();
-  return apply(0, word);
+  for (const LaunchWord& word : words) {
+    SRT_TRY(apply(from, word));
+  }
+  return {};
 }
 
 Status LaunchServer::apply(Rank from, const LaunchWord& word) {
+  speaks_[static_cast<std::size_t>(from)] = true;
   switch (word.kind) {
     case Kind::kReady:
-      return sequencer_.ready(from, {word.tag, word.number, word.set, word.bytes});
+      SRT_TRY(sequencer_.ready(from, {word.tag, word.number, word.set, word.bytes}));
+      if (const std::optional<Rank> lost = sequencer_.lost_of(word.set)) {
+        unsent_gone_.emplace_back(from, *lost);
+      }
+      return {};
     case Kind::kWithdraw:
       sequencer_.withdraw(from, word.tag);
+      return {};
+    case Kind::kRanks:
+    case Kind::kAble:
+    case Kind::kConnected:
+      return agreement_.take(from, word, sequencer_);
+    case Kind::kStopped:
+      lose(from);
       return {};
     default:
       return corrupt("it sends word " + std::to_string(static_cast<int>(word.kind)) + " with number " +
                      std::to_string(word.number) + ", which only rank 0 may send");
   }
-}
-
-bool LaunchServer::has_placed(OpTag tag) const {
-  return std::ranges::any_of(batches_, [tag](const std::shared_ptr<Batch>& batch) {
-    return std::ranges::any_of(batch->words,
-                               [tag](const LaunchWord& word) { return word.kind == Kind::kPlaced && word.tag == tag; });
-  });
 }
 
 void LaunchServer::flush_later() {
@@ -81,12 +88,10 @@ void LaunchServer::flush_later() {
 // Takes the decisions that are due. The groups must be equal on all ranks, since NCCL chooses its algorithm by the
 // whole group; they consist of operations that get their places together, up to the limit.
 std::vector<LaunchServer::Decision> LaunchServer::decide() {
-  // If rank 0 launches nothing, the others must not get new places either.
-  std::vector<LaunchNotice> notices = stopped_ ? std::vector<LaunchNotice>() : sequencer_.take();
   std::vector<Decision> decisions;
   std::optional<std::size_t> last;  // last decision of the group that may grow
   std::size_t bytes = 0;
-  for (LaunchNotice& notice : notices) {
+  for (const LaunchNotice& notice : sequencer_.take()) {
     if (notice.kind == LaunchNotice::Kind::kPlaced) {
       const bool joins = last && decisions[*last].notice.set == notice.set && notice.bytes <= options_.group_bytes &&
                          bytes <= options_.group_bytes - notice.bytes;
@@ -102,25 +107,36 @@ std::vector<LaunchServer::Decision> LaunchServer::decide() {
 }
 
 void LaunchServer::flush() {
+  if (failed_) {
+    return;
+  }
   std::vector<std::vector<LaunchWord>> words(static_cast<std::size_t>(link_.size()));
+  const auto to = [&words](Rank rank) -> std::vector<LaunchWord>& { return words[static_cast<std::size_t>(rank)]; };
   for (const auto& [notice, more] : decide()) {
     if (notice.kind == LaunchNotice::Kind::kWithdrawn) {
-      words[static_cast<std::size_t>(notice.to)].push_back(word_of(notice, more));
+      to(notice.to).push_back({Kind::kWithdrawn, notice.tag, 0});
       continue;
     }
     for (const Rank rank : sequencer_.ranks_of(notice.set)) {
-      words[static_cast<std::size_t>(rank)].push_back(word_of(notice, more));
+      to(rank).push_back(notice.kind == LaunchNotice::Kind::kConnect
+                             ? agreement_.connect_word(notice.set, rank)
+                             : LaunchWord{Kind::kPlaced, notice.tag, more ? 1 : 0});
     }
   }
-  const std::optional<Rank> gone = std::exchange(unsent_gone_, std::nullopt);
+  for (const auto& [rank, word] : agreement_.take_answers()) {
+    to(rank).push_back(word);
+  }
+  for (const auto& [rank, gone] : std::exchange(unsent_gone_, {})) {
+    to(rank).push_back({Kind::kGone, OpTag(), gone});
+  }
+  send(std::move(words));
+}
+
+void LaunchServer::send(std::vector<std::vector<LaunchWord>> words) {
   const auto batch = std::make_shared<Batch>();
   for (Rank peer = 1; peer < link_.size(); ++peer) {
-    auto& to = words[static_cast<std::size_t>(peer)];
-    if (gone) {
-      to.push_back({Kind::kGone, OpTag(), *gone});
-    }
     if (!gone_[static_cast<std::size_t>(peer)]) {
-      batch->sending += line_.send(peer, to, [this, batch] {
+      batch->sending += line_.send(peer, words[static_cast<std::size_t>(peer)], [this, batch] {
         --batch->sending;
         pass_on_batches();
       });
@@ -141,27 +157,39 @@ void LaunchServer::pass_on_batches() {
   }
 }
 
-void LaunchServer::on_lost(Rank peer, const Status& status) {
-  const auto place = static_cast<std::size_t>(peer);
+void LaunchServer::lose(Rank rank) {
+  const auto place = static_cast<std::size_t>(rank);
   if (gone_[place]) {
     return;
   }
   gone_[place] = true;
-  if (stopped_) {
-    return;
+  std::set<Rank> told;
+  for (const LaunchSet set : sequencer_.lose(rank)) {
+    const std::vector<Rank>& ranks = sequencer_.ranks_of(set);
+    std::ranges::copy_if(ranks, std::inserter(told, told.end()), [this](Rank one) {
+      return speaks_[static_cast<std::size_t>(one)] && !gone_[static_cast<std::size_t>(one)];
+    });
   }
-  if (member_.lost) {
-    member_.lost(peer, status);
+  for (const Rank one : told) {
+    unsent_gone_.emplace_back(one, rank);
   }
-  unsent_gone_ = peer;
   flush_later();
 }
 
 void LaunchServer::fail(const Status& status) {
-  stop();
-  if (member_.failed) {
-    member_.failed(status);
+  if (std::exchange(failed_, true)) {
+    return;
   }
+  link_.loop().post([weak = std::weak_ptr(self_), status] {
+    const auto self = weak.lock();
+    if (!self) {
+      return;
+    }
+    if ((*self)->member_.failed) {
+      (*self)->member_.failed(status);
+    }
+    (*self)->broken_(status);
+  });
 }
 
 }  // namespace sirtaki::net

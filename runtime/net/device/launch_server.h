@@ -1,9 +1,12 @@
 // LaunchServer: the part of rank 0 in the agreement on one order of launches.
 //
-// Ranks report operations that are ready, and rank 0 tells them the order in which all launch them, and the groups:
-// operations that get their places at the same time form groups, within a limit of bytes. All decisions of one turn of
-// the loop travel together. Rank 0 launches an operation only after its messages to all others have left, so the device
-// can finish its work even if the loop of rank 0 stalls afterwards.
+// Ranks report operations that are ready, and rank 0 tells those of the same set the order in which all launch them,
+// and the groups: operations of a set that get their places at the same time form groups, within a limit of bytes.
+// Process sets come into being here, too (launch_agreement.h). All decisions of one turn of the loop travel together.
+// Rank 0 gets its own only after the messages to all others have left, those about other sets and of earlier turns
+// included, so devices can finish their work even if the loop of rank 0 stalls in a launch.
+// A rank that is gone, or says that it launches nothing any more, is lost: its sets get no more places, and their ranks
+// learn of it behind the places that they have got.
 //
 // Owner: the data plane of rank 0. Thread: loop, destructor included. It needs no GPU: rank 0 has a member
 // (ordered_device.h) only if it takes part in operations itself.
@@ -18,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/net/device/launch_agreement.h"
 #include "runtime/net/device/launch_line.h"
 #include "runtime/net/device/launch_messages.h"
 #include "runtime/net/device/launch_order.h"
@@ -26,7 +30,7 @@
 namespace sirtaki::net {
 
 struct LaunchServerOptions {
-  OpTag tag;  // reserved for its messages, as in OrderedOptions
+  OpTag tag;  // reserved for its messages, as that of OrderedDevice
   // Limit of the bytes of a group; a larger operation is launched alone.
   std::size_t group_bytes = std::size_t{32} * 1024 * 1024;
 };
@@ -36,12 +40,11 @@ class LaunchServer {
   // The member of rank 0; its functions are called from the loop, never inside take().
   struct Member {
     std::function<void(std::span<const LaunchWord>)> words;  // decisions, after all messages about them have left
-    std::function<void(Rank, const Status&)> lost;           // at once
     std::function<void(const Status&)> failed;               // ranks cannot agree any more
   };
 
-  // `link` must outlive this.
-  LaunchServer(PointToPoint& link, const LaunchServerOptions& options);
+  // `link` must outlive this. `broken` is called at most once, later, if ranks cannot agree any more.
+  LaunchServer(PointToPoint& link, const LaunchServerOptions& options, std::function<void(const Status&)> broken);
   LaunchServer(const LaunchServer&) = delete;
   LaunchServer& operator=(const LaunchServer&) = delete;
   ~LaunchServer();
@@ -49,11 +52,7 @@ class LaunchServer {
   void attach(Member member) { member_ = std::move(member); }
   void detach() { member_ = {}; }
   // Takes a word of the member of rank 0.
-  Status take(const LaunchWord& word);
-  // Returns whether an operation has a place that rank 0's member does not know yet.
-  bool has_placed(OpTag tag) const;
-  // Makes no more decisions: the member of rank 0 launches nothing any more.
-  void stop() { stopped_ = true; }
+  void take(const LaunchWord& word);
 
  private:
   struct Decision {
@@ -66,22 +65,29 @@ class LaunchServer {
     std::vector<LaunchWord> words;
   };
 
+  Status apply_all(Rank from, std::span<const LaunchWord> words);
   Status apply(Rank from, const LaunchWord& word);
-  void on_lost(Rank peer, const Status& status);
+  // Gives no more places to sets of `rank`, and tells their ranks.
+  void lose(Rank rank);
   void fail(const Status& status);
   void flush_later();
   void flush();
   std::vector<Decision> decide();
+  void send(std::vector<std::vector<LaunchWord>> words);
   void pass_on_batches();
 
   PointToPoint& link_;
   const LaunchServerOptions options_;
+  const std::function<void(const Status&)> broken_;
   Member member_;
   LaunchSequencer sequencer_;
+  LaunchAgreement agreement_;
   LaunchLine line_;
-  std::vector<bool> gone_;  // indexed by rank
-  std::optional<Rank> unsent_gone_;
-  bool stopped_ = false;
+  // Indexed by rank:
+  std::vector<bool> speaks_;                        // has sent a word, so it listens
+  std::vector<bool> gone_;                          // is lost
+  std::vector<std::pair<Rank, Rank>> unsent_gone_;  // pairs of a rank to tell and one that is gone
+  bool failed_ = false;
   bool flush_posted_ = false;  // a task is posted
   std::deque<std::shared_ptr<Batch>> batches_;
   std::shared_ptr<LaunchServer*> self_ = std::make_shared<LaunchServer*>(this);

@@ -13,18 +13,20 @@ using Kind = LaunchWord::Kind;
 
 }  // namespace
 
-OrderedDevice::OrderedDevice(PointToPoint& link, std::unique_ptr<DeviceCollectives> inner, LaunchServer* server,
-                             const OrderedOptions& options, std::function<void(const Status&)> broken)
-    : link_(link), inner_(std::move(inner)), options_(options), broken_(std::move(broken)), server_(server) {
+OrderedDevice::OrderedDevice(PointToPoint& link, std::unique_ptr<SetCollectives> inner, LaunchServer* server, OpTag tag,
+                             std::function<void(const Status&)> broken)
+    : link_(link), inner_(std::move(inner)), tag_(tag), broken_(std::move(broken)), server_(server) {
   SRT_IN_LOOP(link_.loop());
   SRT_CHECK((rank() == 0) == (server_ != nullptr));
-  const auto lost = [this](Rank peer, const Status& status) { on_peer_lost(peer, status); };
-  const auto failed = [this](const Status& status) { fail(status); };
   if (server_ == nullptr) {
     line_.emplace(
-        link_, options_.tag,
-        LaunchLine::Events{[this](Rank /*first*/, std::span<const LaunchWord> words) { return apply_all(words); }, lost,
-                           failed});
+        link_, tag_,
+        LaunchLine::Events{[this](Rank /*first*/, std::span<const LaunchWord> words) { return apply_all(words); },
+                           [this](Rank /*first*/, const Status& why) {
+                             order_lost_ = true;
+                             lose(why);
+                           },
+                           [this](const Status& status) { fail(status); }});
     return;
   }
   server_->attach({[this](std::span<const LaunchWord> words) {
@@ -32,12 +34,11 @@ OrderedDevice::OrderedDevice(PointToPoint& link, std::unique_ptr<DeviceCollectiv
                        fail(status);
                      }
                    },
-                   lost, failed});
+                   [this](const Status& status) { abort(status); }});
 }
 
 OrderedDevice::~OrderedDevice() {
   self_.reset();
-  link_.loop().cancel(grace_);
   if (server_ != nullptr) {
     server_->detach();
   }
@@ -66,9 +67,7 @@ void OrderedDevice::reply(Done done, Status status) {
 
 void OrderedDevice::tell(const LaunchWord& word) {
   if (server_ != nullptr) {
-    if (const Status status = server_->take(word); !status.ok()) {
-      fail(status);
-    }
+    server_->take(word);
     return;
   }
   unsent_.push_back(word);
@@ -82,7 +81,7 @@ void OrderedDevice::tell(const LaunchWord& word) {
 
 void OrderedDevice::flush() {
   const std::vector<LaunchWord> words = std::exchange(unsent_, {});
-  if (!first_is_gone_) {
+  if (!order_lost_) {
     line_->send(0, words, {});
   }
 }
@@ -98,15 +97,19 @@ Status OrderedDevice::apply_all(std::span<const LaunchWord> words) {
 Status OrderedDevice::apply(const LaunchWord& word) {
   switch (word.kind) {
     case Kind::kPlaced:
-      place(word.tag, word.number == 1);
+      if (decided(word.tag, true) != operations_.end()) {
+        group_.push_back(word.tag);
+        if (word.number == 0) {
+          launch_group();
+        }
+      }
       return {};
     case Kind::kWithdrawn:
       withdrawn(word.tag);
       return {};
     case Kind::kGone:
       if (word.number < size()) {
-        const Rank gone = job_rank(word.number);
-        on_peer_lost(word.number, {Code::kPeerLost, "rank " + std::to_string(gone) + " is gone", {gone, ""}});
+        lose_rank(word.number);
         return {};
       }
       break;
@@ -122,6 +125,7 @@ Status OrderedDevice::apply(const LaunchWord& word) {
 void OrderedDevice::start_work(CollectiveArgs args, DeviceWork work, Done done) {
   SRT_IN_LOOP(link_.loop());
   Status refused = ended_;
+  refused.update(lost_);
   refused.update(check_work(args, work));
   const OpTag tag = args.tag;
   if (refused.ok() && operations_.contains(tag)) {
@@ -131,7 +135,7 @@ void OrderedDevice::start_work(CollectiveArgs args, DeviceWork work, Done done) 
     reply(std::move(done), std::move(refused));
     return;
   }
-  const LaunchWord ready{Kind::kReady, tag, args.priority, work.on_host ? kHostsSet : kJobSet,
+  const LaunchWord ready{Kind::kReady, tag, args.priority, work.launch_set(),
                          std::max(args.in.size(), args.out.size())};
   operations_.emplace(tag, Operation{std::move(args), work, std::move(done), {}});
   SRT_CHECK(member_.start(tag));
@@ -150,8 +154,8 @@ void OrderedDevice::cancel(TagGroup tags, Status cause) {
   }
 }
 
-// Returns the operation that a decision is about; none after an error, or if it has ended here with this object.
-std::map<OpTag, OrderedDevice::Operation>::iterator OrderedDevice::decided(OpTag tag, bool placed) {
+// Returns the operation that a decision is about; none after an error.
+OrderedDevice::Operations::iterator OrderedDevice::decided(OpTag tag, bool placed) {
   const auto found = operations_.find(tag);
   if (found == operations_.end() && !ended_.ok()) {
     return found;
@@ -163,12 +167,6 @@ std::map<OpTag, OrderedDevice::Operation>::iterator OrderedDevice::decided(OpTag
   return found;
 }
 
-void OrderedDevice::place(OpTag tag, bool more) {
-  if (const auto found = decided(tag, true); found != operations_.end()) {
-    launch(found, more);
-  }
-}
-
 void OrderedDevice::withdrawn(OpTag tag) {
   if (const auto found = decided(tag, false); found != operations_.end()) {
     reply(std::move(found->second.done), found->second.cause);
@@ -176,13 +174,16 @@ void OrderedDevice::withdrawn(OpTag tag) {
   }
 }
 
-void OrderedDevice::launch(std::map<OpTag, Operation>::iterator place, bool more) {
-  Operation& operation = place->second;
-  operation.launched = true;
-  operation.work.more = more;
-  inner_->start_work(
-      std::move(operation.args), operation.work,
-      while_alive([tag = place->first](OrderedDevice& self, const Status& status) { self.ended(tag, status); }));
+// The group is complete, so the inner collectives never wait for the rest of one.
+void OrderedDevice::launch_group() {
+  const std::vector<OpTag> tags = std::exchange(group_, {});
+  for (const OpTag tag : tags) {
+    Operation& operation = operations_.at(tag);
+    operation.launched = true;
+    operation.work.more = tag != tags.back();
+    Done over = while_alive([tag](OrderedDevice& self, const Status& status) { self.ended(tag, status); });
+    inner_->start_work(std::move(operation.args), operation.work, std::move(over));
+  }
 }
 
 void OrderedDevice::ended(OpTag tag, const Status& status) {
@@ -191,29 +192,20 @@ void OrderedDevice::ended(OpTag tag, const Status& status) {
   Operation operation = std::move(place->second);
   operations_.erase(place);
   operation.cause.update(status);
-  if (!status.ok() && ended_.ok()) {
-    fail(status);
-    reply(std::move(operation.done), operation.cause);
+  if (status.ok() || !ended_.ok()) {
+    operation.done(operation.cause);
     return;
   }
-  operation.done(operation.cause);
+  if (!lost_.ok()) {
+    stop(status);
+    inner_->abort(status);
+  } else {
+    fail(status);
+  }
+  reply(std::move(operation.done), operation.cause);
 }
 
 // ---- ends ----
-
-void OrderedDevice::on_peer_lost(Rank peer, const Status& status) {
-  first_is_gone_ = first_is_gone_ || peer == 0;
-  if (!ended_.ok()) {
-    return;
-  }
-  // The others launch operations with a place, and so does rank 0 once its messages have left.
-  stop(status, [this](OpTag tag) { return server_ != nullptr && server_->has_placed(tag); });
-  grace_ = link_.loop().after(options_.grace, [this, status] {
-    grace_ = {};
-    stop(status);
-    inner_->abort(status);
-  });
-}
 
 void OrderedDevice::fail(const Status& cause) {
   if (!ended_.ok()) {
@@ -224,19 +216,42 @@ void OrderedDevice::fail(const Status& cause) {
   inner_->abort(cause);
 }
 
-void OrderedDevice::stop(const Status& cause, const std::function<bool(OpTag)>& goes_on) {
-  ended_.update(cause);
-  if (server_ != nullptr) {
-    server_->stop();
+void OrderedDevice::lose_rank(Rank rank) {
+  const Rank gone = job_rank(rank);
+  lose({Code::kPeerLost,
+        "rank " + std::to_string(gone) + " has left, or its operations over NCCL have ended; its log says why",
+        {gone, ""}});
+}
+
+// Operations with a place are launched already, as on the other ranks: words come in order.
+void OrderedDevice::lose(const Status& why) {
+  if (ended_.ok() && lost_.ok()) {
+    lost_ = why;
+    inner_->drop_set(kJobSet, why);
+    end_operations(why);
   }
+}
+
+void OrderedDevice::stop(const Status& cause) {
+  if (!ended_.ok()) {
+    return;
+  }
+  ended_ = cause;
+  tell({Kind::kStopped, OpTag()});
+  end_operations(cause);
+}
+
+void OrderedDevice::end_operations(const Status& cause) {
   for (auto place = operations_.begin(); place != operations_.end();) {
     Operation& operation = place->second;
-    if (operation.launched || (goes_on && goes_on(place->first))) {
+    if (operation.launched) {
       ++place;
       continue;
     }
     operation.cause.update(cause);
     reply(std::move(operation.done), operation.cause);
+    static_cast<void>(member_.placed(place->first));  // its tag may be used again
+    std::erase(group_, place->first);
     place = operations_.erase(place);
   }
 }
@@ -244,8 +259,6 @@ void OrderedDevice::stop(const Status& cause, const std::function<bool(OpTag)>& 
 void OrderedDevice::abort(Status cause) {
   SRT_IN_LOOP(link_.loop());
   stop(cause);
-  link_.loop().cancel(grace_);
-  grace_ = {};
   inner_->abort(std::move(cause));
 }
 

@@ -5,8 +5,9 @@
 //
 // Cancellation: an operation without a place ends when rank 0 has confirmed that no rank will launch it. An operation
 // with a place is launched, runs to its end, and then reports the cause. A cancellation on all ranks therefore disturbs
-// no other operation. The same holds when a rank is lost: operations with a place are launched and have a grace period
-// to finish, the others end at once.
+// no other operation. The same holds when a rank is lost: operations with a place are launched, the others end at once,
+// and the inner collectives are dropped. If work does not end on the device then, everything ends on this rank. A rank
+// on which everything ends tells rank 0 that it launches nothing any more.
 //
 // Owner: the data plane of a rank. Thread: loop, destructor included. Destruction drops the callbacks of operations in
 // flight: call abort() first, and let the loop run.
@@ -16,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "runtime/net/device/device_collectives.h"
@@ -27,19 +29,13 @@
 
 namespace sirtaki::net {
 
-struct OrderedOptions {
-  OpTag tag;  // reserved for its messages
-  // Time for launched operations to finish after a rank is lost.
-  Duration grace = std::chrono::seconds(1);
-};
-
 class OrderedDevice final : public DeviceCollectives {
  public:
   // `inner` has the ranks of `link`. `server` is that of rank 0, null elsewhere. Both link and server must outlive
-  // this. Calls `broken` at most once, later, when this fails by itself and nothing can be launched any more, before
-  // the operations in flight end with that error.
-  OrderedDevice(PointToPoint& link, std::unique_ptr<DeviceCollectives> inner, LaunchServer* server,
-                const OrderedOptions& options, std::function<void(const Status&)> broken);
+  // this. `tag` is reserved for messages. Calls `broken` at most once, later, when this fails by itself and nothing can
+  // be launched any more, before the operations in flight end with that error.
+  OrderedDevice(PointToPoint& link, std::unique_ptr<SetCollectives> inner, LaunchServer* server, OpTag tag,
+                std::function<void(const Status&)> broken);
   ~OrderedDevice() override;
 
   Caps caps() const override;
@@ -54,7 +50,7 @@ class OrderedDevice final : public DeviceCollectives {
   void cancel(TagGroup tags, Status cause) override;
   void abort(Status cause) override;
 
-  DeviceCollectives& inner() { return *inner_; }
+  SetCollectives& inner() { return *inner_; }
   bool idle() const { return operations_.empty(); }
 
  private:
@@ -65,6 +61,7 @@ class OrderedDevice final : public DeviceCollectives {
     Status cause;  // why it was cancelled
     bool launched = false;
   };
+  using Operations = std::map<OpTag, Operation>;
 
   template <class Function>
   auto while_alive(Function function);
@@ -72,31 +69,35 @@ class OrderedDevice final : public DeviceCollectives {
   void flush();
   Status apply(const LaunchWord& word);
   Status apply_all(std::span<const LaunchWord> words);
-  std::map<OpTag, Operation>::iterator decided(OpTag tag, bool placed);
-  void place(OpTag tag, bool more);
+  Operations::iterator decided(OpTag tag, bool placed);
+  void launch_group();
   void withdrawn(OpTag tag);
-  void launch(std::map<OpTag, Operation>::iterator place, bool more);
   void ended(OpTag tag, const Status& status);
-  void on_peer_lost(Rank peer, const Status& status);
   void reply(Done done, Status status);
-  // Ends operations that are not launched, except those that `goes_on`, and all later ones, with `cause`.
-  void stop(const Status& cause, const std::function<bool(OpTag)>& goes_on = {});
+
+  void lose_rank(Rank rank);
+  void lose(const Status& why);
+  // Ends operations that are not launched, and all later ones, with `cause`, and tells rank 0.
+  void stop(const Status& cause);
+  // Ends operations that are not launched with `cause`.
+  void end_operations(const Status& cause);
   // Ends everything, launched operations included, after an error of this object itself.
   void fail(const Status& cause);
 
   PointToPoint& link_;
-  const std::unique_ptr<DeviceCollectives> inner_;
-  const OrderedOptions options_;
+  const std::unique_ptr<SetCollectives> inner_;
+  const OpTag tag_;
   const std::function<void(const Status&)> broken_;
   LaunchServer* const server_;      // on rank 0 only
   std::optional<LaunchLine> line_;  // on the others, to rank 0
   LaunchMember member_;
-  std::map<OpTag, Operation> operations_;
+  Operations operations_;
+  std::vector<OpTag> group_;        // operations with a place, of a group that lacks its end
   std::vector<LaunchWord> unsent_;  // words for rank 0
   bool flush_posted_ = false;       // a task is posted
-  bool first_is_gone_ = false;
+  bool order_lost_ = false;         // without rank 0
   Status ended_;
-  TimerId grace_;
+  Status lost_;  // the first loss of a rank
   std::shared_ptr<OrderedDevice*> self_ = std::make_shared<OrderedDevice*>(this);
 };
 

@@ -21,7 +21,8 @@ TEST(LaunchMessages, RoundTrip) {
                                    {Says::kConnected, OpTag(), 1, 2},
                                    {Says::kConnect, OpTag(1), 0, 2},
                                    {Says::kOpen, OpTag(1), 0, 2},
-                                   {Says::kRefused, OpTag(1), 4, 2, 21801}};
+                                   {Says::kRefused, OpTag(1), 4, 2, 21801},
+                                   {Says::kStopped, OpTag(), 0}};
   for (int round = 0; round < 2; ++round) {
     const auto bytes = encode_launch_words(words);
     EXPECT_EQ(bytes.size(), kLaunchWordsBytes);
@@ -42,10 +43,12 @@ TEST(LaunchMessages, HaveTheDocumentedBytes) {
 }
 
 TEST(LaunchMessages, RejectWhatNoRankWrites) {
-  for (const LaunchWord& word : {LaunchWord{Says::kRanks, OpTag(), 0, 1}, LaunchWord{Says::kAble, OpTag(1), 1, 1},
-                                 LaunchWord{Says::kConnected, OpTag(), 2, 1},
-                                 LaunchWord{Says::kConnect, OpTag(1), 1, 2}, LaunchWord{Says::kOpen, OpTag(1), 0, 2, 1},
-                                 LaunchWord{Says::kRefused, OpTag(1), 1, 2, std::uint64_t{1} << 31}}) {
+  for (const LaunchWord& word :
+       {LaunchWord{Says::kRanks, OpTag(), 0, 1}, LaunchWord{Says::kAble, OpTag(1), 1, 1},
+        LaunchWord{Says::kConnected, OpTag(), 2, 1}, LaunchWord{Says::kConnect, OpTag(1), 1, 2},
+        LaunchWord{Says::kOpen, OpTag(1), 0, 2, 1}, LaunchWord{Says::kRefused, OpTag(1), 1, 2, std::uint64_t{1} << 31},
+        LaunchWord{Says::kStopped, OpTag(1)}, LaunchWord{Says::kStopped, OpTag(), 1},
+        LaunchWord{Says::kStopped, OpTag(), 0, 2}}) {
     EXPECT_EQ(decode_launch_words(encode_launch_words(std::vector{word})).status().code(), Code::kCorrupt)
         << static_cast<int>(word.kind);
   }
@@ -61,7 +64,7 @@ TEST(LaunchMessages, RejectDamagedBytes) {
   };
   for (const Damage& damage :
        {Damage{0, 0, "no word"}, Damage{0, 21, "too many words"}, Damage{1, 1, "far too many"}, Damage{4, 0, "no kind"},
-        Damage{4, 12, "an unknown kind"}, Damage{5, 1, "a set of what has none"},
+        Damage{4, 13, "an unknown kind"}, Damage{5, 1, "a set of what has none"},
         Damage{17, 1, "a number of what has none"}, Damage{21, 1, "a size of what has none"},
         Damage{34, 1, "a tag of a rank"}, Damage{45, 0x80, "a negative rank"}, Damage{0, 2, "more words than counted"},
         Damage{67, 2, "no flag"}, Damage{511, 1, "something at the end"}}) {

@@ -18,7 +18,7 @@ namespace sirtaki::net {
 
 using testing::ManualLoop;
 
-class Recorder final : public DeviceCollectives {
+class Recorder final : public SetCollectives {
  public:
   struct Launch {
     OpTag tag;
@@ -39,6 +39,11 @@ class Recorder final : public DeviceCollectives {
     flying.push_back({args.tag, std::move(done)});
   }
   Status check_work(const CollectiveArgs& args, const DeviceWork& /*work*/) const override { return check(args); }
+  void connect_set(LaunchSet set, Done done) override {
+    tags.emplace_back(kConnectTag + set);
+    flying.push_back({tags.back(), std::move(done)});
+  }
+  void drop_set(LaunchSet set, const Status& cause) override { dropped.emplace(set, cause); }
   void cancel(TagGroup, Status) override { ADD_FAILURE() << "NCCL cannot cancel one operation"; }
   void abort(Status cause) override {
     aborted.update(cause);
@@ -47,7 +52,10 @@ class Recorder final : public DeviceCollectives {
     }
   }
 
-  std::vector<OpTag> tags;  // in order of launches
+  // In order of launches; the connection of a set is one, too.
+  static constexpr std::uint64_t kConnectTag = 900;
+  std::vector<OpTag> tags;
+  std::map<LaunchSet, Status> dropped;
   std::vector<std::vector<std::uint64_t>> groups;
   bool open = false;  // the last group lacks its end, so NCCL launches none of it
   std::vector<Launch> flying;
@@ -76,18 +84,19 @@ class OrderedDeviceTest : public ::testing::Test {
   void open(int size, LocalOptions options = {}) {
     group_ = InprocGroup::create(size, std::move(options));
     members_.resize(static_cast<std::size_t>(size));
-    OrderedOptions ordered;
-    ordered.tag = OpTag(1000000);
+    constexpr OpTag kTag(1000000);
     for (Rank rank = 0; rank < size; ++rank) {
       Member& member = at(rank);
       member.link = group_->endpoint(rank, loop_);
       auto inner = std::make_unique<Recorder>(rank, size);
       member.inner = inner.get();
       if (rank == 0) {
-        member.server = std::make_unique<LaunchServer>(*member.link, LaunchServerOptions{ordered.tag, 100});
+        member.server =
+            std::make_unique<LaunchServer>(*member.link, LaunchServerOptions{kTag, 100},
+                                           [&member](const Status& status) { member.broken.push_back(status); });
       }
       member.ordered =
-          std::make_unique<OrderedDevice>(*member.link, std::move(inner), member.server.get(), ordered,
+          std::make_unique<OrderedDevice>(*member.link, std::move(inner), member.server.get(), kTag,
                                           [&member](const Status& status) { member.broken.push_back(status); });
     }
   }
@@ -137,6 +146,11 @@ class OrderedDeviceTest : public ::testing::Test {
   }
   void run() {
     static_cast<void>(loop_.run([] { return false; }));
+  }
+  void run_for(Duration duration) {
+    const TimePoint until = loop_.now() + duration;
+    loop_.after(duration, [] {});
+    ASSERT_TRUE(loop_.run([&] { return loop_.now() >= until; }));
   }
 
   ManualLoop loop_;
