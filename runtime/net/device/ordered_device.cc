@@ -1,6 +1,7 @@
 #include "runtime/net/device/ordered_device.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,9 @@ namespace sirtaki::net {
 namespace {
 
 using Kind = LaunchWord::Kind;
+
+// A size that no group has room for.
+constexpr std::uint64_t kAlone = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
@@ -22,10 +26,7 @@ OrderedDevice::OrderedDevice(PointToPoint& link, std::unique_ptr<SetCollectives>
     line_.emplace(
         link_, tag_,
         LaunchLine::Events{[this](Rank /*first*/, std::span<const LaunchWord> words) { return apply_all(words); },
-                           [this](Rank /*first*/, const Status& why) {
-                             order_lost_ = true;
-                             lose(why);
-                           },
+                           [this](Rank /*first*/, const Status& why) { lose_order(why); },
                            [this](const Status& status) { fail(status); }});
     return;
   }
@@ -54,9 +55,13 @@ auto OrderedDevice::while_alive(Function function) {
 }
 
 Caps OrderedDevice::caps() const {
-  Caps caps = inner_->caps();
+  Caps caps = inner_ ? inner_->caps() : Caps();
   caps.ordered = false;
   return caps;
+}
+
+bool OrderedDevice::idle() const {
+  return operations_.empty() && std::ranges::none_of(sets_, [](const auto& set) { return bool(set.second.then); });
 }
 
 void OrderedDevice::reply(Done done, Status status) {
@@ -113,6 +118,10 @@ Status OrderedDevice::apply(const LaunchWord& word) {
         return {};
       }
       break;
+    case Kind::kConnect:
+    case Kind::kOpen:
+    case Kind::kRefused:
+      return apply_to_set(word);
     default:
       break;
   }
@@ -122,10 +131,14 @@ Status OrderedDevice::apply(const LaunchWord& word) {
 
 // ---- operations ----
 
+Status OrderedDevice::check_work(const CollectiveArgs& args, const DeviceWork& work) const {
+  return inner_ ? inner_->check_work(args, work) : Status(Code::kUnsupported, "this rank cannot use its device");
+}
+
 void OrderedDevice::start_work(CollectiveArgs args, DeviceWork work, Done done) {
   SRT_IN_LOOP(link_.loop());
   Status refused = ended_;
-  refused.update(lost_);
+  refused.update(end_of(work));
   refused.update(check_work(args, work));
   const OpTag tag = args.tag;
   if (refused.ok() && operations_.contains(tag)) {
@@ -140,6 +153,20 @@ void OrderedDevice::start_work(CollectiveArgs args, DeviceWork work, Done done) 
   operations_.emplace(tag, Operation{std::move(args), work, std::move(done), {}});
   SRT_CHECK(member_.start(tag));
   tell(ready);
+}
+
+// The tag of the messages stands for the connection of the job, since no operation has it.
+void OrderedDevice::connect(Done done) {
+  SRT_IN_LOOP(link_.loop());
+  Status refused = ended_;
+  refused.update(job_ended_);
+  if (!refused.ok()) {
+    reply(std::move(done), std::move(refused));
+    return;
+  }
+  SRT_CHECK(inner_ && member_.start(tag_));
+  operations_.emplace(tag_, Operation{{}, {}, std::move(done), {}});
+  tell({Kind::kReady, tag_, std::numeric_limits<std::int32_t>::min(), kJobSet, kAlone});
 }
 
 void OrderedDevice::cancel(TagGroup tags, Status cause) {
@@ -182,7 +209,11 @@ void OrderedDevice::launch_group() {
     operation.launched = true;
     operation.work.more = tag != tags.back();
     Done over = while_alive([tag](OrderedDevice& self, const Status& status) { self.ended(tag, status); });
-    inner_->start_work(std::move(operation.args), operation.work, std::move(over));
+    if (tag == tag_) {
+      inner_->connect_set(kJobSet, std::move(over));
+    } else {
+      inner_->start_work(std::move(operation.args), operation.work, std::move(over));
+    }
   }
 }
 
@@ -192,11 +223,11 @@ void OrderedDevice::ended(OpTag tag, const Status& status) {
   Operation operation = std::move(place->second);
   operations_.erase(place);
   operation.cause.update(status);
-  if (status.ok() || !ended_.ok()) {
+  if (status.ok() || !ended_.ok() || tag == tag_) {
     operation.done(operation.cause);
     return;
   }
-  if (!lost_.ok()) {
+  if (!end_of(operation.work).ok() || lost_work_is_launched()) {
     stop(status);
     inner_->abort(status);
   } else {
@@ -213,22 +244,8 @@ void OrderedDevice::fail(const Status& cause) {
   }
   link_.loop().post(while_alive([cause](OrderedDevice& self) { self.broken_(cause); }));
   stop(cause);
-  inner_->abort(cause);
-}
-
-void OrderedDevice::lose_rank(Rank rank) {
-  const Rank gone = job_rank(rank);
-  lose({Code::kPeerLost,
-        "rank " + std::to_string(gone) + " has left, or its operations over NCCL have ended; its log says why",
-        {gone, ""}});
-}
-
-// Operations with a place are launched already, as on the other ranks: words come in order.
-void OrderedDevice::lose(const Status& why) {
-  if (ended_.ok() && lost_.ok()) {
-    lost_ = why;
-    inner_->drop_set(kJobSet, why);
-    end_operations(why);
+  if (inner_) {
+    inner_->abort(cause);
   }
 }
 
@@ -238,17 +255,21 @@ void OrderedDevice::stop(const Status& cause) {
   }
   ended_ = cause;
   tell({Kind::kStopped, OpTag()});
-  end_operations(cause);
+  for (auto& [own, set] : sets_) {
+    answer(set, {.ended = cause});
+  }
+  end_operations([&cause](const Operation& /*operation*/) { return cause; });
 }
 
-void OrderedDevice::end_operations(const Status& cause) {
+void OrderedDevice::end_operations(const std::function<Status(const Operation&)>& cause) {
   for (auto place = operations_.begin(); place != operations_.end();) {
     Operation& operation = place->second;
-    if (operation.launched) {
+    const Status end = operation.launched ? Status() : cause(operation);
+    if (end.ok()) {
       ++place;
       continue;
     }
-    operation.cause.update(cause);
+    operation.cause.update(end);
     reply(std::move(operation.done), operation.cause);
     static_cast<void>(member_.placed(place->first));  // its tag may be used again
     std::erase(group_, place->first);
@@ -259,7 +280,9 @@ void OrderedDevice::end_operations(const Status& cause) {
 void OrderedDevice::abort(Status cause) {
   SRT_IN_LOOP(link_.loop());
   stop(cause);
-  inner_->abort(std::move(cause));
+  if (inner_) {
+    inner_->abort(std::move(cause));
+  }
 }
 
 }  // namespace sirtaki::net

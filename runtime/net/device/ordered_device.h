@@ -1,13 +1,14 @@
 // OrderedDevice: adapts collectives that require one order of launches on all ranks to callers with different orders.
 //
-// Operations are announced to rank 0, and launched once all ranks have started them. All ranks launch them in the order
-// and in the groups that rank 0 decides (launch_server.h, DeviceWork::more).
+// Operations are announced to rank 0, and launched once all ranks of their set have started them. All ranks launch them
+// in the order and in the groups that rank 0 decides (launch_server.h, DeviceWork::more). This object is the
+// collectives of the job; a process set gets collectives of its own, once its ranks have agreed on them.
 //
 // Cancellation: an operation without a place ends when rank 0 has confirmed that no rank will launch it. An operation
 // with a place is launched, runs to its end, and then reports the cause. A cancellation on all ranks therefore disturbs
-// no other operation. The same holds when a rank is lost: operations with a place are launched, the others end at once,
-// and the inner collectives are dropped. If work does not end on the device then, everything ends on this rank. A rank
-// on which everything ends tells rank 0 that it launches nothing any more.
+// no other operation. The same holds when a rank is lost: operations with a place are launched, the others of its sets
+// end at once, and the inner collectives drop its sets. If work of a lost rank does not end on the device, everything
+// ends on this rank, which tells rank 0 that it launches nothing any more. Without rank 0 all sets end.
 //
 // Owner: the data plane of a rank. Thread: loop, destructor included. Destruction drops the callbacks of operations in
 // flight: call abort() first, and let the loop run.
@@ -29,11 +30,25 @@
 
 namespace sirtaki::net {
 
+// The result of the agreement of a process set.
+struct SetOutcome {
+  // A rank that brings all ranks of the set to do without.
+  struct Refusal {
+    Rank rank = 0;            // number in the job
+    int version = 0;          // its version; 0: it is not able
+    bool connecting = false;  // all were able, but this one could not connect
+  };
+  DeviceCollectives* device = nullptr;  // null: refused, or ended
+  std::optional<Refusal> refused = {};
+  Status ended = {};  // a rank of the set, or rank 0, is lost, or the job is over
+};
+
 class OrderedDevice final : public DeviceCollectives {
  public:
-  // `inner` has the ranks of `link`. `server` is that of rank 0, null elsewhere. Both link and server must outlive
-  // this. `tag` is reserved for messages. Calls `broken` at most once, later, when this fails by itself and nothing can
-  // be launched any more, before the operations in flight end with that error.
+  // `inner` has the ranks of `link`; null if this rank cannot use a device, and then refuses all. `server` is that of
+  // rank 0, null elsewhere. Both link and server must outlive this. `tag` is reserved for messages. Calls `broken` at
+  // most once, later, when this fails by itself and nothing can be launched any more, before the operations in flight
+  // end with that error.
   OrderedDevice(PointToPoint& link, std::unique_ptr<SetCollectives> inner, LaunchServer* server, OpTag tag,
                 std::function<void(const Status&)> broken);
   ~OrderedDevice() override;
@@ -42,16 +57,25 @@ class OrderedDevice final : public DeviceCollectives {
   Rank rank() const override { return link_.rank(); }
   int size() const override { return link_.size(); }
   Rank job_rank(Rank rank) const override { return link_.job_rank(rank); }
-  Status check(const CollectiveArgs& args) const override { return inner_->check(args); }
-  Status check_work(const CollectiveArgs& args, const DeviceWork& work) const override {
-    return inner_->check_work(args, work);
-  }
+  Status check(const CollectiveArgs& args) const override { return check_work(args, {}); }
+  Status check_work(const CollectiveArgs& args, const DeviceWork& work) const override;
   void start_work(CollectiveArgs args, DeviceWork work, Done done) override;
   void cancel(TagGroup tags, Status cause) override;
   void abort(Status cause) override;
 
+  // Connects the job in the order of operations. Call it on all ranks, once. An error concerns the job only.
+  void connect(Done done);
+  // Agrees with the ranks of a process set on its collectives, and connects them; call it on all of them, once. They
+  // are ascending, and this rank is one of them. `version` must be equal on all ranks; 0: this rank is not able. `add`
+  // adds the set to the inner collectives when all ranks are able. Calls `then` exactly once, later. Its collectives
+  // are valid as long as this object.
+  using AddSet = std::function<void(LaunchSet set)>;
+  using Opened = MoveFunction<void(const SetOutcome&)>;
+  void open_set(std::vector<Rank> ranks, int version, AddSet add, Opened then);
+
   SetCollectives& inner() { return *inner_; }
-  bool idle() const { return operations_.empty(); }
+  // Returns whether no operation is in flight and no process set waits for an agreement.
+  bool idle() const;
 
  private:
   struct Operation {
@@ -60,6 +84,15 @@ class OrderedDevice final : public DeviceCollectives {
     Done done;
     Status cause;  // why it was cancelled
     bool launched = false;
+  };
+  class SetDevice;
+  struct ProcessSet {
+    std::vector<Rank> ranks;
+    AddSet add;
+    Opened then;                      // null: called
+    std::optional<LaunchSet> number;  // known from the connection on
+    std::unique_ptr<DeviceCollectives> device = {};
+    Status ended = {};
   };
   using Operations = std::map<OpTag, Operation>;
 
@@ -75,12 +108,25 @@ class OrderedDevice final : public DeviceCollectives {
   void ended(OpTag tag, const Status& status);
   void reply(Done done, Status status);
 
+  // ordered_device_sets.cc
+  Status apply_to_set(const LaunchWord& word);
+  void connect_set(ProcessSet& set, LaunchSet number);
+  void refuse(ProcessSet& set, const SetOutcome::Refusal& refusal);
+  void answer(ProcessSet& set, SetOutcome outcome);
+  ProcessSet& process_set(LaunchSet number);
+  const Status& end_of(const DeviceWork& work) const;
+  void end_job(const Status& why);
+  void end_set(ProcessSet& set, const Status& why);
+  void end_lost_operations();
+  // Returns whether work of a set that has lost a rank may still be on the device.
+  bool lost_work_is_launched() const;
   void lose_rank(Rank rank);
-  void lose(const Status& why);
+  void lose_order(const Status& why);
+
   // Ends operations that are not launched, and all later ones, with `cause`, and tells rank 0.
   void stop(const Status& cause);
-  // Ends operations that are not launched with `cause`.
-  void end_operations(const Status& cause);
+  // Ends operations that are not launched, and for which `cause` returns an error, with that.
+  void end_operations(const std::function<Status(const Operation&)>& cause);
   // Ends everything, launched operations included, after an error of this object itself.
   void fail(const Status& cause);
 
@@ -92,12 +138,14 @@ class OrderedDevice final : public DeviceCollectives {
   std::optional<LaunchLine> line_;  // on the others, to rank 0
   LaunchMember member_;
   Operations operations_;
-  std::vector<OpTag> group_;        // operations with a place, of a group that lacks its end
-  std::vector<LaunchWord> unsent_;  // words for rank 0
-  bool flush_posted_ = false;       // a task is posted
-  bool order_lost_ = false;         // without rank 0
+  std::vector<OpTag> group_;                  // operations with a place, of a group that lacks its end
+  std::map<LaunchSet, ProcessSet> sets_;      // keys: numbers of this rank
+  std::map<LaunchSet, LaunchSet> by_number_;  // keys: numbers of rank 0; values: keys of sets_
+  std::vector<LaunchWord> unsent_;            // words for rank 0
+  bool flush_posted_ = false;                 // a task is posted
+  bool order_lost_ = false;                   // without rank 0
   Status ended_;
-  Status lost_;  // the first loss of a rank
+  Status job_ended_;  // end of the operations of all ranks
   std::shared_ptr<OrderedDevice*> self_ = std::make_shared<OrderedDevice*>(this);
 };
 
