@@ -1,5 +1,5 @@
 // OrderedDeviceTest: the OrderedDevice of each rank of a job on one loop, over fake collectives that record their
-// launches. Used by ordered_device_test.cc.
+// launches. Used by ordered_device_test.cc and ordered_sets_test.cc.
 #pragma once
 
 #include <gtest/gtest.h>
