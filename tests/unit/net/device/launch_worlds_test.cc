@@ -1,5 +1,6 @@
 // Small worlds of ranks that launch operations of overlapping sets, in all orders of events: with one sequence for all
-// sets no rank ever waits for ever; without one, or with one for each set, some order of events ends so.
+// sets no rank ever waits for ever; without one, or with one for each set, some order of events ends so. In some worlds
+// one rank stops or dies at any time: no rank waits for ever either, but some do if a rank that stops says nothing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@ namespace sirtaki::net {
 namespace {
 
 using testing::Explorer;
+using testing::Fault;
 using testing::Order;
 using testing::Plan;
 using testing::plan_of;
@@ -44,6 +46,34 @@ TEST(LaunchWorlds, WithASequenceForEachSetRanksWaitForEver) {
   EXPECT_GT(Explorer(plan_of(3, kTriangle, 1, false, Order::kOneForEachSet)).hangs(), 0);
   EXPECT_GT(Explorer(plan_of(3, {{0, 1}, {0, 1, 2}}, 1, false, Order::kOneForEachSet)).hangs(), 0);
   EXPECT_EQ(Explorer(plan_of(4, {{0, 1}, {2, 3}}, 1, false, Order::kOneForEachSet)).hangs(), 0) << "no rank in common";
+}
+
+std::vector<Plan> worlds_with(Fault fault) {
+  std::vector<Plan> plans = {
+      plan_of(3, {{0, 1}, {1, 2}}, 1), plan_of(3, kTriangle, 1),      plan_of(3, {{1, 2}, {0, 1, 2}}, 1),
+      plan_of(4, {{1, 2}, {2, 3}}, 1), plan_of(3, {{1, 2}}, 1, true), plan_of(3, {{0, 1}, {1, 2}}, 0, true),
+  };
+  for (Plan& plan : plans) {
+    plan.fault = fault;
+  }
+  return plans;
+}
+
+TEST(LaunchWorlds, ARankMayStopOrDieAtAnyTime) {
+  for (const Fault fault : {Fault::kStop, Fault::kDie}) {
+    for (const Plan& plan : worlds_with(fault)) {
+      const Explorer all(plan);
+      EXPECT_EQ(all.hangs(), 0);
+      EXPECT_EQ(all.unfair(), 0);
+      EXPECT_GT(all.states(), 100U);
+    }
+  }
+}
+
+TEST(LaunchWorlds, WhereARankStopsInSilenceRanksWaitForEver) {
+  for (const Plan& plan : worlds_with(Fault::kStopInSilence)) {
+    EXPECT_GT(Explorer(plan).hangs(), 0);
+  }
 }
 
 // Worlds too large for all orders.
