@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <memory>
+#include <utility>
 
 #include "tests/scenarios/scenarios.h"
 #include "tests/scenarios/sim_expect.h"
+#include "tests/scenarios/support.h"
 #include "tests/world/seeds.h"
 #include "tests/world/sim_world.h"
 
@@ -54,6 +57,48 @@ TEST(Sim, AMismatchInAProcessSetIsItsOwn) {
     Duration took{};
     expect_well(options, set_mismatch(), &took);
     EXPECT_LT(took, std::chrono::seconds(2)) << "seed " << seed;
+  }
+}
+
+// Stands for ranks that have not decided about a transport, and never will.
+class Undecided final : public engine::OpTransport {
+ public:
+  void choose(engine::OpSpec& /*spec*/, Chosen then) override { then_ = std::move(then); }
+  void choose_host(engine::OpSpec& /*spec*/, Chosen then) override { then(nullptr); }
+  void give_up(const Status& cause) override {
+    if (then_) {
+      std::exchange(then_, {})(cause);
+    }
+  }
+
+ private:
+  Chosen then_;
+};
+
+// All ranks wait for the choice of the transport of an operation, until that of rank 1 fails.
+Scenario fail_a_choice(RankApi& api) {
+  Owned tensor = filled(api.rank(), 1, 10);
+  engine::OpSpec spec = allreduce("sum", tensor);
+  const auto transport = std::make_shared<Undecided>();
+  spec.transport = transport;
+  const std::uint64_t request = api.submit(std::move(spec));
+  engine::OpSpec barrier;
+  barrier.kind = OpKind::kBarrier;
+  barrier.name = "all have begun";
+  require_ok(co_await api.run(std::move(barrier)), "a barrier");
+  if (api.rank() == 1) {
+    transport->give_up({Code::kUnavailable, "no transport", {1, ""}});
+  }
+  const Status status = co_await api.wait(request);
+  require(status.code() == Code::kUnavailable && status.blame().rank == 1, status.to_string());
+}
+
+TEST(Sim, ACancelledOperationDoesNotWaitForTheChoiceOfItsTransport) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(20); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 3;
+    world::SimWorld world(options);
+    EXPECT_EQ(world.run(fail_a_choice), "") << "seed " << seed;
   }
 }
 

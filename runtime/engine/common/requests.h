@@ -31,6 +31,8 @@ class OpTransport {
   virtual void choose(OpSpec& spec, Chosen then) = 0;
   // Does the same, but always chooses host memory: another rank can use no other.
   virtual void choose_host(OpSpec& spec, Chosen then) = 0;
+  // Ends a choice that still waits for other ranks: its `then` gets `cause`, later. Without effect on any other one.
+  virtual void give_up(const Status& cause) = 0;
 };
 
 // The priority of barriers, and of operations of up to kUrgentBytes without one: metrics, objects, losses.

@@ -188,6 +188,9 @@ void NamedOps::on_cancelled(const control::OpCancelled& message) {
   op.cancelled.update(message.status);
   if (op.running) {
     cancel_collectives(op, message.status);  // the operation ends when its collectives have ended
+    if (op.spec.transport) {
+      op.spec.transport->give_up(message.status);  // another rank may never ask
+    }
   } else {
     finish(op, message.status);
   }

@@ -89,20 +89,33 @@ class HostStagedOps::Way final : public OpTransport {
   Way(HostStagedOps& ops, OpPtr op) : ops_(ops), op_(std::move(op)) {}
 
   void choose(OpSpec& spec, Chosen then) override {
-    ops_.plane_->when_decided([this, &spec, then = std::move(then)](const DeviceTransport::Answer& answer) mutable {
-      if (!answer) {
-        then(answer.status());
-      } else if (*answer == nullptr) {
-        prepare(spec, nullptr, std::move(then));
-      } else {
-        ops_.plane_->nccl_bytes().add(spec.input.size_bytes());
-        prepare(spec, *answer, std::move(then));
+    waiting_ = std::make_shared<Chosen>(std::move(then));
+    ops_.plane_->when_decided([this, &spec, weak = std::weak_ptr(waiting_)](const DeviceTransport::Answer& answer) {
+      if (const auto waiting = weak.lock()) {
+        waiting_.reset();
+        decided(spec, answer, std::move(*waiting));
       }
     });
   }
   void choose_host(OpSpec& spec, Chosen then) override { prepare(spec, nullptr, std::move(then)); }
+  void give_up(const Status& cause) override {
+    if (waiting_) {
+      ops_.plane_->loop().post([then = std::move(*waiting_), cause]() mutable { then(cause); });
+      waiting_.reset();  // an answer that comes before the task finds nobody
+    }
+  }
 
  private:
+  void decided(OpSpec& spec, const DeviceTransport::Answer& answer, Chosen then) {
+    if (!answer) {
+      then(answer.status());
+    } else if (*answer == nullptr) {
+      prepare(spec, nullptr, std::move(then));
+    } else {
+      ops_.plane_->nccl_bytes().add(spec.input.size_bytes());
+      prepare(spec, *answer, std::move(then));
+    }
+  }
   // The work that the program queued earlier is complete: the unstaged fetch has waited for it.
   void prepare(OpSpec& spec, net::Collectives* net, Chosen then) {
     auto done = [net, then = std::move(then)](const Status& status) mutable {
@@ -123,6 +136,7 @@ class HostStagedOps::Way final : public OpTransport {
 
   HostStagedOps& ops_;
   const OpPtr op_;
+  std::shared_ptr<Chosen> waiting_;  // while the ranks have not decided
 };
 
 void HostStagedOps::on_fetched(const OpPtr& op, const Status& status) {
