@@ -37,6 +37,11 @@ constexpr OpTag device_tag(std::uint16_t number) {
   return op_tag(0xffffffU, OpStage::kSizes, 0, 0, number);
 }
 
+// Returns the tag of the messages about the order of launches.
+constexpr OpTag launch_tag() {
+  return device_tag(2);
+}
+
 inline constexpr std::uint32_t kStreamPhases = 16;
 
 inline constexpr std::uint32_t kStreamAttempts = 1U << 15;

@@ -13,47 +13,14 @@ namespace sirtaki::engine {
 namespace {
 
 // Arguments of device_tag().
-enum Exchange : std::uint16_t { kAble = 0, kConnected = 1, kOrder = 2, kFirstId = 3, kFirstHostId = 0x8000 };
+enum Exchange : std::uint16_t { kAble = 0, kConnected = 1, kFirstId = 3, kFirstHostId = 0x8000 };
 
 constexpr Duration kDrainPoll = std::chrono::milliseconds(1);
 
 // Size of the pinned block from which device memory is filled.
 constexpr std::size_t kFillBytes = std::size_t{1} << 20;
 
-net::CollectiveArgs among_all(OpKind kind, std::uint16_t number) {
-  net::CollectiveArgs args;
-  args.kind = kind;
-  args.tag = device_tag(number);
-  args.dtype = DType::kU8;
-  args.priority = std::numeric_limits<std::int32_t>::min();
-  return args;
-}
-
 }  // namespace
-
-// Broadcasts ids of communicators over collectives of the host. Ranks must ask in one order, which numbers the tags.
-class DeviceTransport::Ids final : public net::nccl::IdExchange {
- public:
-  Ids(net::Collectives& net, std::uint16_t first) : net_(net), next_(first) {}
-
-  void exchange(const std::string& /*key*/, const net::nccl::UniqueId* own,
-                MoveFunction<void(Result<net::nccl::UniqueId>)> done) override {
-    const auto id = std::make_shared<net::nccl::UniqueId>();
-    if (own != nullptr) {
-      *id = *own;
-    }
-    net::CollectiveArgs args = among_all(OpKind::kBroadcast, next_++);
-    args.out = std::as_writable_bytes(std::span(id.get(), 1));
-    args.in = args.out;
-    net_.start(std::move(args), [id, done = std::move(done)](const Status& status) mutable {
-      done(status.ok() ? Result<net::nccl::UniqueId>(*id) : Result<net::nccl::UniqueId>(status));
-    });
-  }
-
- private:
-  net::Collectives& net_;
-  std::uint16_t next_;
-};
 
 DeviceTransport::DeviceTransport(const DeviceTransportDeps& deps, const DeviceTransportOptions& options,
                                  Result<net::nccl::Library> library)
@@ -63,7 +30,7 @@ DeviceTransport::DeviceTransport(const DeviceTransportDeps& deps, const DeviceTr
       nccl_bytes_(deps.stats.counter("device.nccl_bytes")),
       encoded_bytes_(deps.stats.counter("device.encoded_bytes")),
       poller_(deps.loop, deps.stage, options.poller) {
-  if (options_.data == "host" || deps_.net.size() == 1) {
+  if (never()) {
     transport_ = Transport::kHost;
   }
 }
@@ -87,36 +54,44 @@ void DeviceTransport::when_decided(MoveFunction<void(Answer)> then) {
   }
   waiters_.push_back(std::move(then));
   if (std::exchange(transport_, Transport::kAsking) == Transport::kUndecided) {
-    exchange(kAble, prepare(), &DeviceTransport::on_able);
+    exchange(kAble, open_nccl(), &DeviceTransport::on_able);
   }
 }
 
 void DeviceTransport::answer(MoveFunction<void(Answer)> then) {
   if (transport_ != Transport::kRefused) {
-    then(ordered_.get());
+    then(transport_ == Transport::kNccl ? ordered_.get() : nullptr);
     return;
   }
   deps_.loop.post([then = std::move(then), why = why_]() mutable { then(why); });
 }
 
-// Does all that needs no other rank, and all that may synchronize with the device.
-Status DeviceTransport::prepare() {
+const Status& DeviceTransport::open_nccl() {
+  if (!opened_) {
+    auto made = make_nccl();
+    opened_ = made.status();
+    nccl_ = made ? made->get() : nullptr;
+    ordered_ = std::make_unique<net::OrderedDevice>(deps_.link, made ? std::move(*made) : nullptr, deps_.launches,
+                                                    launch_tag(), deps_.broken);
+  }
+  return *opened_;
+}
+
+Result<std::unique_ptr<net::nccl::NcclCollectives>> DeviceTransport::make_nccl() {
   SRT_TRY(library_.status());
   SRT_TRY(deps_.stage.device().kernels_ready());
   SRT_TRY(open_copies());
-  ids_ = std::make_unique<Ids>(deps_.net, kFirstId);
+  ids_ = std::make_unique<NcclIds>(deps_.net, device_tag(kFirstId));
   net::nccl::NcclOptions options = options_.nccl;
   options.rank = deps_.net.rank();
   options.size = deps_.net.size();
   if (const net::HostGroups* const groups = deps_.net.host_groups(); groups != nullptr && options_.sums_on_hosts) {
-    host_ids_ = std::make_unique<Ids>(*groups->here, kFirstHostId);
+    host_ids_ = std::make_unique<NcclIds>(*groups->here, device_tag(kFirstHostId));
     options.host_rank = groups->here->rank();
     options.host_size = groups->here->size();
   }
-  SRT_ASSIGN(connecting_,
-             net::nccl::NcclCollectives::create(
-                 {deps_.loop, library_->api, deps_.stage.device(), *ids_, deps_.log, host_ids_.get()}, options));
-  return {};
+  return net::nccl::NcclCollectives::create(
+      {deps_.loop, library_->api, deps_.stage.device(), *ids_, deps_.log, host_ids_.get()}, options);
 }
 
 // Exchanges results; calls `then` with the first error of any rank, or with a difference of versions.
@@ -129,7 +104,11 @@ void DeviceTransport::exchange(std::uint16_t number, const Status& own, void (De
   reports->mine = encode_device_report({library_ ? library_->version : 0, !own.ok(), std::string(own.text())});
   const auto size = static_cast<std::size_t>(deps_.net.size());
   reports->all.resize(size * kDeviceReportBytes);
-  net::CollectiveArgs args = among_all(OpKind::kAllgather, number);
+  net::CollectiveArgs args;
+  args.kind = OpKind::kAllgather;
+  args.tag = device_tag(number);
+  args.dtype = DType::kU8;
+  args.priority = std::numeric_limits<std::int32_t>::min();
   args.in = reports->mine;
   args.out = reports->all;
   args.recv_counts.assign(size, static_cast<std::int64_t>(kDeviceReportBytes));
@@ -181,7 +160,7 @@ void DeviceTransport::on_able(const Status& all) {
     decide(Transport::kHost, all);
     return;
   }
-  connecting_->connect_set(net::kJobSet, [weak = std::weak_ptr(self_)](const Status& status) {
+  ordered_->connect([weak = std::weak_ptr(self_)](const Status& status) {
     if (const auto self = weak.lock()) {
       (*self)->exchange(kConnected, status, &DeviceTransport::on_connected);
     }
@@ -193,13 +172,6 @@ void DeviceTransport::on_connected(const Status& all) {
     decide(Transport::kHost, all);
     return;
   }
-  nccl_ = connecting_.get();
-  const OpTag tag = device_tag(kOrder);
-  if (deps_.net.rank() == 0) {
-    server_ = std::make_unique<net::LaunchServer>(
-        deps_.link, net::LaunchServerOptions{tag, options_.nccl.credit_bytes / 2}, deps_.broken);
-  }
-  ordered_ = std::make_unique<net::OrderedDevice>(deps_.link, std::move(connecting_), server_.get(), tag, deps_.broken);
   decide(Transport::kNccl, {});
 }
 
@@ -209,11 +181,8 @@ void DeviceTransport::decide(Transport transport, const Status& why) {
   }
   why_ = why;
   transport_ = transport;
-  if (connecting_) {
-    connecting_->abort(why);
-    // NCCL waits for its network, and the job goes on meanwhile. The object stays until close(), because its destructor
-    // waits for its threads.
-    connecting_->close([](const Status& /*closed*/) {});
+  if (nccl_ != nullptr && transport != Transport::kNccl) {
+    nccl_->drop_set(net::kJobSet, why);
   }
   if (transport == Transport::kNccl) {
     deps_.log.info("GPU tensors use NCCL " + net::nccl::version_text(library_->version) + " of " + library_->from +
@@ -372,8 +341,7 @@ bool DeviceTransport::launched_over() const {
 }
 
 bool DeviceTransport::drained() {
-  net::nccl::NcclCollectives* const nccl = nccl_ != nullptr ? nccl_ : connecting_.get();
-  return launched_over() && (nccl == nullptr || nccl->drained()) && deps_.stage.drained();
+  return launched_over() && (nccl_ == nullptr || nccl_->drained()) && deps_.stage.drained();
 }
 
 void DeviceTransport::close() {
@@ -395,8 +363,6 @@ void DeviceTransport::close() {
   last_copies_.reset();
   nccl_ = nullptr;
   ordered_.reset();
-  server_.reset();
-  connecting_.reset();
 }
 
 }  // namespace sirtaki::engine

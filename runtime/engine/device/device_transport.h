@@ -25,6 +25,7 @@
 #include "runtime/base/telemetry/stats.h"
 #include "runtime/engine/device/device_stage.h"
 #include "runtime/engine/device/event_poller.h"
+#include "runtime/engine/device/nccl_ids.h"
 #include "runtime/net/device/launch_server.h"
 #include "runtime/net/device/nccl/loader.h"
 #include "runtime/net/device/nccl/nccl_collectives.h"
@@ -45,6 +46,7 @@ struct DeviceTransportDeps {
   Loop& loop;
   net::Collectives& net;
   net::PointToPoint& link;
+  net::LaunchServer* launches;  // on rank 0, if NCCL is possible; null elsewhere
   DeviceStage& stage;
   Logger& log;
   Stats& stats;
@@ -116,9 +118,12 @@ class DeviceTransport {
 
  private:
   enum class Transport : std::uint8_t { kUndecided, kAsking, kHost, kNccl, kRefused };
-  class Ids;
 
-  Status prepare();
+  bool never() const { return options_.data == "host" || deps_.net.size() == 1; }
+  // Opens NCCL at the first call, without other ranks, and does all that may synchronize with the device. Returns its
+  // result.
+  const Status& open_nccl();
+  Result<std::unique_ptr<net::nccl::NcclCollectives>> make_nccl();
   void exchange(std::uint16_t number, const Status& own, void (DeviceTransport::*then)(const Status&));
   Status judge(ConstBytes reports) const;
   void on_able(const Status& all);
@@ -137,11 +142,10 @@ class DeviceTransport {
   Transport transport_ = Transport::kUndecided;
   Status why_;  // reason for host memory or refusal
   std::vector<MoveFunction<void(Answer)>> waiters_;
-  std::unique_ptr<Ids> ids_;
-  std::unique_ptr<Ids> host_ids_;  // for the ranks of this host, if hosts sum first
-  std::unique_ptr<net::nccl::NcclCollectives> connecting_;
-  net::nccl::NcclCollectives* nccl_ = nullptr;  // owned by ordered_
-  std::unique_ptr<net::LaunchServer> server_;   // on rank 0
+  std::unique_ptr<NcclIds> ids_;
+  std::unique_ptr<NcclIds> host_ids_;           // for the ranks of this host, if hosts sum first
+  std::optional<Status> opened_;                // result of open_nccl()
+  net::nccl::NcclCollectives* nccl_ = nullptr;  // owned by ordered_; null if NCCL cannot be used
   std::unique_ptr<net::OrderedDevice> ordered_;
   device::Stream copies_;
   EventPoller poller_;                            // polls marks on copies_

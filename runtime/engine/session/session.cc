@@ -21,6 +21,7 @@
 #include "runtime/engine/session/host_staged_ops.h"
 #include "runtime/engine/session/request_table.h"
 #include "runtime/engine/session/stream_table.h"
+#include "runtime/net/device/launch_server.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -129,6 +130,7 @@ Status Session::take_seat() {
 
 void Session::start_engine() {
   loop_.run_sync([this] {
+    order_launches();
     engine_ = std::make_unique<Engine>(engine_options(*config_, membership_.host_count()),
                                        EngineDeps{loop_, data_->collectives(), *control_, stats_, *timeline_,
                                                   log_.get(), [this] { waiter_.give_way(); }},

@@ -41,6 +41,10 @@ class Timeline;
 class Track;
 }  // namespace sirtaki
 
+namespace sirtaki::net {
+class LaunchServer;
+}
+
 namespace sirtaki::engine {
 
 class ControlLine;
@@ -164,6 +168,8 @@ class Session {
   void on_data_lost(Rank rank, const Status& cause);
   void fail_unless_told(const Status& cause);
   void on_device_lost(const Status& cause);
+  void on_nccl_failed(const Status& why);
+  void order_launches();
   Status open_device(int index);
   Status stage_device(int index, const Result<net::nccl::Library>& nccl);
   void leave_device(const Status& cause);
@@ -200,7 +206,8 @@ class Session {
 
   // The members below run on loop_, which is therefore destroyed after them.
   mutable rendezvous::AsioLoop loop_;
-  std::unique_ptr<DeviceStage> stage_;  // owns staging memory of the members below
+  std::unique_ptr<DeviceStage> stage_;           // owns staging memory of the members below
+  std::unique_ptr<net::LaunchServer> launches_;  // on rank 0, if NCCL is possible
   std::unique_ptr<DeviceTransport> plane_;
   std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<DataPlane> data_;

@@ -4,6 +4,7 @@
 
 #include "runtime/base/config/config.h"
 #include "runtime/base/telemetry/log.h"
+#include "runtime/engine/common/tags.h"
 #include "runtime/engine/device/device_transport.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/epoch/control_plane.h"
@@ -12,6 +13,7 @@
 #include "runtime/engine/session/host_staged_ops.h"
 #include "runtime/engine/session/session.h"
 #include "runtime/engine/session/stream_table.h"
+#include "runtime/net/device/launch_server.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -49,6 +51,23 @@ void Session::on_device_lost(const Status& cause) {
   fail(cause);
 }
 
+void Session::on_nccl_failed(const Status& why) {
+  const std::string text = "NCCL has failed on rank " + std::to_string(job_.rank) + ": " + std::string(why.text());
+  // The next epoch of an elastic job makes another communicator.
+  const Status cause(job_.line ? Code::kRanksChanged : why.code(), text, {job_.rank, ""});
+  // Operations that end with kPeerLost wait for the word of the coordinator, too.
+  job_.line&& why.code() == Code::kPeerLost ? fail_unless_told(cause) : on_device_lost(cause);
+}
+
+// Rank 0 may have no GPU itself.
+void Session::order_launches() {
+  if (job_.rank == 0 && job_.size > 1 && config_->device.data != "host") {
+    const auto bytes = static_cast<std::size_t>(config_->device.nccl_credit_bytes) / 2;
+    launches_ = std::make_unique<net::LaunchServer>(data_->link(), net::LaunchServerOptions{launch_tag(), bytes},
+                                                    [this](const Status& why) { on_nccl_failed(why); });
+  }
+}
+
 Status Session::open_device(int index) {
   Status status(Code::kShutdown, "the session was shut down");
   // Loaded on the calling thread, as loading takes too long for the loop.
@@ -82,15 +101,10 @@ Status Session::stage_device(int index, const Result<net::nccl::Library>& nccl) 
   plane.sums_on_hosts = config_->device.codecs == "auto";
   plane.poller.deadline = config_->control.stall_fail;
   plane.nccl = nccl_options(config_->device);
-  const auto broken = [this](const Status& why) {
-    const std::string text = "NCCL has failed on rank " + std::to_string(job_.rank) + ": " + std::string(why.text());
-    // The next epoch of an elastic job makes another communicator.
-    const Status cause(job_.line ? Code::kRanksChanged : why.code(), text, {job_.rank, ""});
-    // Operations that end with kPeerLost wait for the word of the coordinator, too.
-    job_.line&& why.code() == Code::kPeerLost ? fail_unless_told(cause) : on_device_lost(cause);
-  };
   plane_ = std::make_unique<DeviceTransport>(
-      DeviceTransportDeps{loop_, data_->collectives(), data_->link(), *stage_, *log_, stats_, broken}, plane, nccl);
+      DeviceTransportDeps{loop_, data_->collectives(), data_->link(), launches_.get(), *stage_, *log_, stats_,
+                          [this](const Status& why) { on_nccl_failed(why); }},
+      plane, nccl);
   ops_->use(*stage_, *plane_);
   streams_->use(*stage_, *plane_,
                 PathSelector(*stage_, *plane_, data_->collectives(),
@@ -118,6 +132,7 @@ void Session::leave_device(const Status& cause) {
     if (plane_) {
       plane_->close();
     }
+    launches_.reset();
   });
 }
 

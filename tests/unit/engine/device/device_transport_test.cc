@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/base/check.h"
+#include "runtime/engine/common/tags.h"
 #include "runtime/engine/device/path_selector.h"
 #include "runtime/net/device/nccl/communicator.h"
 #include "tests/conformance/collectives_worlds.h"
@@ -59,6 +60,7 @@ class DeviceTransportTest : public ::testing::Test {
     std::unique_ptr<SpoilingNet> net;
     FakeDevice* device = nullptr;
     Stats stats;
+    std::unique_ptr<net::LaunchServer> launches;  // on rank 0
     std::vector<std::string> lines;
     std::unique_ptr<Logger> log;
     std::unique_ptr<DeviceStage> stage;
@@ -83,6 +85,7 @@ class DeviceTransportTest : public ::testing::Test {
         member.transport->close();
       }
       member.transport.reset();
+      member.launches.reset();
       member.stage.reset();
     }
     static_cast<void>(world_->wait([] { return false; }));
@@ -103,6 +106,10 @@ class DeviceTransportTest : public ::testing::Test {
         std::move(device), {loop(), member.stats, rank, "cuda:0", [] { return Status(); }, [](const Status&) {}}, {});
     SRT_CHECK(stage);
     member.stage = std::move(*stage);
+    if (rank == 0) {
+      member.launches = std::make_unique<net::LaunchServer>(world_->link(rank), net::LaunchServerOptions{launch_tag()},
+                                                            [](const Status& /*why*/) {});
+    }
     make_transport(rank, 22809);
   }
   void make_transport(Rank rank, int version, const std::string& data = "auto") {
@@ -111,8 +118,8 @@ class DeviceTransportTest : public ::testing::Test {
     options.data = data;
     options.nccl.communicator.connect_timeout = std::chrono::seconds(2);
     member.transport = std::make_unique<DeviceTransport>(
-        DeviceTransportDeps{loop(), *member.net, world_->link(rank), *member.stage, *member.log, member.stats,
-                            [&member](const Status& why) { member.broken.push_back(why); }},
+        DeviceTransportDeps{loop(), *member.net, world_->link(rank), member.launches.get(), *member.stage, *member.log,
+                            member.stats, [&member](const Status& why) { member.broken.push_back(why); }},
         options, net::nccl::Library{nccl_.api(), version, "a test"});
   }
   // Runs until the loop is idle.

@@ -32,7 +32,7 @@ class HostStagedStreamTest : public ::testing::Test {
     SRT_CHECK(stage);
     stage_ = std::move(*stage);
     plane_ = std::make_unique<DeviceTransport>(
-        DeviceTransportDeps{loop, world_->at(0), world_->link(0), *stage_, log_, stats_, [](const Status&) {}},
+        DeviceTransportDeps{loop, world_->at(0), world_->link(0), nullptr, *stage_, log_, stats_, [](const Status&) {}},
         DeviceTransportOptions{}, unavailable("there is no NCCL here"));
     SRT_CHECK(plane_->open_copies().ok());
     calls_ = std::make_shared<HostStagedStream>(*stage_, plane_.get(), [this] { return in_place_; });
