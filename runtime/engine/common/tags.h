@@ -42,6 +42,12 @@ constexpr OpTag launch_tag() {
   return device_tag(2);
 }
 
+// Returns a tag for the agreement of the ranks of a process set on their GPUs; `set` is its number in the order of
+// launches.
+constexpr OpTag device_set_tag(std::uint32_t set) {
+  return op_tag(0xffffffU, OpStage::kPayload, 0, set, 0);
+}
+
 inline constexpr std::uint32_t kStreamPhases = 16;
 
 inline constexpr std::uint32_t kStreamAttempts = 1U << 15;

@@ -29,6 +29,11 @@ DeviceTransport::DeviceTransport(const DeviceTransportDeps& deps, const DeviceTr
       library_(std::move(library)),
       nccl_bytes_(deps.stats.counter("device.nccl_bytes")),
       encoded_bytes_(deps.stats.counter("device.encoded_bytes")),
+      sets_({deps.loop, deps.net, deps.log, options.data == "nccl",
+             [this] {
+               const Status& opened = open_nccl();
+               return DeviceSets::Nccl{opened, library_ ? library_->version : 0, ordered_.get(), nccl_};
+             }}),
       poller_(deps.loop, deps.stage, options.poller) {
   if (never()) {
     transport_ = Transport::kHost;
@@ -38,10 +43,10 @@ DeviceTransport::DeviceTransport(const DeviceTransportDeps& deps, const DeviceTr
 DeviceTransport::~DeviceTransport() = default;
 
 std::string_view DeviceTransport::name() const {
-  return transport_ == Transport::kNccl      ? "nccl"
-         : transport_ == Transport::kHost    ? "host"
-         : transport_ == Transport::kRefused ? "refused"
-                                             : "undecided";
+  return transport_ == Transport::kNccl || sets_.use_nccl() ? "nccl"
+         : transport_ == Transport::kHost                   ? "host"
+         : transport_ == Transport::kRefused                ? "refused"
+                                                            : "undecided";
 }
 
 // ---- agreement ----
@@ -56,6 +61,20 @@ void DeviceTransport::when_decided(MoveFunction<void(Answer)> then) {
   if (std::exchange(transport_, Transport::kAsking) == Transport::kUndecided) {
     exchange(kAble, open_nccl(), &DeviceTransport::on_able);
   }
+}
+
+void DeviceTransport::when_decided(const std::vector<Rank>& ranks, MoveFunction<void(Answer)> then) {
+  if (ranks.empty()) {
+    when_decided(std::move(then));
+  } else if (host_only(ranks)) {
+    then(nullptr);
+  } else {
+    sets_.when_decided(ranks, std::move(then));
+  }
+}
+
+bool DeviceTransport::host_only(const std::vector<Rank>& ranks) const {
+  return ranks.empty() ? host_only() : never() || ranks.size() == 1 || sets_.host_only(ranks);
 }
 
 void DeviceTransport::answer(MoveFunction<void(Answer)> then) {
@@ -294,6 +313,7 @@ void DeviceTransport::abort(const Status& cause) {
   if (transport_ == Transport::kAsking) {
     decide(Transport::kHost, cause);
   }
+  sets_.abort(cause);
   if (ordered_) {
     ordered_->abort(cause);
   }
@@ -363,6 +383,7 @@ void DeviceTransport::close() {
   last_copies_.reset();
   nccl_ = nullptr;
   ordered_.reset();
+  sets_.close();
 }
 
 }  // namespace sirtaki::engine

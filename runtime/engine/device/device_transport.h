@@ -3,7 +3,8 @@
 //
 // Ranks decide once, when they have agreed on the first operation or stream that asks for the transport. They exchange
 // reports on NCCL and its version over the collectives of the host, connect if all versions are equal, and exchange the
-// results. A later failure ends the job.
+// results. A later failure ends the job. Each process set decides for itself (device_sets.h); all use one order of
+// launches.
 // It also holds the resources for work on the device: a stream for copies and kernels, a poller that reports their
 // completion, and reusable device memory.
 // Owner: Session. Thread: loop. Operations and streams, not this class, choose the tensors.
@@ -23,6 +24,7 @@
 #include "runtime/base/task.h"
 #include "runtime/base/telemetry/log.h"
 #include "runtime/base/telemetry/stats.h"
+#include "runtime/engine/device/device_sets.h"
 #include "runtime/engine/device/device_stage.h"
 #include "runtime/engine/device/event_poller.h"
 #include "runtime/engine/device/nccl_ids.h"
@@ -68,9 +70,14 @@ class DeviceTransport {
   // Requires an operation that all ranks have agreed on. Calls `then` exactly once: inline if the transport is decided
   // and healthy, later otherwise.
   void when_decided(MoveFunction<void(Answer)> then);
+  // Does the same for an operation of these ranks; empty: all. See DeviceSets::when_decided().
+  void when_decided(const std::vector<Rank>& ranks, MoveFunction<void(Answer)> then);
   // Returns true if the transport is decided to be host memory.
   bool host_only() const { return transport_ == Transport::kHost; }
-  // Returns "undecided", "host", "nccl" or "refused".
+  // Returns the same for operations of these ranks; empty: all.
+  bool host_only(const std::vector<Rank>& ranks) const;
+  // Returns "undecided", "host", "nccl" or "refused": the transport of operations of all ranks, but "nccl" if any
+  // process set uses it.
   std::string_view name() const;
 
   // Creates the stream for copies. Call it before the first copy unless when_decided() has run. An error means that the
@@ -143,7 +150,8 @@ class DeviceTransport {
   Status why_;  // reason for host memory or refusal
   std::vector<MoveFunction<void(Answer)>> waiters_;
   std::unique_ptr<NcclIds> ids_;
-  std::unique_ptr<NcclIds> host_ids_;           // for the ranks of this host, if hosts sum first
+  std::unique_ptr<NcclIds> host_ids_;  // for the ranks of this host, if hosts sum first
+  DeviceSets sets_;
   std::optional<Status> opened_;                // result of open_nccl()
   net::nccl::NcclCollectives* nccl_ = nullptr;  // owned by ordered_; null if NCCL cannot be used
   std::unique_ptr<net::OrderedDevice> ordered_;

@@ -1,6 +1,6 @@
 // NcclIds: broadcasts the ids of communicators of NCCL over collectives of the host.
 //
-// The ranks of the collectives must ask in one order, which numbers the tags. Owner: DeviceTransport.
+// The ranks of the collectives must ask in one order, which numbers the tags. Owners: DeviceTransport, DeviceSets.
 // Thread: loop.
 #pragma once
 

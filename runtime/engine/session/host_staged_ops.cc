@@ -34,7 +34,7 @@ void HostStagedOps::submit(OpSpec spec, Result<device::Mark> written, OpDone don
 // Reads only fields that the ranks compare when they agree on an operation, so that all ranks return the same; but for
 // the output of an allgather or alltoall, which they exchange with the sizes.
 bool HostStagedOps::may_go_direct(const OpSpec& spec) const {
-  if (plane_->host_only() || !spec.ranks.empty()) {
+  if (plane_->host_only(spec.ranks)) {
     return false;
   }
   if (moves_blocks(spec.kind)) {
@@ -90,12 +90,13 @@ class HostStagedOps::Way final : public OpTransport {
 
   void choose(OpSpec& spec, Chosen then) override {
     waiting_ = std::make_shared<Chosen>(std::move(then));
-    ops_.plane_->when_decided([this, &spec, weak = std::weak_ptr(waiting_)](const DeviceTransport::Answer& answer) {
-      if (const auto waiting = weak.lock()) {
-        waiting_.reset();
-        decided(spec, answer, std::move(*waiting));
-      }
-    });
+    ops_.plane_->when_decided(spec.ranks,
+                              [this, &spec, weak = std::weak_ptr(waiting_)](const DeviceTransport::Answer& answer) {
+                                if (const auto waiting = weak.lock()) {
+                                  waiting_.reset();
+                                  decided(spec, answer, std::move(*waiting));
+                                }
+                              });
   }
   void choose_host(OpSpec& spec, Chosen then) override { prepare(spec, nullptr, std::move(then)); }
   void give_up(const Status& cause) override {

@@ -1,8 +1,8 @@
 // HostStagedOps: hands operations by name to the engine in the order of submission. The engine knows host memory only,
 // so tensors on a GPU are staged through pinned host memory or sent by NCCL.
 //
-// An operation of all ranks that NCCL supports is submitted unstaged, once the GPU has completed the work queued before
-// it. Its transport is selected when all ranks have agreed on the operation and, for an allgather or alltoall, have
+// An operation that NCCL supports is submitted unstaged, once the GPU has completed the work queued before it. Its
+// transport is selected when its ranks have agreed on the operation and, for an allgather or alltoall, have
 // exchanged the sizes and whether each rank has memory for its result. Results that the runtime allocates are in host
 // memory. Unnamed operations get numbers in the order of submission, so each of them waits for earlier unnamed ones
 // that are still being fetched. Threads: the loop, except mark(). Owned by Session.

@@ -36,6 +36,7 @@ class SpoilingNet final : public net::Collectives {
   net::Caps caps() const override { return inner_.caps(); }
   Rank rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
+  std::unique_ptr<net::Collectives> part(const std::vector<Rank>& ranks) override { return inner_.part(ranks); }
   void start(net::CollectiveArgs args, Done done) override {
     const Bytes out = args.out;
     inner_.start(std::move(args), [at = spoiled_at, out, done = std::move(done)](const Status& status) mutable {
@@ -130,6 +131,19 @@ class DeviceTransportTest : public ::testing::Test {
     }
     static_cast<void>(world_->wait([] { return false; }));
   }
+  // Lets both ranks decide about a set, and returns their answers.
+  std::array<std::optional<Status>, kRanks> decide_set() {
+    std::array<std::optional<Status>, kRanks> answers;
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      const auto place = static_cast<std::size_t>(rank);
+      at(rank).transport->when_decided(set_, [this, &answers, place](const DeviceTransport::Answer& answer) {
+        answers[place] = answer.status();
+        devices_[place] = answer ? *answer : nullptr;
+      });
+    }
+    static_cast<void>(world_->wait([] { return false; }));
+    return answers;
+  }
   void run_briefly() {
     static_cast<void>(
         world_->wait([this, until = loop().now() + std::chrono::seconds(1)] { return loop().now() >= until; }));
@@ -148,6 +162,8 @@ class DeviceTransportTest : public ::testing::Test {
   net::testing::FakeNccl nccl_;
   std::unique_ptr<net::testing::World> world_ = net::testing::make_local_world(kRanks);
   std::array<Member, kRanks> members_;
+  const std::vector<Rank> set_ = {0, 1};
+  std::array<net::DeviceCollectives*, kRanks> devices_{};
 };
 
 TEST_F(DeviceTransportTest, RanksWithNcclUseIt) {
@@ -204,6 +220,84 @@ TEST_F(DeviceTransportTest, TwoRanksOnOneGpuUseHostMemory) {
       "and rank 1 both on CUDA device 1b000");
   at(0).transport->close();
   EXPECT_EQ(at(0).device->alive(), before) << "everything made for NCCL is released";
+}
+
+// ---- process sets: one of both ranks, which is not the job ----
+
+TEST_F(DeviceTransportTest, ASetUsesNcclBesideTheJob) {
+  for (const bool job_first : {true, false}) {
+    if (job_first) {
+      run_until_idle();
+    }
+    const auto answers = decide_set();
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      ASSERT_TRUE(answers[static_cast<std::size_t>(rank)]->ok());
+      EXPECT_EQ(at(rank).transport->name(), "nccl");
+      EXPECT_FALSE(at(rank).transport->host_only(set_));
+    }
+  }
+  EXPECT_EQ(devices_[0]->rank(), 0);
+  EXPECT_EQ(devices_[1]->rank(), 1);
+}
+
+TEST_F(DeviceTransportTest, ASetIsDecidedWithoutTheJob) {
+  decide_set();
+  EXPECT_EQ(at(0).transport->name(), "nccl");
+  run_until_idle();
+  for (Member& member : members_) {
+    EXPECT_TRUE(member.answer && member.answer->ok());
+  }
+}
+
+TEST_F(DeviceTransportTest, ASetOfDifferentVersionsUsesHostMemory) {
+  make_transport(1, 21801);
+  decide_set();
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(devices_[static_cast<std::size_t>(rank)], nullptr);
+    EXPECT_TRUE(at(rank).transport->host_only(set_));
+    EXPECT_TRUE(at(rank).broken.empty());
+  }
+  const std::string text =
+      "GPU tensors of the process set of ranks 0, 1 are staged through host memory, not sent over NCCL";
+  EXPECT_TRUE(at(0).logged(text)) << ::testing::PrintToString(at(0).lines);
+}
+
+TEST_F(DeviceTransportTest, ARankWithoutKernelsBringsItsSetsToHostMemory) {
+  at(1).device->refuse_kernels(unavailable("no kernels"));
+  decide_set();
+  EXPECT_TRUE(at(0).transport->host_only(set_) && at(1).transport->host_only(set_));
+  EXPECT_TRUE(at(0).logged("rank 1 cannot use NCCL; its log says why")) << ::testing::PrintToString(at(0).lines);
+  EXPECT_TRUE(at(1).logged("not sent over NCCL: no kernels")) << ::testing::PrintToString(at(1).lines);
+}
+
+TEST_F(DeviceTransportTest, ASetThatCannotConnectUsesHostMemory) {
+  nccl_.put_on_one_gpu();
+  decide_set();
+  EXPECT_TRUE(at(0).transport->host_only(set_) && at(1).transport->host_only(set_));
+  EXPECT_TRUE(at(0).logged("rank 0 could not connect")) << ::testing::PrintToString(at(0).lines);
+}
+
+TEST_F(DeviceTransportTest, ASetWithoutNcclIsAnErrorIfNcclIsRequired) {
+  make_transport(0, 22809, "nccl");
+  make_transport(1, 21801, "nccl");
+  for (const auto& answer : decide_set()) {
+    EXPECT_EQ(answer->code(), Code::kUnavailable);
+    EXPECT_NE(answer->text().find("device.data = nccl: rank "), std::string_view::npos) << answer->text();
+  }
+}
+
+TEST_F(DeviceTransportTest, AnAbortAnswersASetThatWaits) {
+  std::optional<Status> answer;
+  at(1).transport->when_decided(set_, [&](const DeviceTransport::Answer& set) { answer = set.status(); });
+  run_briefly();
+  EXPECT_FALSE(answer.has_value()) << "rank 0 has not asked";
+  at(1).transport->abort({Code::kAborted, "the job is over"});
+  run_briefly();
+  EXPECT_EQ(answer->text(), "the job is over");
+  at(1).transport->when_decided(set_, [&](const DeviceTransport::Answer& set) { answer = set.status(); });
+  at(1).transport->when_decided({0, 1, 2}, [&](const DeviceTransport::Answer& set) { answer = set.status(); });
+  run_briefly();
+  EXPECT_EQ(answer->text(), "the job is over") << "later, too";
 }
 
 TEST_F(DeviceTransportTest, BlocksAreReusedAndKept) {
