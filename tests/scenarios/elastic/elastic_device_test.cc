@@ -37,6 +37,14 @@ class Gpu {
     };
   }
 
+  // Sums over a process set.
+  Status sum(Process& process, const std::vector<Rank>& ranks, float& total) {
+    const Status status = process.sum(total, {DeviceType::kCuda, 0}, stream_, ranks);
+    if (status.ok()) {
+      device_->catch_up();
+    }
+    return status;
+  }
   void break_down() { device_->break_down(unavailable("an illegal address")); }
   // Sums on the GPU until that fails.
   Status work(Process& process) {
@@ -134,6 +142,42 @@ TEST(ElasticDeviceTest, AnErrorOfNcclAboutAnotherRankWaitsForTheCoordinator) {
     EXPECT_TRUE(contains(ended, "NCCL has failed on rank 1: ")) << ended.to_string();
     ASSERT_EQ(process.regroup().to_string(), "ok");
     expect_members(process, {0, 1});
+    process.shutdown();
+  });
+}
+
+// Sets have other numbers, communicators and ranks in each epoch.
+TEST(ElasticDeviceTest, ProcessSetsGoOnOverNcclInTheNextEpoch) {
+  FakeNccl nccl;
+  Hub hub(4, 1);
+  run(hub, [&](Process& process) {
+    Gpu first(process, &nccl);
+    ASSERT_EQ(process.init().to_string(), "ok");
+    float total = 0;
+    const Rank slot = process.slot();
+    if (slot == 1 || slot == 2) {
+      ASSERT_EQ(first.sum(process, {1, 2}, total).to_string(), "ok");
+      EXPECT_EQ(total, 6);
+    }
+    if (slot >= 2) {
+      ASSERT_EQ(first.sum(process, {2, 3}, total).to_string(), "ok");
+      EXPECT_EQ(total, 12);
+    }
+    hub.all.arrive_and_wait();
+    if (slot == 2) {
+      return process.die();
+    }
+    const Status lost = first.work(process);
+    EXPECT_EQ(lost.code(), Code::kRanksChanged) << lost.to_string();
+    EXPECT_EQ(lost.blame().rank, 2);
+    Gpu second(process, &nccl);
+    ASSERT_EQ(process.regroup().to_string(), "ok");
+    expect_members(process, {0, 1, 3});
+    if (slot != 0) {
+      ASSERT_EQ(second.sum(process, {1, 2}, total).to_string(), "ok");
+      EXPECT_EQ(total, 10) << "slots 1 and 3";
+    }
+    expect_members(process, {0, 1, 3});  // rank 0 orders the operations of sets until all are done
     process.shutdown();
   });
 }

@@ -159,10 +159,11 @@ class Process {
   void shutdown() { session_->close(); }
 
   // Sums a number that tells which processes take part.
-  Status sum(float& total, Device device = {}, void* cuda_stream = nullptr) {
+  Status sum(float& total, Device device = {}, void* cuda_stream = nullptr, std::vector<Rank> ranks = {}) {
     float value = static_cast<float>(1 << slot_);
     OpSpec spec;
     spec.name = device.type == DeviceType::kCpu ? "members" : "members on a GPU";
+    spec.ranks = std::move(ranks);
     spec.reduce_op = ReduceOp::kSum;
     spec.input = {reinterpret_cast<std::byte*>(&value), 1, DType::kF32, device};
     spec.output = {reinterpret_cast<std::byte*>(&total), 1, DType::kF32, device};
