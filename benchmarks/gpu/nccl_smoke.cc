@@ -258,7 +258,8 @@ class Smoke {
       finish(status);
       return;
     }
-    collectives.connect(1, [this](const Status& connected) { connected.ok() ? start_all() : finish(connected); });
+    collectives.connect_set(kJobSet,
+                            [this](const Status& connected) { connected.ok() ? start_all() : finish(connected); });
   }
 
  private:
