@@ -90,7 +90,8 @@ int LaunchLine::send(Rank peer, std::span<const LaunchWord> words, const std::fu
                  if (!self) {
                    return;
                  }
-                 if (!status.ok()) {
+                 // A loss is reported by the receive, behind all words that have arrived before it.
+                 if (status.code() == Code::kMismatch) {
                    (*self)->on_error(peer, status);
                  }
                  if (over) {

@@ -20,7 +20,7 @@ class LaunchLine {
   struct Events {
     // Receives the words of a message. An error means that `peer` breaks the protocol.
     std::function<Status(Rank peer, std::span<const LaunchWord> words)> received;
-    // Called for each failed message to or from `peer`.
+    // Called once if `peer` is lost, behind all words from it that have arrived.
     std::function<void(Rank peer, const Status&)> lost;
     // A message was malformed or broke the protocol, so ranks may disagree on the order for good.
     std::function<void(const Status&)> corrupt;

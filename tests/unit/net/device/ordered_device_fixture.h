@@ -1,5 +1,5 @@
 // OrderedDeviceTest: the OrderedDevice of each rank of a job on one loop, over fake collectives that record their
-// launches. Used by ordered_device_test.cc and ordered_sets_test.cc.
+// launches. Used by ordered_device_test.cc and ordered_sets_fixture.h.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -66,6 +66,30 @@ class Recorder final : public SetCollectives {
   const int size_;
 };
 
+// A link whose sends fail once `cut` is set, whereas messages that have arrived go on to their receivers.
+class OneWayLink final : public PointToPoint {
+ public:
+  explicit OneWayLink(PointToPoint& link) : link_(link) {}
+  Rank rank() const override { return link_.rank(); }
+  int size() const override { return link_.size(); }
+  Loop& loop() override { return link_.loop(); }
+  void send(const Envelope& envelope, ConstBytes data, Done done) override {
+    if (cut.ok()) {
+      link_.send(envelope, data, std::move(done));
+    } else {
+      loop().post([done = std::move(done), why = cut]() mutable { done(why); });
+    }
+  }
+  void recv(const Envelope& envelope, Bytes out, Done done) override { link_.recv(envelope, out, std::move(done)); }
+  void cancel(TagGroup tags, Status cause) override { link_.cancel(tags, std::move(cause)); }
+  void fail(Status cause) override { link_.fail(std::move(cause)); }
+
+  Status cut;
+
+ private:
+  PointToPoint& link_;
+};
+
 class OrderedDeviceTest : public ::testing::Test {
  protected:
   struct Ended {
@@ -73,7 +97,8 @@ class OrderedDeviceTest : public ::testing::Test {
     Status status;
   };
   struct Member {
-    std::unique_ptr<InprocEndpoint> link;
+    std::unique_ptr<InprocEndpoint> endpoint;
+    std::unique_ptr<OneWayLink> link;
     Recorder* inner = nullptr;
     std::unique_ptr<LaunchServer> server;  // on rank 0
     std::unique_ptr<OrderedDevice> ordered;
@@ -87,7 +112,8 @@ class OrderedDeviceTest : public ::testing::Test {
     constexpr OpTag kTag(1000000);
     for (Rank rank = 0; rank < size; ++rank) {
       Member& member = at(rank);
-      member.link = group_->endpoint(rank, loop_);
+      member.endpoint = group_->endpoint(rank, loop_);
+      member.link = std::make_unique<OneWayLink>(*member.endpoint);
       auto inner = std::make_unique<Recorder>(rank, size);
       member.inner = inner.get();
       if (rank == 0) {
@@ -105,6 +131,7 @@ class OrderedDeviceTest : public ::testing::Test {
       member.ordered.reset();
       member.server.reset();
       member.link.reset();
+      member.endpoint.reset();
     }
     run();
   }

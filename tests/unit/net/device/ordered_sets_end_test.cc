@@ -189,6 +189,34 @@ TEST_F(OrderedSetsTest, WithoutRank0AllSetsEnd) {
   EXPECT_TRUE(at(1).broken.empty());
 }
 
+// A rank may read the last words of rank 0 and its end together, with words of its own unsent.
+TEST_F(OrderedSetsTest, AFailedSendOvertakesNoWordsOfRank0) {
+  open(3);
+  const Ranks ranks = {1, 2};
+  open_on_all(ranks);
+  for (const std::uint64_t tag : {5, 6, 7}) {
+    start_in(1, ranks, tag);
+  }
+  run();
+  at(1).link->cut = {Code::kPeerLost, "rank 0 has left", {0, ""}};
+  cancel(1, 6);
+  run();
+  start_in(2, ranks, 5);
+  start_in(2, ranks, 6);
+  run();
+  group_->kill(0, {Code::kAborted, "killed"});
+  run();
+  EXPECT_EQ(launched(1), launched(2));
+  EXPECT_EQ(launched(1).size(), 3U);
+  finish_all();
+  run();
+  ASSERT_EQ(at(1).ended.size(), 3U);
+  EXPECT_EQ(at(1).ended[0].status.blame().rank, 0) << "without a place: " << at(1).ended[0].status.to_string();
+  EXPECT_TRUE(at(1).ended[1].status.ok()) << at(1).ended[1].status.to_string();
+  EXPECT_EQ(at(1).ended[2].status.text(), "no more of 6");
+  EXPECT_TRUE(at(1).broken.empty());
+}
+
 TEST_F(OrderedSetsTest, AnAbortAnswersThoseWhoWait) {
   open(2);
   ask(1, {0, 1});
@@ -199,6 +227,7 @@ TEST_F(OrderedSetsTest, AnAbortAnswersThoseWhoWait) {
   ask(0, {0, 1});
   run();
   EXPECT_EQ(outcome(1, {0, 1})->ended.text(), "the job is over") << "connects no more";
+  EXPECT_TRUE(at(1).inner->tags.empty());
 }
 
 TEST_F(OrderedSetsTest, AFailureEndsSetsAsWell) {
