@@ -72,20 +72,22 @@ Status LaunchAgreement::able(Rank from, const LaunchWord& word, LaunchSequencer&
 
 Status LaunchAgreement::connected(Rank from, const LaunchWord& word, const LaunchSequencer& order) {
   const auto place = agreements_.find(word.set);
-  if (place == agreements_.end() || place->second.phase != Phase::kConnecting || !order.contains(word.set, from)) {
+  if (place == agreements_.end() || !connects(place->second) || !order.contains(word.set, from)) {
     return breach("connects without need", word);
   }
   Agreement& agreement = place->second;
   if (std::exchange(agreement.members.at(from).connected, word.number == 1)) {
     return breach("connects twice", word);
   }
-  const auto& members = agreement.members;
-  if (std::ranges::any_of(members, [](const auto& member) { return !member.second.connected; })) {
+  if (agreement.phase == Phase::kRefused) {
+    return {};  // it has crossed the refusal
+  }
+  if (word.number != 1) {
+    refuse(word.set, agreement, from);  // at once: the others launch nothing while they try
     return {};
   }
-  const auto failed = std::ranges::find_if(members, [](const auto& member) { return !*member.second.connected; });
-  if (failed != members.end()) {
-    refuse(word.set, agreement, failed->first);
+  const auto& members = agreement.members;
+  if (std::ranges::any_of(members, [](const auto& member) { return !member.second.connected; })) {
     return {};
   }
   agreement.phase = Phase::kOpen;
@@ -93,6 +95,12 @@ Status LaunchAgreement::connected(Rank from, const LaunchWord& word, const Launc
     answers_.emplace_back(rank, LaunchWord{Kind::kOpen, OpTag(member.own), 0, word.set});
   }
   return {};
+}
+
+// Returns whether ranks may report that they have connected, or could not.
+bool LaunchAgreement::connects(const Agreement& agreement) {
+  return agreement.phase == Phase::kConnecting ||
+         (agreement.phase == Phase::kRefused && agreement.members.at(agreement.refused_by).connected);
 }
 
 void LaunchAgreement::refuse(LaunchSet set, Agreement& agreement, Rank by) {

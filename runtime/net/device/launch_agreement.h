@@ -56,6 +56,7 @@ class LaunchAgreement {
   Status name_ranks(Rank from, const LaunchWord& word);
   Status able(Rank from, const LaunchWord& word, LaunchSequencer& order);
   Status connected(Rank from, const LaunchWord& word, const LaunchSequencer& order);
+  static bool connects(const Agreement& agreement);
   void refuse(LaunchSet set, Agreement& agreement, Rank by);
   void refuse(LaunchSet set, const Agreement& agreement, Rank by, Rank to);
 

@@ -274,7 +274,7 @@ TEST_F(DeviceTransportTest, ASetThatCannotConnectUsesHostMemory) {
   nccl_.put_on_one_gpu();
   decide_set();
   EXPECT_TRUE(at(0).transport->host_only(set_) && at(1).transport->host_only(set_));
-  EXPECT_TRUE(at(0).logged("rank 0 could not connect")) << ::testing::PrintToString(at(0).lines);
+  EXPECT_TRUE(at(0).logged(" could not connect")) << ::testing::PrintToString(at(0).lines);
 }
 
 TEST_F(DeviceTransportTest, ASetWithoutNcclIsAnErrorIfNcclIsRequired) {

@@ -22,6 +22,16 @@ class LaunchAgreementTest : public ::testing::Test {
     ASSERT_TRUE(take(from, {Says::kRanks, OpTag(2), 2, own}).ok());
     ASSERT_TRUE(take(from, {Says::kAble, OpTag(), version, own}).ok());
   }
+  // Rank 129 cannot connect, and the result of rank 1 comes later.
+  void expect_refusal_before(std::int32_t late) {
+    ask(1, 22809);
+    ask(129, 22809);
+    EXPECT_TRUE(take(129, {Says::kConnected, OpTag(), 0, kSet}).ok());
+    EXPECT_EQ(agreement_.take_answers(), to_both(Says::kRefused, 129, 22809)) << "rank 1 still tries";
+    EXPECT_TRUE(take(1, {Says::kConnected, OpTag(), late, kSet}).ok()) << "on its way meanwhile";
+    EXPECT_TRUE(agreement_.take_answers().empty());
+    EXPECT_EQ(take(1, {Says::kConnected, OpTag(), late, kSet}).code(), Code::kCorrupt) << "twice";
+  }
   // Returns a word of rank 0 to both ranks of the set.
   static Answers to_both(Says kind, std::int32_t number = 0, std::uint64_t bytes = 0) {
     return {{1, {kind, OpTag(1001), number, kSet, bytes}}, {129, {kind, OpTag(1129), number, kSet, bytes}}};
@@ -60,13 +70,19 @@ TEST_F(LaunchAgreementTest, AnotherVersionRefuses) {
   EXPECT_TRUE(order_.take().empty());
 }
 
-TEST_F(LaunchAgreementTest, ARankThatCannotConnectRefusesWhenAllHaveTried) {
-  ask(1, 22809);
+TEST_F(LaunchAgreementTest, ARankThatCannotConnectRefusesForAll) {
+  expect_refusal_before(0);
+}
+
+TEST_F(LaunchAgreementTest, ARankMayConnectWhileAnotherOneCannot) {
+  expect_refusal_before(1);
+}
+
+TEST_F(LaunchAgreementTest, ASetThatIsRefusedBeforeItConnectsDoesNotConnect) {
   ask(129, 22809);
-  EXPECT_TRUE(take(129, {Says::kConnected, OpTag(), 0, kSet}).ok());
-  EXPECT_TRUE(agreement_.take_answers().empty()) << "rank 1 still tries";
-  EXPECT_TRUE(take(1, {Says::kConnected, OpTag(), 1, kSet}).ok());
-  EXPECT_EQ(agreement_.take_answers(), to_both(Says::kRefused, 129, 22809));
+  ask(1, 21801);
+  EXPECT_EQ(take(129, {Says::kConnected, OpTag(), 1, kSet}).code(), Code::kCorrupt);
+  EXPECT_EQ(take(1, {Says::kConnected, OpTag(), 0, kSet}).code(), Code::kCorrupt);
 }
 
 TEST_F(LaunchAgreementTest, ASetWithALostRankIsToldSo) {

@@ -117,6 +117,23 @@ TEST_F(OrderedSetsTest, ARankThatCannotConnectRefusesForAllOfTheSet) {
   }
 }
 
+TEST_F(OrderedSetsTest, ARankThatCannotConnectKeepsTheOthersFromWaiting) {
+  open(3);
+  const Ranks ranks = {1, 2};
+  ask(1, ranks);
+  ask(2, ranks);
+  run();
+  std::exchange(at(1).inner->flying, {}).at(0).done(unavailable("no network"));
+  run();
+  for (const Rank rank : ranks) {
+    ASSERT_TRUE(outcome(rank, ranks) && outcome(rank, ranks)->refused) << "rank 2 still connects";
+    EXPECT_EQ(at(rank).inner->dropped.count(kFirstProcessSet), 1U);
+  }
+  finish_all();
+  run();
+  EXPECT_TRUE(at(0).broken.empty() && at(2).broken.empty());
+}
+
 TEST_F(OrderedSetsTest, OperationsOfSetsAreWithdrawn) {
   open(3);
   const Ranks ranks = {1, 2};
