@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "runtime/base/check.h"
 #include "runtime/net/device/launch_order.h"
 
 namespace sirtaki::net::testing {
@@ -57,6 +58,7 @@ inline Plan plan_of(int ranks, std::vector<std::vector<Rank>> sets, int each, bo
 class State {
  public:
   explicit State(const Plan& plan) : plan_(&plan), reported_(plan.items.size()), able_(plan.sets.size()) {
+    SRT_CHECK(plan.items.size() < kStopped);
     const std::size_t deciders = plan.order == Order::kOneForEachSet ? plan.sets.size() : 1;
     for (std::size_t i = 0; i < deciders; ++i) {
       deciders_.push_back({LaunchSequencer(plan.ranks), {}, {}});
@@ -384,8 +386,8 @@ class State {
     }
   }
 
-  static constexpr std::size_t kStopped = 20;
-  static constexpr std::size_t kGone = 21;
+  static constexpr std::size_t kStopped = 100;  // above all items; key() has room for it
+  static constexpr std::size_t kGone = 101;
 
   const Plan* plan_;
   bool faulty_ = false;

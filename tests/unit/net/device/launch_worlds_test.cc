@@ -100,6 +100,7 @@ TEST(LaunchWorlds, WithOneSequenceRandomWorldsEnd) {
       state.happen(events[random() % events.size()]);
     }
     ASSERT_TRUE(state.over());
+    ASSERT_TRUE(state.fair()) << "without a fault no item fails";
   }
 }
 
