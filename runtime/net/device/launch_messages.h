@@ -1,7 +1,7 @@
 // LaunchMessages: the wire format in which ranks and rank 0 agree on the order of launches.
 //
 // All messages have one size, because a receiver must know it in advance. docs/wire_format/gpu.md lists the bytes.
-// Pure values; OrderedDevice writes and reads them. Not for the meaning of words (launch_order.h).
+// Pure values; LaunchLine writes and reads them. Not for the meaning of words (launch_order.h).
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,9 @@ struct LaunchWord {
   // The tag of an operation; in kRanks one bit for each of 64 ranks; from kConnect on the receiver's own number of the
   // set; unused in kGone, kAble, kConnected and kStopped.
   OpTag tag;
-  // kReady: priority. kPlaced: 1 if the next one belongs to its group. kGone, kRefused: rank. kRanks: first rank / 64.
-  // kAble: version of NCCL, 0 if it cannot be used. kConnected: 1 if it is. Unused in the others.
+  // kReady: priority. kPlaced: 1 if the next one belongs to its group. kGone: rank; that of the receiver if rank 0
+  // orders nothing any more. kRefused: rank. kRanks: first rank / 64. kAble: version of NCCL, 0 if it cannot be used.
+  // kConnected: 1 if it is. Unused in the others.
   std::int32_t number = 0;
   LaunchSet set = kJobSet;  // kReady, and all about process sets: from kConnected on the number of rank 0
   // kReady: size of the operation. kRefused: version of NCCL on the rank. Unused in the others.

@@ -180,6 +180,12 @@ void LaunchServer::fail(const Status& status) {
   if (std::exchange(failed_, true)) {
     return;
   }
+  for (Rank peer = 1; peer < link_.size(); ++peer) {
+    if (speaks_[static_cast<std::size_t>(peer)] && !gone_[static_cast<std::size_t>(peer)]) {
+      const LaunchWord over{Kind::kGone, OpTag(), peer};
+      line_.send(peer, {&over, 1}, {});
+    }
+  }
   link_.loop().post([weak = std::weak_ptr(self_), status] {
     const auto self = weak.lock();
     if (!self) {

@@ -5,6 +5,7 @@
 // Process sets come into being here, too (launch_agreement.h). All decisions of one turn of the loop travel together.
 // Rank 0 gets its own only after the messages to all others have left, those about other sets and of earlier turns
 // included, so devices can finish their work even if the loop of rank 0 stalls in a launch.
+// If ranks cannot agree any more, each of them learns that nothing gets a place any more.
 // A rank that is gone, or says that it launches nothing any more, is lost: its sets get no more places, and their ranks
 // learn of it behind the places that they have got.
 //

@@ -185,6 +185,12 @@ void OrderedDevice::lose_rank(Rank rank) {
     return;
   }
   const Rank gone = job_rank(rank);
+  if (rank == this->rank()) {
+    lose_order({Code::kPeerLost,
+                "rank " + std::to_string(job_rank(0)) + " orders no operations over NCCL any more; its log says why",
+                {job_rank(0), ""}});
+    return;
+  }
   const Status why(
       Code::kPeerLost,
       "rank " + std::to_string(gone) + " has left, or its operations over NCCL have ended; its log says why",

@@ -157,6 +157,29 @@ TEST_F(OrderedSetsTest, AnOrderThatFailsEndsTheJobEvenIfRank0HasStopped) {
   EXPECT_EQ(at(0).broken[0].code(), Code::kCorrupt);
 }
 
+TEST_F(OrderedSetsTest, AnOrderThatFailsEndsOperationsOfAllRanks) {
+  open(4);
+  const Ranks ranks = {1, 2};
+  open_on_all(ranks);
+  start_in(1, ranks, 5);
+  start_on_set(ranks, 6);
+  run();
+  at(3).link->send({0, OpTag(1000000), 0, kLaunchWordsCheck, 0}, std::vector<std::byte>(kLaunchWordsBytes),
+                   [](const Status&) {});
+  run();
+  ASSERT_EQ(at(0).broken.size(), 1U);
+  ASSERT_EQ(at(1).ended.size(), 1U) << "the other one is on the device";
+  EXPECT_EQ(at(1).ended[0].status.code(), Code::kPeerLost);
+  EXPECT_EQ(at(1).ended[0].status.blame().rank, 0);
+  start_in(2, ranks, 7);
+  run();
+  EXPECT_EQ(at(2).ended.at(0).status.blame().rank, 0);
+  finish_all();
+  run();
+  EXPECT_TRUE(at(1).ended.at(1).status.ok());
+  EXPECT_TRUE(at(1).broken.empty() && at(2).broken.empty() && at(3).broken.empty());
+}
+
 TEST_F(OrderedSetsTest, AnAbortThroughASetEndsEverything) {
   open(2);
   open_on_all({0, 1});
