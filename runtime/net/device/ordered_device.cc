@@ -103,6 +103,9 @@ Status OrderedDevice::apply(const LaunchWord& word) {
   switch (word.kind) {
     case Kind::kPlaced:
       if (decided(word.tag, true) != operations_.end()) {
+        if (!joins_group(word.tag)) {
+          return corrupt("it groups tag " + std::to_string(word.tag.value) + " with operations of another set");
+        }
         group_.push_back(word.tag);
         if (word.number == 0) {
           launch_group();
@@ -192,6 +195,15 @@ OrderedDevice::Operations::iterator OrderedDevice::decided(OpTag tag, bool place
     return operations_.end();
   }
   return found;
+}
+
+// Returns whether an operation may be the next one of the group; the connection of the job is alone.
+bool OrderedDevice::joins_group(OpTag tag) const {
+  if (group_.empty()) {
+    return true;
+  }
+  const auto set_of = [this](OpTag one) { return operations_.at(one).work.launch_set(); };
+  return set_of(tag) == set_of(group_.front()) && tag != tag_ && group_.front() != tag_;
 }
 
 void OrderedDevice::withdrawn(OpTag tag) {

@@ -88,9 +88,10 @@ class OrderedDevice final : public DeviceCollectives {
   class SetDevice;
   struct ProcessSet {
     std::vector<Rank> ranks;
+    bool able = false;
     AddSet add;
-    Opened then;                      // null: called
-    std::optional<LaunchSet> number;  // known from the connection on
+    Opened then;                           // null: called
+    std::optional<LaunchSet> number = {};  // known from the connection on
     std::unique_ptr<DeviceCollectives> device = {};
     Status ended = {};
   };
@@ -103,6 +104,7 @@ class OrderedDevice final : public DeviceCollectives {
   Status apply(const LaunchWord& word);
   Status apply_all(std::span<const LaunchWord> words);
   Operations::iterator decided(OpTag tag, bool placed);
+  bool joins_group(OpTag tag) const;
   void launch_group();
   void withdrawn(OpTag tag);
   void ended(OpTag tag, const Status& status);

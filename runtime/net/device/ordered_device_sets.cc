@@ -73,7 +73,7 @@ void OrderedDevice::open_set(std::vector<Rank> ranks, int version, AddSet add, O
   SRT_CHECK(std::ranges::binary_search(ranks, rank()) && (inner_ || version == 0));
   const auto own = static_cast<LaunchSet>(sets_.size());
   ProcessSet& set = sets_[own];
-  set = {std::move(ranks), std::move(add), std::move(then), {}};
+  set = {std::move(ranks), version != 0, std::move(add), std::move(then)};
   Status refused = ended_;
   if (order_lost_) {
     refused.update(without_order());
@@ -106,7 +106,7 @@ Status OrderedDevice::apply_to_set(const LaunchWord& word) {
   if (!set.then) {
     return breach(word);
   }
-  if (word.kind == Kind::kConnect && inner_ && !set.number && word.set >= kFirstProcessSet &&
+  if (word.kind == Kind::kConnect && set.able && !set.number && word.set >= kFirstProcessSet &&
       by_number_.emplace(word.set, place->first).second) {
     connect_set(set, word.set);
   } else if (word.kind == Kind::kOpen && known) {

@@ -180,6 +180,37 @@ TEST_F(OrderedSetsTest, AnOrderThatFailsEndsOperationsOfAllRanks) {
   EXPECT_TRUE(at(1).broken.empty() && at(2).broken.empty() && at(3).broken.empty());
 }
 
+// Words that rank 0 cannot have said.
+TEST_F(OrderedSetsTest, GroupsOfDifferentSetsAreCorrupt) {
+  open(2);
+  open_on_all({0, 1});
+  start_in(1, {0, 1}, 5);
+  start(1, 6);
+  run();
+  say_to_1({{Kind::kPlaced, OpTag(5), 1}, {Kind::kPlaced, OpTag(6), 0}});
+  ASSERT_EQ(at(1).broken.size(), 1U);
+  EXPECT_EQ(at(1).broken[0].code(), Code::kCorrupt);
+}
+
+TEST_F(OrderedSetsTest, AConnectionInAGroupIsCorrupt) {
+  open(2);
+  at(1).ordered->connect([](const Status& /*status*/) {});
+  start(1, 6);
+  run();
+  say_to_1({{Kind::kPlaced, OpTag(6), 1}, {Kind::kPlaced, OpTag(1000000), 0}});
+  ASSERT_EQ(at(1).broken.size(), 1U);
+  EXPECT_EQ(at(1).broken[0].code(), Code::kCorrupt);
+}
+
+TEST_F(OrderedSetsTest, TheConnectionOfARankThatIsNotAbleIsCorrupt) {
+  open(3);
+  ask(1, {1, 2}, 0);
+  say_to_1({{Kind::kConnect, OpTag(0), 0, kFirstProcessSet}});
+  ASSERT_EQ(at(1).broken.size(), 1U);
+  EXPECT_EQ(at(1).broken[0].code(), Code::kCorrupt);
+  EXPECT_TRUE((opens_[{1, {1, 2}}].added.empty()));
+}
+
 TEST_F(OrderedSetsTest, AnAbortThroughASetEndsEverything) {
   open(2);
   open_on_all({0, 1});

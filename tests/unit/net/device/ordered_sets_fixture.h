@@ -12,6 +12,7 @@ namespace sirtaki::net {
 
 class OrderedSetsTest : public OrderedDeviceTest {
  protected:
+  using Kind = LaunchWord::Kind;
   using Ranks = std::vector<Rank>;
   using Tags = std::vector<std::uint64_t>;
   struct Open {
@@ -56,6 +57,12 @@ class OrderedSetsTest : public OrderedDeviceTest {
     for (const Rank rank : ranks) {
       start_in(rank, ranks, tag);
     }
+  }
+  // Sends words to rank 1 as if they were decisions.
+  void say_to_1(std::vector<LaunchWord> words) {
+    const std::vector<std::byte> message = encode_launch_words(words);
+    at(0).link->send({1, OpTag(1000000), 1, kLaunchWordsCheck, 0}, message, [](const Status& /*sent*/) {});
+    run();
   }
   Tags launched(Rank rank) {
     Tags tags;
