@@ -114,13 +114,9 @@ void Connections::close(Done done) {
   }
 }
 
-Status Connections::check() const {
-  for (const auto& [set, member] : members_) {
-    if (member.communicator && member.closed.ok()) {
-      SRT_TRY(member.communicator->check());
-    }
-  }
-  return {};
+Status Connections::check(LaunchSet set) const {
+  const Member& member = members_.at(set);
+  return member.communicator && member.closed.ok() ? member.communicator->check() : Status();
 }
 
 }  // namespace sirtaki::net::nccl

@@ -56,8 +56,8 @@ class Connections {
   void close(Done done);
   // Frees all communicators; those that are connected are aborted.
   void clear() { members_.clear(); }
-  // Returns an error of the communicator of an open set.
-  Status check() const;
+  // Returns an error of the communicator of a set; ok if the set is shut.
+  Status check(LaunchSet set) const;
 
  private:
   struct Member {

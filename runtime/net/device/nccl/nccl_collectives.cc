@@ -359,7 +359,13 @@ Status NcclCollectives::poll_running() {
   if (running_.empty()) {
     return {};
   }
-  SRT_TRY(connections_.check());
+  // Others may have lost a rank that has left in order.
+  std::optional<LaunchSet> checked;
+  for (const Group& group : running_) {
+    if (std::exchange(checked, group.set()) != group.set()) {
+      SRT_TRY(connections_.check(group.set()));
+    }
+  }
   Group& first = running_.front();
   const bool shut = connections_.shut(first.set());
   if (shut) {

@@ -83,7 +83,7 @@ void FakeNccl::fill_life() {
     current().config_ = *config;
     const Outcome outcome = current().record("init");
     if (!is_error(outcome)) {
-      auto* const made = new Comm{current().polls};
+      auto* const made = new Comm{current().polls, current().count("init") - 1};
       current().alive_.insert(made);
       *handle = reinterpret_cast<CommHandle>(made);
     }
@@ -99,7 +99,9 @@ void FakeNccl::fill_life() {
   api_.comm_get_async_error = [](CommHandle handle, Outcome* error) {
     EXPECT_TRUE(current().alive_.contains(&comm(handle))) << "a poll of a communicator that is gone";
     int& left = comm(handle).left;
-    *error = left == 0 ? current().async : Outcome::kInProgress;
+    const int broken = current().async_of;
+    const Outcome found = broken < 0 || broken == comm(handle).number ? current().async : Outcome::kSuccess;
+    *error = left == 0 ? found : Outcome::kInProgress;
     left -= left > 0 ? 1 : 0;
     return current().record("async");
   };

@@ -33,6 +33,8 @@ class FakeNccl {
   int polls = 0;
   // Asynchronous error of a communicator that is no longer in progress.
   Outcome async = Outcome::kSuccess;
+  // The communicator that has it, in the order in which they are made; -1: all.
+  int async_of = -1;
 
   const std::vector<std::string>& calls() const { return calls_; }
   int count(const std::string& function) const;
@@ -42,6 +44,7 @@ class FakeNccl {
  private:
   struct Comm {
     int left = 0;  // polls that still return kInProgress
+    int number = 0;
   };
   static FakeNccl& current();
   static Comm& comm(CommHandle handle);

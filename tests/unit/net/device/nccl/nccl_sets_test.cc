@@ -212,6 +212,24 @@ TEST_F(NcclSetsTest, ADroppedSetIsNotAskedForErrors) {
   EXPECT_EQ(code(1), Code::kOk);
 }
 
+// A rank of that set may have left in order.
+TEST_F(NcclSetsTest, ASetWithoutWorkIsNotAskedForErrors) {
+  connect();
+  connect_it();
+  device_.hold();
+  start(1);
+  run_briefly();
+  nccl_.async_of = 1;
+  nccl_.async = Outcome::kRemoteError;
+  run_briefly();
+  EXPECT_EQ(nccl_.count("abort"), 0);
+  nccl_.async_of = 0;
+  run_briefly();
+  device_.run();
+  EXPECT_TRUE(wait(1));
+  EXPECT_EQ(code(1), Code::kPeerLost) << "the job has work";
+}
+
 TEST_F(NcclSetsTest, TextsNameTheRankOfTheJob) {
   connect_it();
   device_.hold();
