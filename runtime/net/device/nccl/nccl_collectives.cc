@@ -136,6 +136,9 @@ void NcclCollectives::connected(const Status& status) {
 
 void NcclCollectives::drop_set(LaunchSet set, const Status& cause) {
   SRT_IN_LOOP(parts_.loop);
+  if (!ended_.ok()) {
+    return;  // close() or abort() ends all
+  }
   for (const LaunchSet one : with(set)) {
     connections_.shut(one, cause);
   }

@@ -1,6 +1,9 @@
 // NcclCollectives of process sets: communicators of their own, which are made and dropped beside that of the job.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 #include "tests/unit/net/device/nccl/nccl_collectives_fixture.h"
 
 namespace sirtaki::net::nccl {
@@ -258,6 +261,23 @@ TEST_F(NcclSetsTest, AnAbortEndsTheMakingOfCommunicators) {
   EXPECT_EQ(connected_->text(), "test") << "later, too";
   device_.run();
   EXPECT_TRUE(wait(1));
+}
+
+// Ranks learn of each other's end while they close.
+TEST_F(NcclSetsTest, ADropWhileAllAreClosedDisturbsNothing) {
+  connect();
+  connect_it();
+  nccl_.polls = -1;
+  bool closed = false;
+  collectives_->close([&](const Status& status) { closed = status.ok(); });
+  run_briefly();
+  collectives_->drop_set(kJobSet, {Code::kPeerLost, "rank 1 is gone"});
+  collectives_->drop_set(kSet, {Code::kPeerLost, "rank 1 is gone"});
+  EXPECT_TRUE(loop_.run([&] { return closed; }));
+  EXPECT_EQ(std::ranges::count_if(
+                lines_, [](const std::string& line) { return line.find("rank 1 is gone") != std::string::npos; }),
+            0)
+      << ::testing::PrintToString(lines_);
 }
 
 TEST_F(NcclSetsTest, AllCommunicatorsAreClosed) {
