@@ -324,6 +324,11 @@ void DeviceTransport::leave(const Status& cause, Task then) {
   SRT_IN_LOOP(deps_.loop);
   if (transport_ == Transport::kAsking || (ordered_ && !ordered_->idle())) {
     abort(cause);
+  } else {
+    sets_.abort(cause);
+    if (ordered_) {
+      ordered_->end_agreements(cause);  // without an end of NCCL, which other ranks may be using
+    }
   }
   poller_.end(cause);
   if (copies_ != device::Stream()) {

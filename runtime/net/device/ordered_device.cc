@@ -61,7 +61,8 @@ Caps OrderedDevice::caps() const {
 }
 
 bool OrderedDevice::idle() const {
-  return operations_.empty() && std::ranges::none_of(sets_, [](const auto& set) { return bool(set.second.then); });
+  const auto connects = [](const auto& set) { return set.second.then && set.second.number; };
+  return operations_.empty() && std::ranges::none_of(sets_, connects);
 }
 
 void OrderedDevice::reply(Done done, Status status) {

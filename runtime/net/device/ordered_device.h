@@ -74,7 +74,9 @@ class OrderedDevice final : public DeviceCollectives {
   void open_set(std::vector<Rank> ranks, int version, AddSet add, Opened then);
 
   SetCollectives& inner() { return *inner_; }
-  // Returns whether no operation is in flight and no process set waits for an agreement.
+  // Ends agreements on sets that are not being connected, with `cause`.
+  void end_agreements(const Status& cause);
+  // Returns whether no operation is in flight, and no process set is being connected.
   bool idle() const;
 
  private:

@@ -157,6 +157,15 @@ const Status& OrderedDevice::end_of(const DeviceWork& work) const {
   return number < kFirstProcessSet ? job_ended_ : sets_.at(by_number_.at(number)).ended;
 }
 
+void OrderedDevice::end_agreements(const Status& cause) {
+  SRT_IN_LOOP(link_.loop());
+  for (auto& [own, set] : sets_) {
+    if (set.then && !set.number) {
+      end_set(set, cause);
+    }
+  }
+}
+
 void OrderedDevice::end_job(const Status& why) {
   if (job_ended_.ok() && inner_) {
     inner_->drop_set(kJobSet, why);

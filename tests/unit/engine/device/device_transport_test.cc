@@ -300,6 +300,39 @@ TEST_F(DeviceTransportTest, AnAbortAnswersASetThatWaits) {
   EXPECT_EQ(answer->text(), "the job is over") << "later, too";
 }
 
+TEST_F(DeviceTransportTest, ASetThatWaitsKeepsNoMemory) {
+  run_until_idle();
+  at(1).transport->when_decided(set_, [](const DeviceTransport::Answer& /*set*/) {});
+  run_briefly();
+  ASSERT_TRUE(at(1).transport->take(1000));
+  const int before = at(1).device->device_memory_calls();
+  bool released = false;
+  at(1).transport->release_spare([&](const Status& status) { released = status.ok(); });
+  run_briefly();
+  EXPECT_TRUE(released);
+  EXPECT_EQ(at(1).device->device_memory_calls(), before + 1);
+}
+
+TEST_F(DeviceTransportTest, ARankLeavesInOrderWhileASetWaits) {
+  run_until_idle();
+  std::optional<Status> answer;
+  at(1).transport->when_decided(set_, [&](const DeviceTransport::Answer& set) { answer = set.status(); });
+  run_briefly();
+  int left = 0;
+  at(1).transport->leave({Code::kShutdown, "rank 1 leaves"}, [&] { ++left; });
+  run_briefly();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->text(), "rank 1 leaves");
+  at(0).transport->leave({Code::kShutdown, "rank 0 leaves"}, [&] { ++left; });
+  run_briefly();
+  EXPECT_EQ(left, 2);
+  EXPECT_EQ(nccl_.aborts(), 0);
+  EXPECT_FALSE(at(1).logged("is aborted")) << ::testing::PrintToString(at(1).lines);
+  at(1).transport->when_decided(set_, [&](const DeviceTransport::Answer& set) { answer = set.status(); });
+  run_briefly();
+  EXPECT_EQ(answer->text(), "rank 1 leaves") << "later, too";
+}
+
 TEST_F(DeviceTransportTest, BlocksAreReusedAndKept) {
   run_until_idle();
   FakeDevice& device = *at(0).device;

@@ -284,6 +284,24 @@ TEST_F(OrderedSetsTest, AnAbortAnswersThoseWhoWait) {
   EXPECT_TRUE(at(1).inner->tags.empty());
 }
 
+TEST_F(OrderedSetsTest, AgreementsEndAlone) {
+  open(3);
+  open_on_all({0, 1});
+  ask(1, {1, 2});
+  run();
+  at(1).ordered->end_agreements({Code::kAborted, "the rank leaves"});
+  run();
+  EXPECT_EQ(outcome(1, {1, 2})->ended.text(), "the rank leaves");
+  ask(2, {1, 2});
+  run();
+  EXPECT_EQ(launched(1).size(), 1U) << "connects no more";
+  EXPECT_TRUE(at(1).inner->dropped.empty());
+  start_on_set({0, 1}, 5);
+  run();
+  finish_all();
+  EXPECT_TRUE(at(1).ended.at(0).status.ok()) << "other sets go on";
+}
+
 TEST_F(OrderedSetsTest, AFailureEndsSetsAsWell) {
   open(2);
   open_on_all({0, 1});

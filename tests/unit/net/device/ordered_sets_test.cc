@@ -16,9 +16,10 @@ TEST_F(OrderedSetsTest, OnlyRanksOfASetTakePartInIt) {
   ask(1, ranks);
   run();
   EXPECT_TRUE(at(1).inner->tags.empty()) << "rank 2 has not asked";
-  EXPECT_FALSE(at(1).ordered->idle());
+  EXPECT_TRUE(at(1).ordered->idle()) << "nothing is on the device";
   ask(2, ranks);
   run();
+  EXPECT_FALSE(at(1).ordered->idle()) << "it connects";
   const std::uint64_t connects = Recorder::kConnectTag + kFirstProcessSet;
   EXPECT_EQ(launched(1), Tags{connects});
   EXPECT_EQ(launched(2), Tags{connects});
