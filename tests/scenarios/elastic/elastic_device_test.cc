@@ -146,6 +146,13 @@ TEST(ElasticDeviceTest, AnErrorOfNcclAboutAnotherRankWaitsForTheCoordinator) {
   });
 }
 
+bool uses_nccl(Process& process) {
+  const std::string stats = process.session().stats_json();
+  const std::string key = "\"device.nccl_bytes\":";
+  const auto at = stats.find(key);
+  return at != std::string::npos && stats[at + key.size()] != '0';
+}
+
 // Sets have other numbers, communicators and ranks in each epoch.
 TEST(ElasticDeviceTest, ProcessSetsGoOnOverNcclInTheNextEpoch) {
   FakeNccl nccl;
@@ -163,6 +170,7 @@ TEST(ElasticDeviceTest, ProcessSetsGoOnOverNcclInTheNextEpoch) {
       ASSERT_EQ(first.sum(process, {2, 3}, total).to_string(), "ok");
       EXPECT_EQ(total, 12);
     }
+    EXPECT_EQ(uses_nccl(process), slot != 0);
     hub.all.arrive_and_wait();
     if (slot == 2) {
       return process.die();
@@ -177,6 +185,7 @@ TEST(ElasticDeviceTest, ProcessSetsGoOnOverNcclInTheNextEpoch) {
       ASSERT_EQ(second.sum(process, {1, 2}, total).to_string(), "ok");
       EXPECT_EQ(total, 10) << "slots 1 and 3";
     }
+    EXPECT_EQ(uses_nccl(process), slot != 0);
     expect_members(process, {0, 1, 3});  // rank 0 orders the operations of sets until all are done
     process.shutdown();
   });
