@@ -21,7 +21,8 @@ std::string listed(const std::vector<Rank>& ranks) {
 
 std::string reason_of(const net::SetOutcome::Refusal& refusal) {
   const std::string who = "rank " + std::to_string(refusal.rank);
-  return refusal.connecting     ? who + " could not connect"
+  return refusal.unordered      ? who + ", which orders operations of process sets, is gone"
+         : refusal.connecting   ? who + " could not connect"
          : refusal.version == 0 ? who + " cannot use NCCL; its log says why"
                                 : who + " has NCCL " + net::nccl::version_text(refusal.version) + ", another one not";
 }

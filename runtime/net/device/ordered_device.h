@@ -8,7 +8,8 @@
 // with a place is launched, runs to its end, and then reports the cause. A cancellation on all ranks therefore disturbs
 // no other operation. The same holds when a rank is lost: operations with a place are launched, the others of its sets
 // end at once, and the inner collectives drop its sets. If work of a lost rank does not end on the device, everything
-// ends on this rank, which tells rank 0 that it launches nothing any more. Without rank 0 all sets end.
+// ends on this rank, which tells rank 0 that it launches nothing any more. Without rank 0 all sets end, but those that
+// this rank has not connected are refused: they are open nowhere.
 //
 // Owner: the data plane of a rank. Thread: loop, destructor included. Destruction drops the callbacks of operations in
 // flight: call abort() first, and let the loop run.
@@ -37,6 +38,7 @@ struct SetOutcome {
     Rank rank = 0;            // number in the job
     int version = 0;          // its version; 0: it is not able
     bool connecting = false;  // all were able, but this one could not connect
+    bool unordered = false;   // it is rank 0, which is gone
   };
   DeviceCollectives* device = nullptr;  // null: refused, or ended
   std::optional<Refusal> refused = {};
@@ -94,6 +96,7 @@ class OrderedDevice final : public DeviceCollectives {
     AddSet add;
     Opened then;                           // null: called
     std::optional<LaunchSet> number = {};  // known from the connection on
+    bool connected = false;                // told to rank 0, so the set may be open elsewhere
     std::unique_ptr<DeviceCollectives> device = {};
     Status ended = {};
   };
@@ -115,7 +118,8 @@ class OrderedDevice final : public DeviceCollectives {
   // ordered_device_sets.cc
   Status apply_to_set(const LaunchWord& word);
   void connect_set(ProcessSet& set, LaunchSet number);
-  void refuse(ProcessSet& set, const SetOutcome::Refusal& refusal);
+  void refuse(ProcessSet& set, const SetOutcome::Refusal& refusal, const Status& why);
+  void lose_order_of(ProcessSet& set, const Status& why);
   void answer(ProcessSet& set, SetOutcome outcome);
   ProcessSet& process_set(LaunchSet number);
   const Status& end_of(const DeviceWork& work) const;

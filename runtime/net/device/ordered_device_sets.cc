@@ -74,13 +74,12 @@ void OrderedDevice::open_set(std::vector<Rank> ranks, int version, AddSet add, O
   const auto own = static_cast<LaunchSet>(sets_.size());
   ProcessSet& set = sets_[own];
   set = {std::move(ranks), version != 0, std::move(add), std::move(then)};
-  Status refused = ended_;
-  if (order_lost_) {
-    refused.update(without_order());
+  if (!ended_.ok()) {
+    end_set(set, ended_);
+    return;
   }
-  if (!refused.ok()) {
-    set.ended = refused;
-    answer(set, {.ended = refused});
+  if (order_lost_) {
+    lose_order_of(set, without_order());
     return;
   }
   std::map<Rank, std::uint64_t> blocks;
@@ -113,7 +112,9 @@ Status OrderedDevice::apply_to_set(const LaunchWord& word) {
     set.device = std::make_unique<SetDevice>(*this, set.ranks, word.set);
     answer(set, {.device = set.device.get()});
   } else if (word.kind == Kind::kRefused && (known || !set.number) && word.number < size()) {
-    refuse(set, {job_rank(word.number), static_cast<int>(word.bytes), set.number.has_value()});
+    const Rank by = job_rank(word.number);
+    refuse(set, {by, static_cast<int>(word.bytes), set.number.has_value()},
+           {Code::kUnavailable, "rank " + std::to_string(by) + " cannot use its device in a process set"});
   } else {
     return breach(word);
   }
@@ -126,15 +127,16 @@ void OrderedDevice::connect_set(ProcessSet& set, LaunchSet number) {
   inner_->connect_set(number, [weak = std::weak_ptr(self_), number](const Status& status) {
     const auto self = weak.lock();
     if (self && (*self)->ended_.ok() && (*self)->process_set(number).ended.ok()) {
+      (*self)->process_set(number).connected = status.ok();
       (*self)->tell({Kind::kConnected, OpTag(), status.ok() ? 1 : 0, number});
     }
   });
 }
 
-void OrderedDevice::refuse(ProcessSet& set, const SetOutcome::Refusal& refusal) {
-  set.ended = {Code::kUnavailable, "rank " + std::to_string(refusal.rank) + " cannot use its device in a process set"};
+void OrderedDevice::refuse(ProcessSet& set, const SetOutcome::Refusal& refusal, const Status& why) {
+  set.ended = why;
   if (set.number) {
-    inner_->drop_set(*set.number, set.ended);
+    inner_->drop_set(*set.number, why);
   }
   answer(set, {.refused = refusal});
 }
@@ -220,9 +222,19 @@ void OrderedDevice::lose_order(const Status& why) {
   }
   end_job(why);
   for (auto& [own, set] : sets_) {
-    end_set(set, set.ranks.front() == 0 ? why : without_order());
+    lose_order_of(set, set.ranks.front() == 0 ? why : without_order());
   }
   end_lost_operations();
+}
+
+// A set is open once all of its ranks have connected. Ranks that have connected cannot tell, so theirs end; others know
+// that nobody uses the device in it, and nobody will. A set with rank 0 can do nothing any more.
+void OrderedDevice::lose_order_of(ProcessSet& set, const Status& why) {
+  if (set.ended.ok() && !set.connected && set.ranks.front() != 0) {
+    refuse(set, {.rank = job_rank(0), .unordered = true}, why);
+  } else {
+    end_set(set, why);
+  }
 }
 
 bool OrderedDevice::lost_work_is_launched() const {

@@ -279,7 +279,13 @@ Scenario leave_a_set(RankApi& api, Rank leaver, Ranks set, Ranks other) {
       require_sum(again, members(other, api.size()), 2, "of others");
     }
   }
-  if (leaver != 0) {
+  const Ranks late = {1, 2, 3};
+  if (leaver == 0) {
+    // Rank 1 or 2 knows that rank 0 is gone, so this set cannot decide for NCCL.
+    Owned again = filled(me, 3, 100);
+    require_ok(co_await api.run(of_set(allreduce("late", again), late)), "a set that decides late");
+    require_sum(again, members(late, api.size()), 3, "a set that decides late");
+  } else {
     const Ranks left = {0, 1, 2};
     require_ok(co_await api.run(barrier("end", left)), "the end");
   }

@@ -271,6 +271,38 @@ TEST_F(OrderedSetsTest, AFailedSendOvertakesNoWordsOfRank0) {
   EXPECT_TRUE(at(1).broken.empty());
 }
 
+// A set is open nowhere as long as one of its ranks has not connected, so that all may do without.
+TEST_F(OrderedSetsTest, WithoutRank0SetsThatAreNotConnectedAreRefused) {
+  open(4);
+  ask(1, {1, 2});
+  ask(1, {1, 3});
+  ask(3, {1, 3});
+  ask(2, {2, 3});
+  ask(3, {2, 3});
+  ask(1, {0, 1});
+  run();
+  ASSERT_EQ(at(3).inner->flying.size(), 2U);
+  at(3).inner->flying[0].done({});  // of {1, 3}
+  at(3).inner->flying.clear();
+  run();
+  group_->kill(0, {Code::kAborted, "killed"});
+  run();
+  ask(2, {1, 2});
+  run();
+  for (const auto& [rank, ranks] :
+       std::vector<std::pair<Rank, Ranks>>{{1, {1, 2}}, {2, {1, 2}}, {1, {1, 3}}, {2, {2, 3}}}) {
+    SCOPED_TRACE(rank);
+    ASSERT_TRUE(outcome(rank, ranks).has_value());
+    ASSERT_TRUE(outcome(rank, ranks)->refused.has_value()) << outcome(rank, ranks)->ended.to_string();
+    EXPECT_TRUE(outcome(rank, ranks)->refused->unordered);
+    EXPECT_EQ(outcome(rank, ranks)->refused->rank, 0);
+  }
+  EXPECT_EQ(at(1).inner->dropped.count(kFirstProcessSet), 0U);
+  EXPECT_EQ(at(1).inner->dropped.count(kFirstProcessSet + 1), 1U) << "it was connecting";
+  EXPECT_EQ(outcome(3, {1, 3})->ended.blame().rank, 0) << "rank 1 may have opened it";
+  EXPECT_EQ(outcome(1, {0, 1})->ended.blame().rank, 0) << "rank 0 is one of them";
+}
+
 TEST_F(OrderedSetsTest, AnAbortAnswersThoseWhoWait) {
   open(2);
   ask(1, {0, 1});
