@@ -56,7 +56,8 @@ void DeviceSets::answer(const Set& set, MoveFunction<void(Answer)> then) {
 void DeviceSets::ask(const std::vector<Rank>& ranks, Set& set) {
   const Nccl nccl = deps_.open();
   set.host = deps_.net.part(ranks);
-  const bool able = nccl.status.ok() && set.host != nullptr;
+  SRT_CHECK(set.host);  // NamedOps refuses operations of sets where the backend has none
+  const bool able = nccl.status.ok();
   const auto add = [&set, collectives = nccl.collectives, name = "ranks " + listed(ranks)](net::LaunchSet number) {
     set.ids = std::make_unique<NcclIds>(*set.host, device_set_tag(number));
     collectives->add_set(number, name, {set.host->rank(), set.host->size()}, *set.ids);
@@ -69,8 +70,7 @@ void DeviceSets::ask(const std::vector<Rank>& ranks, Set& set) {
                          });
   if (!able) {
     // Needs no other rank: rank 0 brings those that are able to host memory, too.
-    use_host(ranks, nccl.status.ok() ? "the backend has no process sets" : std::string(nccl.status.text()),
-             deps_.net.rank());
+    use_host(ranks, std::string(nccl.status.text()), deps_.net.rank());
   }
 }
 

@@ -1,7 +1,7 @@
 // DeviceSets: decides for each process set whether its operations on GPUs use NCCL or host memory.
 //
-// The ranks of a set decide once, when they have agreed on the first operation that asks: all of them must have the
-// same NCCL and connect. Rank 0 collects their answers (net/device/launch_agreement.h); it may be no member, and have
+// The ranks of a set decide once, when each of them runs an operation that asks: all of them must have the same NCCL
+// and connect. Rank 0 collects their answers (net/device/launch_agreement.h); it may be no member, and have
 // no GPU. Owner: DeviceTransport. Thread: loop.
 #pragma once
 
@@ -42,8 +42,9 @@ class DeviceSets {
 
   explicit DeviceSets(Deps deps) : deps_(std::move(deps)) {}
 
-  // Requires an operation of these ranks that all of them have agreed on; they are ascending, and more than one. Calls
-  // `then` exactly once: inline for a set that is decided and healthy, or as soon as this rank is not able.
+  // Requires an operation of these ranks that this rank runs, and others may run later; they are ascending, and more
+  // than one. Calls `then` exactly once: inline for a set that is decided and healthy, or as soon as this rank is not
+  // able.
   void when_decided(const std::vector<Rank>& ranks, MoveFunction<void(Answer)> then);
   // Returns true if the set is decided to use host memory.
   bool host_only(const std::vector<Rank>& ranks) const;

@@ -31,8 +31,9 @@ void HostStagedOps::submit(OpSpec spec, Result<device::Mark> written, OpDone don
   }
 }
 
-// Reads only fields that the ranks compare when they agree on an operation, so that all ranks return the same; but for
-// the output of an allgather or alltoall, which they exchange with the sizes.
+// All ranks return the same, since it reads only fields that they compare when they agree on an operation; but for the
+// output of an allgather or alltoall, which they exchange with the sizes, and for a process set that this rank knows to
+// use host memory: the others bring the tensors there, too, when they learn of it.
 bool HostStagedOps::may_go_direct(const OpSpec& spec) const {
   if (plane_->host_only(spec.ranks)) {
     return false;
