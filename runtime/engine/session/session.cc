@@ -130,11 +130,11 @@ Status Session::take_seat() {
 
 void Session::start_engine() {
   loop_.run_sync([this] {
-    order_launches();
     engine_ = std::make_unique<Engine>(engine_options(*config_, membership_.host_count()),
                                        EngineDeps{loop_, data_->collectives(), *control_, stats_, *timeline_,
                                                   log_.get(), [this] { waiter_.give_way(); }},
                                        [this] { return callers(); });
+    order_launches();  // behind the engine, with which close() ends it
     ops_ = std::make_unique<HostStagedOps>(*engine_, job_.rank);
     streams_ = std::make_unique<StreamTable>(
         loop_, *engine_, waiter_, [this](Task done) { return awaited(std::move(done)); }, job_.rank, job_.size);
