@@ -53,7 +53,7 @@ struct ReductionSpec {
   ReduceOp op = ReduceOp::kSum;  // or kAverage
   int divisor = 0;               // for kAverage; 0: the number of ranks
   double postscale = 1.0;
-  std::size_t exchange_bytes = std::numeric_limits<std::size_t>::max();  // see net::CollectiveArgs
+  std::size_t exchange_bytes = net::kUsualExchange;  // see net::CollectiveArgs
 };
 
 // Reports the start of a stage to the trace; `bytes` counts the stage that ends.

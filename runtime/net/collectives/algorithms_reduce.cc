@@ -117,8 +117,8 @@ class DirectReduceScatter final : public SegmentReducer {
 
 bool is_one_exchange(const CollectiveArgs& args, const DirectOptions& options, int size) {
   const auto elements = args.in.size() / dtype_size(args.dtype);
-  return args.in.size() <= std::min(args.exchange_bytes, options.exchange_bytes) ||
-         elements < static_cast<std::size_t>(size);
+  const std::size_t most = args.exchange_bytes == kUsualExchange ? options.exchange_bytes : args.exchange_bytes;
+  return args.in.size() <= most || elements < static_cast<std::size_t>(size);
 }
 
 std::shared_ptr<Operation> make_allreduce(Operation::Setup setup) {

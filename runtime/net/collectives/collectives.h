@@ -27,6 +27,9 @@
 
 namespace sirtaki::net {
 
+// Exchange size of allreduces whose caller does not know the link.
+inline constexpr std::size_t kUsualExchange = std::numeric_limits<std::int64_t>::max();
+
 struct CollectiveArgs {
   OpKind kind = OpKind::kAllreduce;
   OpTag tag;  // equal on all ranks; unique among the operations in flight of this epoch
@@ -39,8 +42,8 @@ struct CollectiveArgs {
   Rank root = 0;              // broadcast
   std::int32_t priority = 0;  // smaller goes first among queued bytes
   // Allreduce only, equal on all ranks: the largest size that may send all data to all ranks, one latency less and more
-  // bytes. A backend may send larger ones in two steps, too.
-  std::size_t exchange_bytes = std::numeric_limits<std::size_t>::max();
+  // bytes. By default the backend decides.
+  std::size_t exchange_bytes = kUsualExchange;
 
   // Elements, not bytes:
   //   allreduce      in.size == out.size; in and out may be the same memory
@@ -87,6 +90,8 @@ class Collectives {
   virtual int size() const = 0;
   // Returns the rank in the job of a rank of this group, for errors.
   virtual Rank job_rank(Rank rank) const { return rank; }
+  // Returns the shortest round trip measured to the farthest rank; zero while none is known.
+  virtual Duration round_trip() const { return Duration(0); }
   // Returns the groups through which reductions go host by host, or nullptr if they do not.
   virtual const HostGroups* host_groups() const { return nullptr; }
 

@@ -34,6 +34,7 @@ class DirectCollectives final : public Collectives {
   Rank rank() const override { return link_.rank(); }
   int size() const override { return link_.size(); }
   Rank job_rank(Rank rank) const override { return link_.job_rank(rank); }
+  Duration round_trip() const override { return link_.round_trip(); }
   std::unique_ptr<Collectives> part(const std::vector<Rank>& ranks) override;
   Traffic traffic(const CollectiveArgs& allreduce) const override;
   SharedBuffer allocate_shared(std::size_t bytes) override;

@@ -27,20 +27,20 @@ std::vector<Block> shares_of(const CollectiveArgs& args, const Hosts& hosts) {
 
 // Returns the limit of one exchange among the owners of a share, for the limit among all ranks. Beyond the bytes of two
 // steps, all ranks send (a * a * h - 2) / (h - 2) times as many as the owners of all a shares on h hosts; owners on two
-// hosts send none, so these have any size in one exchange, up to net.exchange_bytes. 0 stays: the caller wants two
+// hosts send none. The result is at most `limit`, or net.exchange_bytes if that is more. 0 stays: the caller wants two
 // steps.
-std::size_t limit_of_owners(std::size_t limit, const Hosts& hosts) {
-  constexpr std::size_t kAny = std::numeric_limits<std::size_t>::max();
-  if (limit == 0 || limit == kAny) {
+std::size_t limit_of_owners(std::size_t limit, const DirectOptions& options, const Hosts& hosts) {
+  if (limit == 0 || limit == kUsualExchange) {
     return limit;
   }
+  const std::size_t most = std::max(limit, options.exchange_bytes);
   const auto count = static_cast<std::size_t>(hosts.count());
   if (count <= 2) {
-    return kAny;
+    return most;
   }
   const auto shares = static_cast<std::size_t>(hosts.shares());
   const std::size_t all = shares * shares * count - 2;
-  return limit > kAny / all ? kAny : limit * all / ((count - 2) * shares);
+  return limit > kUsualExchange / all ? most : std::min(most, limit * all / ((count - 2) * shares));
 }
 
 }  // namespace
@@ -130,7 +130,7 @@ Traffic HierarchicalCollectives::traffic(const CollectiveArgs& allreduce) const 
   Traffic all;
   CollectiveArgs args;
   args.dtype = allreduce.dtype;
-  args.exchange_bytes = limit_of_owners(allreduce.exchange_bytes, groups_.hosts);
+  args.exchange_bytes = limit_of_owners(allreduce.exchange_bytes, options_, groups_.hosts);
   for (const Block& share : shares_of(allreduce, groups_.hosts)) {
     args.in = allreduce.in.subspan(share.begin, share.size);
     const Traffic one = owners_.front().collectives->traffic(args);
@@ -200,7 +200,7 @@ void HierarchicalCollectives::exchange(const std::shared_ptr<Run>& run, const St
     CollectiveArgs args = run->phase(OpKind::kAllreduce, memory, memory);
     args.op = run->args.op;
     args.divisor = (run->args.divisor > 0 ? run->args.divisor : size()) / run->here;
-    args.exchange_bytes = limit_of_owners(run->args.exchange_bytes, groups_.hosts);
+    args.exchange_bytes = limit_of_owners(run->args.exchange_bytes, options_, groups_.hosts);
     owners_[i].collectives->start(std::move(args), then(&HierarchicalCollectives::spread_here, run));
   }
 }

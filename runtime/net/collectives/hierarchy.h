@@ -37,6 +37,7 @@ class HierarchicalCollectives final : public Collectives {
   Caps caps() const override;
   Rank rank() const override { return link_.rank(); }
   int size() const override { return link_.size(); }
+  Duration round_trip() const override { return link_.round_trip(); }
   const HostGroups* host_groups() const override { return &groups_; }
   std::unique_ptr<Collectives> part(const std::vector<Rank>& ranks) override { return flat_.part(ranks); }
   Traffic traffic(const CollectiveArgs& allreduce) const override;

@@ -28,6 +28,7 @@ class GlooCollectives final : public Collectives {
   }
   Rank rank() const override { return link_.rank(); }
   int size() const override { return link_.size(); }
+  Duration round_trip() const override { return link_.round_trip(); }
   void start(CollectiveArgs args, Done done) override;
   void cancel(TagGroup tags, Status cause) override;
   void abort(Status cause) override;

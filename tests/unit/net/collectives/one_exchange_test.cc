@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "scheduler/plan/plan.h"
 #include "tests/conformance/collectives_worlds.h"
 
 namespace sirtaki::net::testing {
@@ -46,6 +47,17 @@ TEST(OneExchange, SendsTwiceTheBytesOfTwoStepsAmongFourRanks) {
     EXPECT_EQ(sent, limit >= kBytes ? kFourRanks * 3 * kBytes : kFourRanks * 3 * kBytes / 2) << "limit " << limit;
     EXPECT_EQ(static_cast<double>(sent), kFourRanks * expected.bytes);
     EXPECT_EQ(expected.exchanges, limit >= kBytes ? 1 : 2);
+  }
+}
+
+TEST(OneExchange, AnUnknownLinkLeavesTheChoiceToTheBackend) {
+  const auto world = make_local_world(2, {});
+  for (const auto& [bytes, exchanges] : std::vector<std::pair<std::size_t, int>>{{32 << 10, 1}, {1 << 20, 2}}) {
+    std::vector<std::byte> memory(bytes);
+    CollectiveArgs args;
+    args.exchange_bytes = static_cast<std::size_t>(scheduler::kAnySize);
+    args.in = args.out = memory;
+    EXPECT_EQ(world->at(0).traffic(args).exchanges, exchanges) << bytes;
   }
 }
 
