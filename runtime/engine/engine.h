@@ -32,6 +32,7 @@ struct EngineOptions {
   std::int64_t credit_bytes = 16 << 20;
   std::int64_t nccl_partition_bytes = 32 << 20;  // see StreamOptions
   std::int64_t nccl_credit_bytes = 64 << 20;
+  std::int64_t exchange_bytes = 16 << 10;
   bool replan = true;
   std::string codec = "none";  // compression of streams that name none (runtime/base/config/compression_spec.h)
   bool finite_only = false;    // a gradient with NaN or infinity gives the step up

@@ -27,8 +27,14 @@ control::StreamOpen opening_message(const StreamSpec& spec, const scheduler::Pla
 }  // namespace
 
 StreamOptions Engine::stream_options() const {
-  return {options_.layout,      options_.credit_bytes,         options_.replan,           options_.finite_only,
-          options_.commit_gate, options_.nccl_partition_bytes, options_.nccl_credit_bytes};
+  return {options_.layout,
+          options_.credit_bytes,
+          options_.replan,
+          options_.finite_only,
+          options_.commit_gate,
+          options_.nccl_partition_bytes,
+          options_.nccl_credit_bytes,
+          options_.exchange_bytes};
 }
 
 Result<StreamStart> Engine::make_start(StreamSpec& spec) {

@@ -11,6 +11,7 @@ EngineOptions engine_options(const Config& config, int hosts) {
   options.credit_bytes = config.schedule.credit_bytes;
   options.nccl_partition_bytes = config.device.nccl_partition_bytes;
   options.nccl_credit_bytes = config.device.nccl_credit_bytes;
+  options.exchange_bytes = config.net.exchange_bytes;
   // Inside one host the link is the CPU, and the model does not know its cost of a partition.
   options.replan = config.schedule.replan && hosts > 1;
   options.codec = compression_text(config);

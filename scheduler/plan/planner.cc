@@ -95,7 +95,7 @@ std::vector<std::uint32_t> order_of(const std::vector<Job>& jobs, const StepMode
     }
     order.push_back(std::get<2>(waiting.top()));
     waiting.pop();
-    now += model.occupancy(jobs[order.back()].payload) + model.handling();
+    now += model.occupancy(jobs[order.back()]) + model.handling();
   }
   return order;
 }
@@ -123,7 +123,7 @@ std::vector<TensorTiming> timings_in(const Candidate& candidate, const LayoutInp
   std::vector<TensorTiming> timings(inputs.tensors.size(), TensorTiming{kForEver, kForEver});
   for (std::size_t place = 0; place < candidate.order.size(); ++place) {
     const Grouping::Group& group = candidate.grouping.groups[candidate.order[place]];
-    const std::int64_t taken = inputs.model.occupancy(job(place).payload) + inputs.model.latency();
+    const std::int64_t taken = inputs.model.occupancy(job(place)) + inputs.model.latency();
     for (std::uint32_t i = group.begin; i < group.end; ++i) {
       TensorTiming& timing = timings[static_cast<std::size_t>(candidate.grouping.slices[i].tensor)];
       timing.start = std::min(timing.start, candidate.done[place] - taken);
@@ -153,6 +153,9 @@ std::vector<std::int64_t> partition_sizes(const LayoutInputs& inputs, const Step
   const std::int64_t least =
       std::min(most, std::max(std::min(kMinPartitionBytes, fitting), inputs.total_payload / kManyPartitions));
   std::vector<std::int64_t> wanted = {2 * fitting, fitting, fitting / 2};
+  if (profile.distant()) {
+    wanted.push_back(exchange_bytes_for(profile, options));
+  }
   if (inputs.needed_at_once()) {
     wanted.insert(wanted.end(), {most, most / 4});
   }
@@ -187,9 +190,15 @@ Sizes sizes_for_link(const StepProfile& profile, const PlannerOptions& options) 
 }
 
 std::int64_t exchange_bytes_for(const StepProfile& profile, const PlannerOptions& options) {
-  return profile.knows_link() ? most_in_one_exchange(options.ranks, options.ranks_per_host,
-                                                     {profile.latency_ns, profile.bytes_per_second})
-                              : kAnySize;
+  if (!profile.knows_link()) {
+    return kAnySize;
+  }
+  // Every rank adds up all of what goes to all ranks at once, which a long latency is worth.
+  const Wide in_transit =
+      profile.distant() ? Wide{profile.latency_ns} * profile.bytes_per_second / kNsPerSecond : Wide{0};
+  const std::int64_t most =
+      most_in_one_exchange(options.ranks, options.ranks_per_host, {profile.latency_ns, profile.bytes_per_second});
+  return static_cast<std::int64_t>(std::min<Wide>(most, std::max<Wide>(options.exchange_bytes, in_transit)));
 }
 
 Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
@@ -233,14 +242,21 @@ Prediction predict_tensors(const std::vector<PlannedTensor>& tensors, const Step
   SRT_CHECK(check_profile(tensors, profile, options).ok());
   const StepModel model(profile, options);
   const LayoutInputs inputs(tensors, options.limits, model);
-  const Sizes sizes = sizes_for_link(profile, options);
-  const GroupingRule rule{.partition_bytes = sizes.partition_bytes, .patient = false, .timings = {}};
-  return make_candidate(inputs, rule, sizes.credit_bytes).prediction;
+  const auto with = [&](std::int64_t partition_bytes) {
+    const GroupingRule rule{.partition_bytes = partition_bytes, .patient = false, .timings = {}};
+    return make_candidate(inputs, rule, credit_for(partition_bytes, profile, options)).prediction;
+  };
+  const std::int64_t fitting = sizes_for_link(profile, options).partition_bytes;
+  if (!profile.distant()) {
+    return with(fitting);
+  }
+  const std::int64_t at_once = std::min(std::max(exchange_bytes_for(profile, options), kMinPartitionBytes), fitting);
+  return std::ranges::min(with(fitting), with(at_once), {}, &Prediction::step_us);
 }
 
 Prediction predict(const Plan& plan, const StepProfile& profile, const PlannerOptions& options) {
   SRT_CHECK(check_profile(plan.tensors(), profile, options).ok());
-  const StepModel model(profile, options);
+  const StepModel model(profile, options, plan.exchange_bytes());
   std::vector<Job> jobs;
   jobs.reserve(plan.partitions().size());
   for (const Partition& partition : plan.partitions()) {

@@ -3,9 +3,10 @@
 // Used by the replanner, the simulator, and the bounds of benchmarks. The model of a step:
 //   - Gradients become ready at given times.
 //   - One link carries first halves (reduce) and second halves (gather) of partitions in the order of their arrival,
-//     2(P-1)/P of their bytes altogether, with a fixed handling time each. A gather has one half.
-//   - A second half arrives one message latency after the end of the first half, so it queues behind partitions that
-//     started meanwhile; the credit bounds their bytes.
+//     2(P-1)/P of their bytes altogether, with a fixed handling time each. A gather has one half, and so has an
+//     allreduce in one exchange, of more bytes.
+//   - A second half arrives a latency for each exchange after the end of the first half, so it queues behind partitions
+//     that started meanwhile; the credit bounds their bytes.
 //   - The forward pass stalls at a tensor that is not done.
 //   - Compressed payloads are encoded before they are sent and decoded afterwards, one at a time, while others are
 //     being sent.
@@ -34,6 +35,7 @@ struct PlannerOptions {
   int ranks_per_host = 1;                      // more than 1: `ranks` counts hosts, whose ranks add up first
   LayoutOptions limits;                        // upper limits of partitions and buckets
   std::int64_t credit_limit_bytes = 16 << 20;  // upper limit of the credit
+  std::int64_t exchange_bytes = 16 << 10;      // a sum of this size may go to all ranks at once, whatever the link
   bool forward = false;                        // the next forward pass waits for tensors one by one
 };
 

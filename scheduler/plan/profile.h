@@ -33,6 +33,9 @@ struct CodecCost {
 };
 using CodecCosts = std::array<CodecCost, kTimedCodecs.size()>;
 
+// Latency of one exchange from which hosts count as distant: bytes then often take less time than the way.
+inline constexpr std::int64_t kDistantNs = 1'000'000;
+
 // Durations are means over the steps since the previous profile that ran with the present plan. Lists are indexed by
 // tensor. A step lasts from the end of the previous one to its own end.
 struct StepProfile {
@@ -53,6 +56,7 @@ struct StepProfile {
   std::vector<std::int64_t> losses = {};
   std::int64_t objection = 0;  // objection of a rank to any other plan (replanner.h); 0: none
 
+  bool distant() const { return latency_ns >= kDistantNs; }
   bool knows_link() const { return latency_ns >= 0 && bytes_per_second > 0; }
   // Returns zeros for a codec that is not timed.
   CodecCost cost_of(CodecId codec) const;

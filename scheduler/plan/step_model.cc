@@ -7,6 +7,7 @@
 
 #include "scheduler/plan/arith.h"
 #include "scheduler/plan/credit.h"
+#include "scheduler/plan/wire_cost.h"
 
 namespace sirtaki::scheduler {
 namespace {
@@ -26,11 +27,29 @@ std::int64_t to_us(std::int64_t ns) {
   return (ns + kNsPerUs - 1) / kNsPerUs;
 }
 
-// Times on the link.
-struct Halves {
-  std::int64_t first = 0;
-  std::int64_t second = 0;
+// The exchanges of a half travel one behind the other; a half without exchanges takes no time.
+struct Half {
+  std::int64_t wire = 0;     // time on the link
+  std::int64_t latency = 0;  // of all its exchanges
 };
+struct Halves {
+  Half first;
+  Half second;
+};
+
+Halves halves_of(std::int64_t wire, std::int64_t exchanges, std::int64_t latency) {
+  if (exchanges == 1) {
+    return {{wire, latency}, {}};
+  }
+  const std::int64_t late = exchanges / 2;
+  return {{wire / 2, (exchanges - late) * latency}, {wire / 2, late * latency}};
+}
+
+// Returns true for reductions that consist of allreduces, each no larger than the payload.
+bool allreduces(ReductionKind reduction) {
+  return reduction == ReductionKind::kDense || reduction == ReductionKind::kShared ||
+         reduction == ReductionKind::kLowRank;
+}
 
 // The thread that encodes and decodes.
 class Worker {
@@ -51,15 +70,18 @@ class Worker {
 // The link as a queue of halves, and the credit, which returns after both halves of a partition.
 class Line {
  public:
-  Line(std::int64_t credit, std::int64_t latency) : credit_(credit), latency_(latency) {}
+  explicit Line(std::int64_t credit) : credit_(credit) {}
 
   // Returns the earliest start of a partition, not before `at`, with the credit returned by then; nullopt: another half
   // has to end first.
   std::optional<std::int64_t> start(std::int64_t payload, std::int64_t at) {
     at = std::max(at, awaited_);
-    while (!done_.empty() && (done_.front().first <= at || !credit_.fits(payload))) {
-      at = awaited_ = std::max(at, done_.front().first);
-      credit_.give_back(done_.front().second);
+    while (!done_.empty() && (done_.front().at <= at || !credit_.fits(payload))) {
+      if (!idle() && next_gather() <= done_.front().at && at < done_.front().at) {
+        return std::nullopt;  // that half may return its credit before
+      }
+      at = awaited_ = std::max(at, done_.front().at);
+      credit_.give_back(done_.front().payload);
       done_.pop_front();
     }
     return credit_.fits(payload) ? std::optional(at) : std::nullopt;
@@ -69,14 +91,13 @@ class Line {
   // whose first half ended earliest.
   void reduce(std::size_t job, std::int64_t payload, std::int64_t start, const Halves& halves) {
     credit_.take(payload);
-    gathers_.push_back({serve(start, halves.first), job, payload, halves.second});
+    insert(gathers_, Gather{serve(start, halves.first), job, payload, halves.second});
   }
   std::pair<std::size_t, std::int64_t> gather() {
     const Gather next = gathers_.front();
     gathers_.pop_front();
-    done_at_ = std::max(done_at_, next.half == 0 ? next.at : serve(next.at, next.half));
-    const std::int64_t done = done_at_;
-    done_.emplace_back(done, next.payload);
+    const std::int64_t done = next.half.latency == 0 && next.half.wire == 0 ? next.at : serve(next.at, next.half);
+    insert(done_, Return{done, next.payload});
     return {next.job, done};
   }
 
@@ -88,28 +109,36 @@ class Line {
     std::int64_t at = 0;
     std::size_t job = 0;
     std::int64_t payload = 0;
-    std::int64_t half = 0;
+    Half half;
+  };
+  struct Return {
+    std::int64_t at = 0;
+    std::int64_t payload = 0;
   };
 
-  std::int64_t serve(std::int64_t at, std::int64_t half) {
-    link_free_ = after(std::max(link_free_, at), half);
-    return after(link_free_, latency_ / 2);
+  // Most entries belong at the end.
+  template <class T>
+  static void insert(std::deque<T>& by_time, const T& entry) {
+    by_time.insert(std::ranges::upper_bound(by_time, entry.at, {}, &T::at), entry);
+  }
+
+  std::int64_t serve(std::int64_t at, const Half& half) {
+    link_free_ = after(std::max(link_free_, at), half.wire);
+    return after(link_free_, half.latency);
   }
 
   Credit credit_;
-  std::int64_t latency_;
   std::int64_t link_free_ = 0;
-  std::int64_t done_at_ = 0;
-  std::int64_t awaited_ = 0;                                // the last return of credit that a partition waited for
-  std::deque<Gather> gathers_;                              // in the order of the ends of their first halves
-  std::deque<std::pair<std::int64_t, std::int64_t>> done_;  // (time, payload), in the order of time
+  std::int64_t awaited_ = 0;    // the last return of credit that a partition waited for
+  std::deque<Gather> gathers_;  // in the order of the ends of their first halves
+  std::deque<Return> done_;     // credit that returns, in the order of time
 };
 
 }  // namespace
 
 void Job::add(const PlannedTensor& tensor, std::int64_t numel, const StepProfile& profile) {
   payload += tensor.wire_bytes_of(numel);
-  one_way = tensor.decision.reduction == ReductionKind::kGather;
+  reduction = tensor.decision.reduction;
   if (tensor.decision.format().compressed()) {
     const CodecCost cost = profile.cost_of(tensor.decision.codec);
     encode = after(encode, static_cast<std::int64_t>(Wide{numel} * cost.encode_ps / kPsPerNs));
@@ -118,12 +147,36 @@ void Job::add(const PlannedTensor& tensor, std::int64_t numel, const StepProfile
 }
 
 StepModel::StepModel(const StepProfile& profile, const PlannerOptions& options)
+    : StepModel(profile, options, exchange_bytes_for(profile, options)) {}
+
+// Without a limit in the plan, that of the options holds. Where the ranks of a host add up first, each share of a
+// payload is an allreduce of its own among the hosts; two of these send no more bytes in one exchange.
+StepModel::StepModel(const StepProfile& profile, const PlannerOptions& options, std::int64_t exchange_bytes)
     : profile_(profile),
       options_(options),
       backward_end_(profile.backward_us * kNsPerUs),
       forward_end_(backward_end_ + profile.forward_us * kNsPerUs),
-      latency_(options.ranks > 1 ? 2 * profile.latency_ns : 0),
-      handling_(std::min(latency_ / 4, kMostHandling)) {}
+      exchange_latency_(options.ranks > 1 ? profile.latency_ns : 0),
+      handling_(std::min(exchange_latency_ / 2, kMostHandling)),
+      at_once_(exchange_bytes == kAnySize ? options.exchange_bytes : exchange_bytes),
+      at_once_by_host_(options.ranks == 2 && options.ranks_per_host > 1
+                           ? std::max(at_once_, options.exchange_bytes) * options.ranks_per_host
+                           : at_once_) {}
+
+std::int64_t StepModel::exchanges(const Job& job) const {
+  const bool at_once = allreduces(job.reduction) && job.payload <= at_once_by_host_;
+  return exchanges_of(job.reduction, options_.ranks) / (at_once ? 2 : 1);
+}
+
+// In one exchange every rank of a host sends the whole payload to every rank of the others.
+std::int64_t StepModel::occupancy(const Job& job) const {
+  const std::int64_t wire = occupancy(job.payload);
+  if (!allreduces(job.reduction) || job.payload > at_once_) {
+    return wire;
+  }
+  const Wide times = Wide{options_.ranks_per_host} * options_.ranks_per_host * std::max(options_.ranks, 2);
+  return static_cast<std::int64_t>(std::min<Wide>(wire * times / 2, kLongestTransfer));
+}
 
 std::int64_t StepModel::ready(int tensor) const {
   return profile_.ready_us[static_cast<std::size_t>(tensor)] * kNsPerUs;
@@ -151,7 +204,7 @@ Prediction StepModel::run(std::span<const Job> jobs, std::int64_t credit, std::v
   if (done_times != nullptr) {
     done_times->assign(jobs.size(), 0);
   }
-  Line line(credit, latency_);
+  Line line(credit);
   Worker worker;
   std::int64_t earliest = 0;
   std::int64_t lateness = 0;
@@ -165,17 +218,17 @@ Prediction StepModel::run(std::span<const Job> jobs, std::int64_t credit, std::v
     }
     if (start && (line.idle() || *start < line.next_gather())) {
       earliest = *start;
-      const std::int64_t whole = occupancy(jobs[next].payload) + handling_;
-      const Halves halves = jobs[next].one_way ? Halves{whole, 0} : Halves{whole / 2, whole / 2};
-      line.reduce(next, jobs[next].payload, worker.work(*start, jobs[next].encode), halves);
+      line.reduce(next, jobs[next].payload, worker.work(*start, jobs[next].encode),
+                  halves_of(occupancy(jobs[next]) + handling_, exchanges(jobs[next]), exchange_latency_));
       ++next;
       continue;
     }
     const auto [job, at] = line.gather();
-    done = std::max(done, worker.work(at, jobs[job].decode));
-    lateness = std::max(lateness, done - jobs[job].need);
+    const std::int64_t end = worker.work(at, jobs[job].decode);
+    done = std::max(done, end);
+    lateness = std::max(lateness, end - jobs[job].need);
     if (done_times != nullptr) {
-      (*done_times)[job] = done;
+      (*done_times)[job] = end;
     }
   }
   return {step_us(lateness), to_us(lateness), to_us(done)};

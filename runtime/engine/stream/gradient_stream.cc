@@ -72,6 +72,7 @@ scheduler::PlannerOptions planner_options(const StreamOptions& options, const Ca
   out.ranks_per_host = facts.ranks_per_host();
   out.limits = options.layout;
   out.credit_limit_bytes = options.credit_bytes;
+  out.exchange_bytes = options.exchange_bytes;
   // A program that waits for all tensors at once needs all of them at once.
   out.forward = true;
   return out;

@@ -71,6 +71,7 @@ struct StreamOptions {
   // Replace the sizes of `layout` and the credit if all gradients go over NCCL and no policy changes plans.
   std::int64_t nccl_partition_bytes = 32 << 20;
   std::int64_t nccl_credit_bytes = 64 << 20;
+  std::int64_t exchange_bytes = 16 << 10;  // see scheduler::PlannerOptions
 };
 
 // The plans and the policy with which a stream begins.

@@ -279,7 +279,7 @@ TEST(Planner, PlansAreSoundAndEqualForEqualInput) {
 
 // A step as a stream drives it: a Dispatcher, and a link that serves the partitions it starts.
 Prediction drive(const std::shared_ptr<const Plan>& plan, const Workload& w) {
-  const StepModel model(w.profile, w.options);
+  const StepModel model(w.profile, w.options, plan->exchange_bytes());
   Dispatcher dispatcher(w.options.credit_limit_bytes);
   std::multimap<std::int64_t, std::function<void()>> events;
   bool finished = false;
@@ -305,9 +305,10 @@ Prediction drive(const std::shared_ptr<const Plan>& plan, const Workload& w) {
   std::int64_t done = 0;
   std::int64_t lateness = 0;
   std::size_t started = 0;
-  const auto serve = [&](std::int64_t now, std::int64_t payload) {
-    link_free = std::max(link_free, now) + (model.occupancy(payload) + model.handling()) / 2;
-    return link_free + model.latency() / 2;
+  const auto serve = [&](std::int64_t now, const Job& job, std::int64_t exchanges) {
+    const int halves = model.exchanges(job) == 1 ? 1 : 2;
+    link_free = std::max(link_free, now) + (model.occupancy(job) + model.handling()) / halves;
+    return link_free + exchanges * model.latency() / 2;
   };
   while (!events.empty()) {
     const std::int64_t now = events.begin()->first;
@@ -319,14 +320,17 @@ Prediction drive(const std::shared_ptr<const Plan>& plan, const Workload& w) {
       if (partition == nullptr) {
         break;
       }
-      const std::int64_t payload = plan->partitions()[started++].wire_bytes;
-      const std::int64_t reduced = serve(now, payload);
-      events.emplace(reduced, [&, reduced, payload, partition] {
-        done = serve(reduced, payload);
+      Job job{plan->partitions()[started++].wire_bytes};
+      job.reduction = partition->format.reduction;
+      const std::int64_t late = model.exchanges(job) / 2;
+      const std::int64_t reduced = serve(now, job, model.exchanges(job) - late);
+      events.emplace(reduced, [&, reduced, job, late, partition] {
+        const std::int64_t end = late == 0 ? reduced : serve(reduced, job, late);
+        done = std::max(done, end);
         for (const Slice& slice : partition->slices) {
-          lateness = std::max(lateness, done - model.need(slice.tensor));
+          lateness = std::max(lateness, end - model.need(slice.tensor));
         }
-        events.emplace(done, [&dispatcher, at = partition->position] { EXPECT_TRUE(dispatcher.finished(at).ok()); });
+        events.emplace(end, [&dispatcher, at = partition->position] { EXPECT_TRUE(dispatcher.finished(at).ok()); });
       });
     }
   }
@@ -390,6 +394,55 @@ TEST(Planner, SizesFollowTheLink) {
   options.credit_limit_bytes = 7000;
   EXPECT_EQ(sizes_for_link(profile, options).partition_bytes, 5000);
   EXPECT_EQ(sizes_for_link(profile, options).credit_bytes, 7000);
+}
+
+TEST(Planner, OneExchangeHasTheBytesInTransitBetweenDistantHosts) {
+  PlannerOptions options;
+  options.ranks = 2;
+  StepProfile profile;
+  EXPECT_EQ(exchange_bytes_for(profile, options), kAnySize) << "not known yet";
+  profile.latency_ns = 100'000;
+  profile.bytes_per_second = 120'000'000;
+  EXPECT_EQ(exchange_bytes_for(profile, options), 16 << 10) << "12,000 bytes in transit";
+  profile.latency_ns = 20'000'000;
+  EXPECT_EQ(exchange_bytes_for(profile, options), 2'400'000);
+  options.ranks = 4;
+  EXPECT_EQ(exchange_bytes_for(profile, options), 1'600'000) << "four ranks send twice the bytes at once";
+  profile.latency_ns = 100'000;
+  profile.bytes_per_second = 12'000'000'000;
+  EXPECT_EQ(exchange_bytes_for(profile, options), 16 << 10) << "the hosts of a room are not distant";
+  profile.bytes_per_second = 120'000'000;
+  EXPECT_EQ(exchange_bytes_for(profile, options), 8000);
+}
+
+TEST(Planner, SmallTensorsTravelTogetherInOneExchangeBetweenDistantHosts) {
+  Workload w;
+  w.options.ranks = 2;
+  for (int i = 0; i < 10; ++i) {
+    w.tensors.push_back({"bias" + std::to_string(i), 512});
+    w.backward_order.push_back(i);
+  }
+  w.profile.ready_us.assign(w.tensors.size(), 0);
+  w.profile.need_us.assign(w.tensors.size(), 0);
+  w.profile.latency_ns = 20'000'000;
+  w.profile.bytes_per_second = 12'000'000;
+  const double once = 20'000 + 20'480 / 12;
+  const auto plan = plan_for(w);
+  EXPECT_EQ(plan->partitions().size(), 1U);
+  EXPECT_NEAR(static_cast<double>(step_of(*plan, w)), once, 200);
+  EXPECT_NEAR(static_cast<double>(predict_tensors(w.tensors, w.profile, w.options).step_us), once, 200);
+  EXPECT_NEAR(static_cast<double>(step_of(*first_plan(w), w)), once + 20'000, 200) << "20 KB, beyond 16 KiB";
+}
+
+TEST(Planner, PiecesOfALargeTensorWaitForOneLatency) {
+  Workload w;
+  w.options.ranks = 4;
+  w.tensors.push_back({"weight", 400'000});
+  w.profile.ready_us = w.profile.need_us = {0};
+  w.profile.latency_ns = 20'000'000;
+  w.profile.bytes_per_second = 12'000'000;
+  const double least = static_cast<double>(lower_bound_us(w.tensors, w.profile, w.options));
+  EXPECT_LE(static_cast<double>(step_of(*plan_for(w), w)), 1.1 * least);
 }
 
 TEST(Planner, RefusesInputThatDoesNotFit) {

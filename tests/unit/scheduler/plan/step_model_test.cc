@@ -2,12 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <vector>
+
 namespace sirtaki::scheduler {
 namespace {
 
 constexpr std::int64_t kMs = 1'000'000;
 
-// Two ranks, so a payload takes its bytes over the bandwidth: 1 ms for 1000 bytes. No latency unless a test sets one.
+// Two ranks, so a payload takes its bytes over the bandwidth: 1 ms for 1000 bytes. No latency unless a test sets one,
+// and two exchanges for each allreduce.
 struct TwoRanks {
   StepProfile profile;
   PlannerOptions options;
@@ -19,7 +23,7 @@ struct TwoRanks {
     profile.bytes_per_second = 1'000'000;
     options.ranks = 2;
   }
-  StepModel model() const { return {profile, options}; }
+  StepModel model(std::int64_t exchange_bytes = 0) const { return {profile, options, exchange_bytes}; }
 };
 
 TEST(StepModel, TakesTwoHalvesOfAllReduceFromEveryByte) {
@@ -88,6 +92,65 @@ TEST(StepModel, CreditHidesLatencyOrNot) {
   done.clear();
   s.model().run(jobs, 1, &done);
   EXPECT_EQ(done.back(), 3 * (kMs + handling + 2 * kMs)) << "larger than the credit goes alone";
+}
+
+TEST(StepModel, CountsALatencyForEachExchange) {
+  TwoRanks s;
+  s.profile.latency_ns = 20 * kMs;
+  const auto end_of = [&](ReductionKind reduction, std::int64_t exchange_bytes) {
+    Job job{1000, 0, 0};
+    job.reduction = reduction;
+    const StepModel model = s.model(exchange_bytes);
+    return model.run({&job, 1}, 1 << 20).done_us * 1000 - kMs - model.handling();
+  };
+  EXPECT_EQ(end_of(ReductionKind::kGather, 0), 20 * kMs);
+  EXPECT_EQ(end_of(ReductionKind::kDense, 999), 40 * kMs);
+  EXPECT_EQ(end_of(ReductionKind::kDense, 1000), 20 * kMs);
+  EXPECT_EQ(end_of(ReductionKind::kScatter, 1000), 40 * kMs) << "no allreduce";
+  EXPECT_EQ(end_of(ReductionKind::kCounts, 1000), 60 * kMs);
+  EXPECT_EQ(end_of(ReductionKind::kLowRank, 999), 80 * kMs);
+  EXPECT_EQ(end_of(ReductionKind::kLowRank, 1000), 40 * kMs) << "two allreduces";
+  s.options.exchange_bytes = 1000;
+  EXPECT_EQ(end_of(ReductionKind::kDense, kAnySize), 20 * kMs) << "the limit of the backend";
+  s.options.exchange_bytes = 999;
+  EXPECT_EQ(end_of(ReductionKind::kDense, kAnySize), 40 * kMs);
+}
+
+TEST(StepModel, OneExchangeSendsAllToAll) {
+  TwoRanks s;
+  Job job{1000, 0, 0};
+  EXPECT_EQ(s.model(1000).occupancy(job), kMs);
+  s.options.ranks = 4;
+  EXPECT_EQ(s.model(999).occupancy(job), kMs * 3 / 2);
+  EXPECT_EQ(s.model(1000).occupancy(job), 3 * kMs);
+  job.reduction = ReductionKind::kGather;
+  EXPECT_EQ(s.model(1000).occupancy(job), kMs * 3 / 2) << "its payload counts all it sends";
+}
+
+TEST(StepModel, TwoHostsSendTheSharesOfTheirSumsAtOnce) {
+  TwoRanks s;
+  s.profile.latency_ns = 20 * kMs;
+  s.options.ranks_per_host = 2;
+  s.options.exchange_bytes = 0;
+  for (const auto& [payload, exchanges, wire] :
+       std::vector<std::array<std::int64_t, 3>>{{1000, 1, 4 * kMs}, {2000, 1, 2 * kMs}, {2001, 2, 2 * kMs + 1000}}) {
+    const Job job{payload, 0, 0};
+    EXPECT_EQ(s.model(1000).exchanges(job), exchanges) << payload;
+    EXPECT_EQ(s.model(1000).occupancy(job), wire) << payload;
+  }
+}
+
+TEST(StepModel, AnOperationOfOneExchangeDoesNotWaitForAnEarlierOneOfFour) {
+  TwoRanks s;
+  s.profile.latency_ns = 20 * kMs;
+  Job jobs[] = {{1000, 0, 0}, {1000, 0, 0}};
+  jobs[0].reduction = ReductionKind::kLowRank;
+  jobs[1].reduction = ReductionKind::kGather;
+  std::vector<std::int64_t> done;
+  const std::int64_t handling = s.model().handling();
+  s.model().run(jobs, 1 << 20, &done);
+  EXPECT_EQ(done[1], kMs / 2 + handling / 2 + kMs + handling + 20 * kMs);
+  EXPECT_EQ(done[0], kMs + handling + 80 * kMs);
 }
 
 TEST(StepModel, NeedsCountOnlyWithForwardOverlap) {
