@@ -60,13 +60,14 @@ void LinkMeter::finished(std::int64_t now_ns, double bytes, std::int64_t exchang
   if (alone_ && in_flight_ == 0) {
     const TransferSample sample{static_cast<std::int64_t>(bytes),
                                 static_cast<double>(now_ns - started_ns_) / kNsPerSecond};
-    model_.add(sample);
+    model_.add({sample.bytes, sample.seconds - static_cast<double>(exchanges * least_latency_ns_) / kNsPerSecond});
     push(singles_, Single{sample, exchanges}, kSingles);
   }
   alone_ = false;
   busy_.bytes += bytes;
-  if (in_flight_ == 0 && now_ns - busy_.begin_ns >= kShortestWindowNs) {
-    push(busy_rates_, busy_.bytes * kNsPerSecond / static_cast<double>(now_ns - busy_.begin_ns), kWindows);
+  const std::int64_t busy_ns = now_ns - busy_.begin_ns - least_latency_ns_;
+  if (in_flight_ == 0 && busy_ns >= kShortestWindowNs) {
+    push(busy_rates_, busy_.bytes * kNsPerSecond / static_cast<double>(busy_ns), kWindows);
     since_busy_ = 0;
   }
   count(now_ns, bytes);
@@ -91,7 +92,7 @@ void LinkMeter::count(std::int64_t now_ns, double bytes) {
   }
   window_->bytes += bytes;
   ++window_->completions;
-  const std::int64_t time = now_ns - window_->begin_ns;
+  const std::int64_t time = now_ns - window_->begin_ns - (window_->from_idle ? least_latency_ns_ : 0);
   const bool whole = in_flight_ == 0 && window_->from_idle && window_->completions >= kCompletions;
   const bool part = in_flight_ > 0 && window_->completions == kReadEvery;
   if ((whole || part) && time >= kShortestWindowNs) {
@@ -135,6 +136,7 @@ std::optional<LinkReading> LinkMeter::read() const {
     }
     latency = std::max(least, kLeastLatencyNs);
   }
+  latency = std::max(latency, static_cast<double>(least_latency_ns_));
   return LinkReading{std::llround(latency), std::llround(rate)};
 }
 

@@ -7,7 +7,9 @@
 //     too few partitions for that, the meter uses the time from the first start to the last completion. It also does so
 //     if the number of partitions drops, for example with compression, because older readings no longer describe the
 //     link.
-//   - Latency: the smallest duration of a partition that ran alone.
+//   - Latency: the smallest duration of a partition that ran alone, and at least half the round trip that the transport
+//     has measured: a late rank finds that the data of the others have crossed the link. The first bytes after an idle
+//     time arrive a latency later, which counts for no bandwidth.
 // The stream owns the meter and calls it on the loop thread. Pure: no I/O, no thread, no clock. Ranks measure different
 // values; the exchange of profiles makes them agree.
 #pragma once
@@ -36,6 +38,8 @@ class LinkMeter {
   void finished(std::int64_t now_ns, double bytes, std::int64_t exchanges);
   // Drops all partitions in flight.
   void reset();
+  // Sets the smallest latency of an exchange that the link can have.
+  void set_least_latency(std::int64_t latency_ns) { least_latency_ns_ = latency_ns; }
 
   // Returns the estimate; nullopt after too few partitions.
   std::optional<LinkReading> read() const;
@@ -64,6 +68,7 @@ class LinkMeter {
   void count(std::int64_t now_ns, double bytes);
   void forget_old();
 
+  std::int64_t least_latency_ns_ = 0;
   int in_flight_ = 0;
   bool alone_ = false;  // the partition in flight has been alone since its start
   std::int64_t started_ns_ = 0;

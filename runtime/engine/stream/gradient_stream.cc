@@ -33,7 +33,7 @@ PlanAgreementOptions agreement_options(const StreamOptions& options, StreamStart
 std::unique_ptr<PlanAgreement> make_agreement(const StreamSpec& spec, StreamStart& start, const StreamOptions& options,
                                               const StreamDeps& deps) {
   return std::make_unique<PlanAgreement>(spec.name, start.plan, spec.order, agreement_options(options, start, deps.net),
-                                         PlanAgreementDeps{deps.loop, deps.trace, deps.stats, deps.log});
+                                         PlanAgreementDeps{deps.loop, deps.trace, deps.stats, deps.log, &deps.net});
 }
 
 GradientStream::OnDevice on_device_with(const StreamSpec& spec, const StreamStart& start, bool finite_only,

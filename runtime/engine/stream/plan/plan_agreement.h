@@ -33,7 +33,8 @@ struct PlanAgreementDeps {
   Loop& loop;  // for its clock
   Trace& trace;
   Stats& stats;
-  Logger* log = nullptr;  // nullptr: decisions are not written
+  Logger* log = nullptr;                   // nullptr: decisions are not written
+  const net::Collectives* link = nullptr;  // for its round trip; nullptr: unknown
 };
 
 struct PlanAgreementOptions {
@@ -69,6 +70,9 @@ class PlanAgreement {
   }
   void partition_started() {
     if (measures()) {
+      // The meter reads shorter latencies well enough, and a device may have another network.
+      const std::int64_t latency = deps_.link == nullptr ? 0 : Duration(deps_.link->round_trip()).count() / 2;
+      meter_.set_least_latency(latency < scheduler::kDistantNs ? 0 : latency);
       meter_.started(now_ns());
     }
   }

@@ -77,6 +77,25 @@ TEST(LinkMeter, SaysNothingAtFirst) {
   EXPECT_FALSE(meter.read()) << "what never started counts for nothing";
 }
 
+// A rank that is late finds the data of the others at its side of the link.
+TEST(LinkMeter, DataThatWaitedForALateRankAreNoShortLatency) {
+  LinkMeter meter;
+  meter.set_least_latency(20'000'000);
+  std::int64_t now = 0;
+  for (int step = 0; step < 40; ++step) {
+    for (const bool waited : {true, false}) {
+      meter.started(now);
+      now += waited ? 100'000 : 20'000'000 + 8'000'000;
+      meter.finished(now, waited ? 30e3 : 80e3, 1);
+      now += 30'000'000;
+    }
+  }
+  const auto reading = meter.read();
+  ASSERT_TRUE(reading);
+  EXPECT_EQ(reading->latency_ns, 20'000'000);
+  EXPECT_NEAR(static_cast<double>(reading->bytes_per_second), 10e6, 1e6);
+}
+
 TEST(LinkMeter, FindsTheBandwidthOfABusyLink) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     for (const int in_flight : {2, 4, 16}) {
