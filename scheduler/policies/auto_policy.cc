@@ -51,9 +51,12 @@ AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& pl
   levels_ = loss_ladder(common);
 }
 
+// Of a link that may not last, no tensor sends more bytes to wait for one latency less.
 AutoPolicy::Outcome AutoPolicy::at_level(std::size_t level, const StepProfile& profile,
                                          const std::vector<PlannedTensor>& now) const {
-  const Circumstances at = circumstances(profile, planner_.ranks);
+  StepProfile lasting = profile;
+  lasting.bytes_per_second = lasting_.least(profile.bytes_per_second, sent_bytes(now));
+  const Circumstances at = circumstances(lasting, planner_.ranks);
   Outcome outcome{now};
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (!tensors_[i].method) {

@@ -37,8 +37,11 @@ class LastingLink {
 
   // Returns the bandwidth for `bytes`, given a reading with `sent` bytes.
   std::int64_t rate(std::int64_t bytes, std::int64_t reading, std::int64_t sent) const {
-    const bool doubtful = lasting_ > 0 && sent < kBeyondBurst && bytes > std::max(kMoreThanSeen * sent, carried_);
-    return doubtful ? std::min(reading, lasting_) : reading;
+    return bytes > std::max(kMoreThanSeen * sent, carried_) ? least(reading, sent) : reading;
+  }
+  // Returns the bandwidth that the link has at least.
+  std::int64_t least(std::int64_t reading, std::int64_t sent) const {
+    return lasting_ > 0 && sent < kBeyondBurst ? std::min(reading, lasting_) : reading;
   }
 
  private:
