@@ -10,10 +10,15 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from launch_support import wait_until
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+
+from benchmarks.network import delay_relay
 
 PORT = 2222
 
@@ -66,6 +71,18 @@ class Hosts:
         finally:
             for name in rates:
                 run("tc", "-n", name, "qdisc", "del", "dev", "eth0", "root")
+
+    @contextlib.contextmanager
+    def delayed(self, milliseconds: float) -> Iterator[None]:
+        """Delays all IPv4 packets of both hosts."""
+        with contextlib.ExitStack() as relays:
+            for name, address in ((self.near, self.near_address), (self.far, self.far_address)):
+                relay = delay_relay.start([*self.inside(name)], address, milliseconds)
+                # The device and its route go with the process; the rule stays.
+                relays.callback(run, *self.inside(name), "ip", "rule", "del", "priority", "100")
+                relays.callback(relay.wait)
+                relays.callback(relay.kill)
+            yield
 
     def start(self) -> None:
         """Makes namespaces, keys and server; waits until the server listens."""

@@ -8,18 +8,15 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from launch_support import PYTHON, Outcome, Run, launch, launcher_path, running, wait_until
 from ssh_hosts import Hosts, run, unavailable_reason
-
-from benchmarks.network import delay_relay
 
 REASON = unavailable_reason()
 needs_hosts = pytest.mark.skipif(REASON is not None, reason=REASON or "")
@@ -48,19 +45,6 @@ def check(hosts: Hosts, *options: str) -> Outcome:
     done = launch(*arguments(hosts, *options), prefix=hosts.inside(hosts.near), timeout=60)
     wait_until(lambda: set(hosts.pids(hosts.far)) <= before, LIMIT, "nothing is left on the far host")
     return done
-
-
-@contextmanager
-def delayed(hosts: Hosts, milliseconds: float) -> Iterator[None]:
-    """Delays all packets of both hosts."""
-    with ExitStack() as relays:
-        for name, address in ((hosts.near, hosts.near_address), (hosts.far, hosts.far_address)):
-            relay = delay_relay.start(hosts.inside(name), address, milliseconds)
-            # The device and its route go with the process; the rule stays.
-            relays.callback(run, *hosts.inside(name), "ip", "rule", "del", "priority", "100")
-            relays.callback(relay.wait)
-            relays.callback(relay.kill)
-        yield
 
 
 @contextmanager
@@ -112,7 +96,7 @@ def test_both_ways_of_a_shaped_link_are_measured_and_advised_on(hosts: Hosts) ->
 
 @needs_hosts
 def test_a_distant_host_is_far_and_not_slow(hosts: Hosts) -> None:
-    with hosts.shaped(100, 100), delayed(hosts, 20):
+    with hosts.shaped(100, 100), hosts.delayed(20):
         done = check(hosts)
     assert done.code == 0, done.err
     ((_, _, round_trip, there, there_unit, back, back_unit),) = READING.findall(done.out)

@@ -1,0 +1,65 @@
+"""Training between hosts with a long way between them: plans know the latency, and `auto` waits for it seldom."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from launch_support import PYTHON, launch
+from ssh_hosts import Hosts, unavailable_reason
+
+pytest.importorskip("torch")
+pytest.importorskip("sirtaki")
+
+REASON = unavailable_reason()
+needs_hosts = pytest.mark.skipif(REASON is not None, reason=REASON or "")
+
+# Rank 1 computes longer, so that it finds the data of rank 0 at its side.
+TRAINING = """
+import json, sys
+import torch, sirtaki.torch as hvd
+hvd.init()
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[torch.nn.Linear(384, 384) for _ in range(6)])
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
+batch = torch.randn(512 if hvd.rank() == 1 else 8, 384)
+for step in range(40):
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+stats = hvd.stats()
+(stream,) = stats["tensors"]
+latency = stats[f"streams.{stream}.link_latency_ns"]["value"]
+recipes = sorted({tensor["recipe"] for tensor in stats["tensors"][stream]})
+print("found", json.dumps({"latency": latency, "recipes": recipes}), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    with Hosts.of_a_test(tmp_path_factory.mktemp("hosts")) as made:
+        yield made
+
+
+@needs_hosts
+def test_a_late_rank_does_not_make_the_link_look_near(hosts: Hosts, tmp_path: Path) -> None:
+    program = tmp_path / "training.py"
+    program.write_text(TRAINING)
+    ranks = ("-H", f"{hosts.near_address}:1,{hosts.far_address}:1", *hosts.arguments())
+    with hosts.shaped(100, 100), hosts.delayed(20):
+        done = launch(
+            *ranks, "--compression", "auto", PYTHON, str(program), prefix=hosts.inside(hosts.near), timeout=120
+        )
+    assert done.code == 0, done.out + done.err
+    found = [json.loads(line.partition("found ")[2]) for line in done.out.splitlines() if "found " in line]
+    assert len(found) == 2, done.out
+    for rank in found:
+        assert rank["latency"] >= 19e6, found
+        # Its two sums of two exchanges each take longer than the bytes of any other level.
+        assert "lowrank" not in rank["recipes"], found
