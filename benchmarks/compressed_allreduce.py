@@ -92,13 +92,13 @@ class Case(NetCase):
 
     def wire(self, method: Method) -> float:
         """Least seconds on the links, which must be shaped."""
-        rate = LinkSpec(rate_mbit=float(split_net(self.net)[0])).payload_bytes_per_second
+        rate = LinkSpec(rate_mbit=split_net(self.net).rate_mbit).payload_bytes_per_second
         assert rate is not None
         return self.formula(method) / rate
 
     def speedup(self, method: Method) -> float | None:
         """Target of the speed-up over Gloo."""
-        return method.speedup if (self.size, split_net(self.net)[1]) == (4, 1) else None
+        return method.speedup if (self.size, split_net(self.net).ranks_per_host) == (4, 1) else None
 
 
 def chosen_methods(options: Options) -> list[str]:

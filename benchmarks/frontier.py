@@ -1,6 +1,6 @@
 """Seconds and bytes to one training loss, from the first step on, by net, optimizer, link and method.
 
-    python -m benchmarks.frontier [--quick] [--nets 5,20,100,1000,loopback] [--tasks cnn_sgd,transformer_adamw]
+    python -m benchmarks.frontier [--quick] [--nets 5,20,100,1000,100d20,loopback] [--tasks cnn_sgd,transformer_adamw]
         [--methods ddp,both_auto] [--steps 300,450] [--seeds 1,2,3,4,5] [--tune 0.5,1,2] [--resume]
 
 The target is the final loss of DDP of the same seed plus 0.02 nats, on a fixed sample of the training data; with local
@@ -20,6 +20,8 @@ the first of the links, and takes the multiple of the lowest final loss. Rows na
 
 With several numbers of steps, rows of `any_length` let every method choose the number with which it reaches the target
 of the first number soonest: local steps are cheaper, and more of them reach the loss of fewer averaged ones.
+
+"100d20" is a link of 100 Mbit/s with a delay of 20 ms each way.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from benchmarks.pareto.entrants import (
 from benchmarks.pareto.figures import CURVE, Contest, any_length_rows, rows_of
 from benchmarks.results import Row, Store
 
-NETS = ("5", "20", "100", "1000", LOOPBACK)
+NETS = ("5", "20", "100", "1000", "100d20", LOOPBACK)
 RANKS = (4,)
 SEEDS = ("1", "2", "3", "4", "5")
 STEPS, QUICK_STEPS = ("300", "450", "600", "2000"), 30

@@ -48,13 +48,14 @@ class NetCase:
         """Parameters of the case in result rows."""
         if self.net == LOOPBACK:
             return {"net": LOOPBACK, "rate_mbit": None, "ranks": self.size}
-        rate, per_host = split_net(self.net)
+        rate, delay, per_host = split_net(self.net)
         placed = {"ranks_per_host": per_host} if per_host > 1 else {}
-        return {"net": "netns", "rate_mbit": float(rate), "ranks": self.size, **placed}
+        far = {"delay_ms": delay} if delay > 0 else {}
+        return {"net": "netns", "rate_mbit": rate, "ranks": self.size, **placed, **far}
 
     def wire_seconds(self, payload: int) -> float:
         """Least seconds of an all-reduce of `payload` bytes, each of which crosses a shaped link once."""
-        return wire_bound(hosts_of(self.net, self.size), payload, float(split_net(self.net)[0]))
+        return wire_bound(hosts_of(self.net, self.size), payload, split_net(self.net).rate_mbit)
 
 
 @dataclass(frozen=True)

@@ -96,11 +96,14 @@ def _unique(rows: Sequence[Row], read: Callable[[Row], Any]) -> list[Any]:
     return list(dict.fromkeys(read(row) for row in rows))
 
 
-def _net(row: Row) -> str:
+def net_of(row: Row) -> str:
+    """Returns the name of the network of a row."""
     rate = row.params.get("rate_mbit")
     per_host = row.params.get("ranks_per_host", 1)
     shared = f", {per_host} ranks a host" if per_host > 1 else ""
-    return "loopback" if rate is None else f"{rate:g} Mbit/s{shared}"
+    delay = row.params.get("delay_ms", 0)
+    far = f", {2 * delay:g} ms there and back" if delay > 0 else ""
+    return "loopback" if rate is None else f"{rate:g} Mbit/s{far}{shared}"
 
 
 def _bars(rows: Sequence[Row], read: Callable[[Row], Any], step: float) -> Iterator[tuple[str, list[float], list[Row]]]:
@@ -118,7 +121,7 @@ def allreduce(path: Path, rows: Sequence[Row]) -> Path | None:
     """Plots time over size, and speed-up over Gloo, a column for each network."""
     times = [row for row in rows if row.metric == "allreduce_seconds"]
     ratios = [row for row in rows if row.metric == "speedup_over_gloo"]
-    nets = _unique(times, _net)
+    nets = _unique(times, net_of)
     made = _figure(max(1, len(nets)), 2)
     if made is None:
         return None
@@ -128,15 +131,19 @@ def allreduce(path: Path, rows: Sequence[Row]) -> Path | None:
         top, below = axes[0][column], axes[1][column]
         for system in _unique(times, lambda row: row.params["system"]):
             for ranks, mark in marks.items():
-                line = [r for r in times if (_net(r), r.params["system"], r.params["ranks"]) == (net, system, ranks)]
+                line = [r for r in times if (net_of(r), r.params["system"], r.params["ranks"]) == (net, system, ranks)]
                 _line(top, line, f"{system}, {ranks} ranks", COLORS.get(system), mark)
         for ranks, mark in marks.items():
-            line = [r for r in times if (_net(r), r.params["ranks"]) == (net, ranks)]
+            line = [r for r in times if (net_of(r), r.params["ranks"]) == (net, ranks)]
             sizes = _unique(line, lambda row: row.params["bytes"])
             bounds = [next(r.bound for r in line if r.params["bytes"] == size) for size in sizes]
             top.plot(sizes, bounds, linestyle=":", color="#888888", label="bound" if mark == "o" else None)
             _line(
-                below, [r for r in ratios if (_net(r), r.params["ranks"]) == (net, ranks)], f"{ranks} ranks", None, mark
+                below,
+                [r for r in ratios if (net_of(r), r.params["ranks"]) == (net, ranks)],
+                f"{ranks} ranks",
+                None,
+                mark,
             )
         top.set(title=net, xscale="log", yscale="log", ylabel="seconds")
         below.axhline(1.0, color="#888888", linewidth=0.8)
@@ -168,7 +175,7 @@ def _line(axis: Any, line: Sequence[Row], label: str, color: str | None, mark: s
 
 def _label(row: Row) -> str:
     p = row.params
-    return f"{p['tensors']} tensors, {p['ranks']} ranks\n{_net(row)}, {p['order']} order"
+    return f"{p['tensors']} tensors, {p['ranks']} ranks\n{net_of(row)}, {p['order']} order"
 
 
 def small_tensors(path: Path, rows: Sequence[Row]) -> Path | None:
@@ -238,7 +245,7 @@ def _bars_by_mode(axis: Any, ranks: int, rows: Sequence[Row]) -> None:
         axis.bar(mode, row.value, yerr=error, color=colors.get(mode), capsize=3)
         if row.bound is not None:
             axis.axhline(row.bound, color="#888888", linestyle=":", label="bound of priority")
-    axis.set(title=f"{ranks} ranks, {_net(rows[0])}", yscale="log", ylabel="seconds")
+    axis.set(title=f"{ranks} ranks, {net_of(rows[0])}", yscale="log", ylabel="seconds")
     axis.legend(fontsize=6)
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import netns
 from benchmarks.common.group import Group, GroupError
@@ -142,15 +142,24 @@ LOOPBACK = "loopback"
 UNSHAPED = "unshaped"
 
 
-def split_net(name: str) -> tuple[str, int]:
-    """Splits a network into rate and ranks a host: "200x2", links of 200 Mbit/s and 2 ranks a host, is ("200", 2)."""
-    rate, _, ranks = name.partition("x")
-    return rate, int(ranks or 1)
+class Links(NamedTuple):
+    """Shaped links by name. `delay_ms`: of a packet between two hosts, one way."""
+
+    rate_mbit: float
+    delay_ms: float
+    ranks_per_host: int
+
+
+def split_net(name: str) -> Links:
+    """Reads the name of a network: "100d20x2" has links of 100 Mbit/s, a round trip of 40 ms and 2 ranks a host."""
+    link, _, ranks = name.partition("x")
+    rate, _, delay = link.partition("d")
+    return Links(float(rate), float(delay or 0), int(ranks or 1))
 
 
 def hosts_of(name: str, size: int) -> int:
     """Number of hosts of `size` ranks on a network; 0 if the ranks do not fill several hosts."""
-    per_host = split_net(name)[1]
+    per_host = split_net(name).ranks_per_host
     return size // per_host if size % per_host == 0 and size > per_host else 0
 
 
@@ -158,15 +167,20 @@ def hosts_of(name: str, size: int) -> int:
 def network(name: str, size: int, *, strict: bool = True) -> Iterator[netns.Net | None]:
     """Yields the network `name`: None for LOOPBACK, else namespaces whose rate has been checked with iperf3.
 
-    Names are LOOPBACK, UNSHAPED, or a rate in the form of split_net(). A link off its rate is an error after three
-    tries, or a warning if not `strict`.
+    Names are LOOPBACK, UNSHAPED, or links in the form of split_net(). A link off its rate is an error after three
+    tries, or a warning if not `strict`; links with a delay are not checked.
     """
     if name == LOOPBACK:
         yield None
         return
-    rate = None if name == UNSHAPED else float(split_net(name)[0])
-    with netns.Net(size if name == UNSHAPED else hosts_of(name, size), netns.LinkSpec(rate_mbit=rate)) as net:
-        if rate is not None:
+    if name == UNSHAPED:
+        with netns.Net(size) as net:
+            yield net
+        return
+    links = split_net(name)
+    with netns.Net(hosts_of(name, size), netns.LinkSpec(links.rate_mbit, delay_ms=links.delay_ms)) as net:
+        # One connection of iperf3 needs longer than the check to fill a long link.
+        if links.delay_ms == 0:
             _check_rate(net, strict)
         yield net
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.plots import panels, save
+from benchmarks.common.plots import net_of, panels, save
 from benchmarks.pareto.figures import CURVE
 from benchmarks.results import Row
 
@@ -34,17 +34,16 @@ def _training(row: Row) -> str:
 
 
 def _draw(path: Path, training: str, rows: Sequence[Row]) -> Path | None:
-    links = list(dict.fromkeys(row.params["rate_mbit"] for row in rows))
+    links = list(dict.fromkeys(net_of(row) for row in rows))
     made = panels(len(links), 2)
     if made is None:
         return None
     figure, axes = made
     for column, link in enumerate(links):
-        mine = [row for row in rows if row.params["rate_mbit"] == link]
-        name = "loopback" if link is None else f"{link:g} Mbit/s"
+        mine = [row for row in rows if net_of(row) == link]
         _lines(axes[0][column], mine, "seconds", "seconds from the first step")
         _lines(axes[1][column], mine, "sent", "bytes that a rank has sent")
-        axes[0][column].set_title(f"{training.replace('_', ', ')} steps, {name}", fontsize=8)
+        axes[0][column].set_title(f"{training.replace('_', ', ')} steps, {link}", fontsize=8)
         axes[0][column].legend(fontsize=5)
     return save(figure, path)
 

@@ -35,14 +35,22 @@ def test_every_case_tells_network_and_ranks_first() -> None:
 
 
 def test_ranks_that_share_a_host_share_its_link() -> None:
-    assert rig.split_net("200") == ("200", 1)
-    assert rig.split_net("200x2") == ("200", 2)
+    assert rig.split_net("200") == (200, 0, 1)
+    assert rig.split_net("200x2") == (200, 0, 2)
     assert [rig.hosts_of("200x2", size) for size in (1, 2, 3, 4, 8)] == [0, 0, 0, 2, 4]
     assert [rig.hosts_of("200", size) for size in (1, 2, 3)] == [0, 2, 3]
     shared, alone = allreduce.Case("200x2", 4, 1 << 20), allreduce.Case("200", 2, 1 << 20)
     assert shared.key == "200x2/4/1048576"
     assert shared.params == {**alone.params, "ranks": 4, "ranks_per_host": 2}
     assert shared.wire_seconds(1 << 20) == alone.wire_seconds(1 << 20)
+
+
+def test_the_delay_of_links_is_a_parameter_of_their_rows() -> None:
+    assert rig.split_net("100d20x2") == (100, 20, 2)
+    assert rig.hosts_of("100d20x2", 4) == 2
+    near, far = contest.NetCase("100", 4), contest.NetCase("100d20", 4)
+    assert far.params == {**near.params, "delay_ms": 20}
+    assert far.wire_seconds(1 << 20) == near.wire_seconds(1 << 20)
     with_all = group.Group(4, [])
     quiet = {"SIRTAKI_REPORT_END": "false"}
     assert with_all._rank_environment(3) == {"RANK": "3", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4", **quiet}

@@ -37,16 +37,15 @@ HEAD = f"| training, link | {' | '.join(METHODS.values())} |\n|---{'|---' * len(
 LOOPBACK = math.inf
 
 Training = tuple[str, str]
-Case = tuple[Training, float, str]
+#: Rate in Mbit/s, and round trip in ms.
+Link = tuple[float, float]
+Case = tuple[Training, Link, str]
 
 
 def values_of(rows: list[dict[str, Any]], metric: str) -> dict[Case, float]:
-    """Returns the values of a metric by training, rate of the link and method."""
+    """Returns the values of a metric by training, link and method."""
     chosen = [row for row in rows if row["metric"] == metric and row["params"]["steps"] == STEPS]
-    return {
-        (training_of(row), row["params"]["rate_mbit"] or LOOPBACK, row["params"]["method"]): row["value"]
-        for row in chosen
-    }
+    return {(training_of(row), link_of(row), row["params"]["method"]): row["value"] for row in chosen}
 
 
 def training_of(row: dict[str, Any]) -> Training:
@@ -54,9 +53,16 @@ def training_of(row: dict[str, Any]) -> Training:
     return row["params"]["task"], row["params"]["optimizer"]
 
 
-def link(rate: float) -> str:
+def link_of(row: dict[str, Any]) -> Link:
+    """Returns the link of a row."""
+    return row["params"]["rate_mbit"] or LOOPBACK, 2 * row["params"].get("delay_ms", 0)
+
+
+def name_of(link: Link) -> str:
     """Returns the name of a link in the table."""
-    return "one machine" if rate == LOOPBACK else f"{rate:g} Mbit/s"
+    rate, round_trip = link
+    far = f" with {round_trip:g} ms" if round_trip else ""
+    return "one machine" if rate == LOOPBACK else f"{rate:g} Mbit/s{far}"
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -68,9 +74,9 @@ def table(rows: list[dict[str, Any]]) -> str:
         return f"{steps[case] * 1e3:.0f} ms, {losses[case]:.2f}, {seconds}"
 
     lines = [
-        f"| {name}, {link(rate)} | {' | '.join(cell((training, rate, key)) for key in METHODS)} |\n"
+        f"| {name}, {name_of(link)} | {' | '.join(cell((training, link, key)) for key in METHODS)} |\n"
         for training, name in TRAININGS.items()
-        for rate in sorted({rate for of, rate, _ in steps if of == training})
+        for link in sorted({link for of, link, _ in steps if of == training})
     ]
     return HEAD + "".join(lines)
 

@@ -20,12 +20,13 @@ def rows_of(name: str) -> list[dict[str, Any]]:
 
 
 def values_of(name: str, metric: str, baseline: str | None = None, **params: Any) -> list[float]:
-    """Returns the values of a metric whose parameters have the given values."""
+    """Returns the values of a metric whose parameters have the given values, of links without a delay by default."""
+    wanted = {"delay_ms": 0, **params}
     return [
         row["value"]
         for row in rows_of(name)
         if row["metric"] == metric
-        and params.items() <= row["params"].items()
+        and wanted.items() <= {"delay_ms": 0, **row["params"]}.items()
         and (baseline is None or row["baseline"]["name"] == baseline)
     ]
 
