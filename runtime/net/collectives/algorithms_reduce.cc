@@ -117,8 +117,7 @@ class DirectReduceScatter final : public SegmentReducer {
 
 bool is_one_exchange(const CollectiveArgs& args, const DirectOptions& options, int size) {
   const auto elements = args.in.size() / dtype_size(args.dtype);
-  const std::size_t most = args.exchange_bytes == kUsualExchange ? options.exchange_bytes : args.exchange_bytes;
-  return args.in.size() <= most || elements < static_cast<std::size_t>(size);
+  return args.in.size() <= most_at_once(args, options) || elements < static_cast<std::size_t>(size);
 }
 
 std::shared_ptr<Operation> make_allreduce(Operation::Setup setup) {

@@ -42,7 +42,7 @@ struct CollectiveArgs {
   Rank root = 0;              // broadcast
   std::int32_t priority = 0;  // smaller goes first among queued bytes
   // Allreduce only, equal on all ranks: the largest size that may send all data to all ranks, one latency less and more
-  // bytes. By default the backend decides.
+  // bytes. From kUsualExchange on the backend decides.
   std::size_t exchange_bytes = kUsualExchange;
 
   // Elements, not bytes:

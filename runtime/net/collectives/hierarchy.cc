@@ -30,7 +30,7 @@ std::vector<Block> shares_of(const CollectiveArgs& args, const Hosts& hosts) {
 // hosts send none. The result is at most `limit`, or net.exchange_bytes if that is more. 0 stays: the caller wants two
 // steps.
 std::size_t limit_of_owners(std::size_t limit, const DirectOptions& options, const Hosts& hosts) {
-  if (limit == 0 || limit == kUsualExchange) {
+  if (limit == 0 || limit >= kUsualExchange) {
     return limit;
   }
   const std::size_t most = std::max(limit, options.exchange_bytes);

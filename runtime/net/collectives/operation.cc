@@ -18,7 +18,11 @@ class Fnv1a {
 
 }  // namespace
 
-std::uint32_t signature_of(const CollectiveArgs& args) {
+std::size_t most_at_once(const CollectiveArgs& args, const DirectOptions& options) {
+  return args.exchange_bytes >= kUsualExchange ? options.exchange_bytes : args.exchange_bytes;
+}
+
+std::uint32_t signature_of(const CollectiveArgs& args, const DirectOptions& options) {
   Fnv1a hash;
   hash.add(static_cast<std::uint64_t>(args.kind));
   if (args.kind == OpKind::kBarrier) {
@@ -32,7 +36,7 @@ std::uint32_t signature_of(const CollectiveArgs& args) {
     hash.add(static_cast<std::uint64_t>(args.root));
     hash.add(args.out.size());
   }
-  if (args.kind == OpKind::kAllreduce && args.in.size() > args.exchange_bytes) {
+  if (args.kind == OpKind::kAllreduce && args.in.size() > most_at_once(args, options)) {
     hash.add(std::uint64_t{1});
   }
   if (args.kind == OpKind::kAllgather || args.kind == OpKind::kReduceScatter) {
@@ -47,7 +51,7 @@ Operation::Operation(Setup setup)
     : setup_(std::move(setup)),
       rank_(setup_.link->rank()),
       size_(setup_.link->size()),
-      check_(signature_of(setup_.args)) {}
+      check_(signature_of(setup_.args, *setup_.options)) {}
 
 Envelope Operation::envelope(Rank peer, std::uint32_t slot, std::uint32_t check) const {
   return {peer, setup_.args.tag, slot, check_ ^ check, setup_.args.priority};

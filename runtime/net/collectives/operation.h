@@ -44,7 +44,9 @@ struct DirectOptions {
 
 // Returns the fingerprint of all arguments that must be equal on all ranks, for Envelope::check. The counts of an
 // alltoall are not among them.
-std::uint32_t signature_of(const CollectiveArgs& args);
+std::uint32_t signature_of(const CollectiveArgs& args, const DirectOptions& options);
+// Returns the largest allreduce in one exchange that the arguments allow, or the options where these leave it open.
+std::size_t most_at_once(const CollectiveArgs& args, const DirectOptions& options);
 
 class BatchExchange;
 

@@ -83,7 +83,7 @@ void GlooCollectives::start(CollectiveArgs args, Done done) {
     reply(std::move(done), std::move(refused));
     return;
   }
-  const Envelope envelope{-1, tag, 0, signature_of(args), args.priority};
+  const Envelope envelope{-1, tag, 0, signature_of(args, DirectOptions()), args.priority};
   auto bridge = std::make_shared<GlooBridge>(link_, envelope);
   Task job = [args = std::move(args), own_rank = rank(), ranks = size(), bridge, &loop = link_.loop(),
               weak = std::weak_ptr(self_)] {

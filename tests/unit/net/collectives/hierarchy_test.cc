@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/plan/step_model.h"
 #include "tests/conformance/collectives_worlds.h"
 
 namespace sirtaki::net::testing {
@@ -155,6 +156,35 @@ TEST(Hierarchy, KnowsTheTrafficOfAnAllreduce) {
         // Blocks differ by one number.
         const double rounding = traffic.exchanges == 1 ? 0 : 2.0 * static_cast<double>(ranks * sizeof(float));
         EXPECT_NEAR(static_cast<double>(crossing.bytes[0]), traffic.bytes, rounding) << what;
+      }
+    }
+  }
+}
+
+// Limits as of plans; 32 KiB is that of the options.
+TEST(Hierarchy, HasTheExchangesThatTheModelOfAStepCounts) {
+  for (const Hosts& hosts : {two_of_two(), Hosts({{0, 1}, {2, 3}, {4, 5}}), Hosts({{0}, {1}, {2}})}) {
+    WorldOptions world_options;
+    world_options.direct.hosts = hosts;
+    const auto here = static_cast<int>(hosts.ranks()[0].size());
+    const auto world = make_local_world(here * hosts.count(), world_options);
+    scheduler::PlannerOptions options;
+    options.ranks = hosts.count();
+    options.ranks_per_host = here;
+    options.exchange_bytes = static_cast<std::int64_t>(world_options.direct.exchange_bytes);
+    scheduler::StepProfile profile;
+    profile.latency_ns = 20'000'000;
+    profile.bytes_per_second = 12'000'000;
+    for (const std::int64_t limit : {std::int64_t{0}, std::int64_t{384}, std::int64_t{1} << 18, scheduler::kAnySize}) {
+      const scheduler::StepModel model(profile, options, limit);
+      for (std::size_t bytes = 96; bytes < (1U << 22); bytes *= 2) {
+        std::vector<std::byte> memory(bytes);
+        CollectiveArgs args;
+        args.exchange_bytes = static_cast<std::size_t>(limit);
+        args.in = args.out = memory;
+        const scheduler::Job job{static_cast<std::int64_t>(bytes)};
+        EXPECT_EQ(model.exchanges(job), world->at(0).traffic(args).exchanges)
+            << hosts.count() << " hosts of " << here << ", limit " << limit << ", " << bytes << " bytes";
       }
     }
   }

@@ -64,10 +64,12 @@ TEST(OneExchange, AnUnknownLinkLeavesTheChoiceToTheBackend) {
 TEST(OneExchange, DifferentLimitsAreAnError) {
   std::size_t sent = 0;
   Traffic expected;
-  const auto results = reduce({0, 0, 1U << 20, 0}, sent, expected);
-  ASSERT_EQ(results.size(), static_cast<std::size_t>(kFourRanks)) << "did not end";
-  for (const Status& status : results) {
-    EXPECT_EQ(status.code(), Code::kMismatch) << status.to_string();
+  for (const std::size_t others : {std::size_t{0}, kUsualExchange}) {
+    const auto results = reduce({others, others, others == 0 ? 1U << 20 : 0U, others}, sent, expected);
+    ASSERT_EQ(results.size(), static_cast<std::size_t>(kFourRanks)) << "did not end";
+    for (const Status& status : results) {
+      EXPECT_EQ(status.code(), Code::kMismatch) << status.to_string();
+    }
   }
 }
 
