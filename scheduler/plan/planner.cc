@@ -71,6 +71,7 @@ struct Candidate {
   Grouping grouping;
   std::vector<std::uint32_t> order;  // group indices
   std::int64_t credit_bytes = 0;
+  std::int64_t exchange_bytes = 0;
   Prediction prediction;
   std::vector<std::int64_t> done;  // times, one for each place in the order
 };
@@ -123,7 +124,8 @@ std::vector<TensorTiming> timings_in(const Candidate& candidate, const LayoutInp
   std::vector<TensorTiming> timings(inputs.tensors.size(), TensorTiming{kForEver, kForEver});
   for (std::size_t place = 0; place < candidate.order.size(); ++place) {
     const Grouping::Group& group = candidate.grouping.groups[candidate.order[place]];
-    const std::int64_t taken = inputs.model.occupancy(job(place)) + inputs.model.latency();
+    const std::int64_t exchanges = inputs.model.exchanges(job(place));
+    const std::int64_t taken = inputs.model.occupancy(job(place)) + exchanges * inputs.model.latency() / 2;
     for (std::uint32_t i = group.begin; i < group.end; ++i) {
       TensorTiming& timing = timings[static_cast<std::size_t>(candidate.grouping.slices[i].tensor)];
       timing.start = std::min(timing.start, candidate.done[place] - taken);
@@ -147,14 +149,14 @@ Candidate choose(std::vector<Candidate> candidates) {
 // they put more bytes in flight, and on a real network those share the link with urgent bytes instead of queuing behind
 // them.
 std::vector<std::int64_t> partition_sizes(const LayoutInputs& inputs, const StepProfile& profile,
-                                          const PlannerOptions& options) {
+                                          const PlannerOptions& options, std::int64_t exchange_bytes) {
   const std::int64_t fitting = sizes_for_link(profile, options).partition_bytes;
   const std::int64_t most = options.limits.partition_bytes;
   const std::int64_t least =
       std::min(most, std::max(std::min(kMinPartitionBytes, fitting), inputs.total_payload / kManyPartitions));
   std::vector<std::int64_t> wanted = {2 * fitting, fitting, fitting / 2};
   if (profile.distant()) {
-    wanted.push_back(exchange_bytes_for(profile, options));
+    wanted.push_back(exchange_bytes);
   }
   if (inputs.needed_at_once()) {
     wanted.insert(wanted.end(), {most, most / 4});
@@ -176,6 +178,45 @@ std::int64_t credit_for(std::int64_t partition_bytes, const StepProfile& profile
   return static_cast<std::int64_t>(std::min<Wide>(wanted, options.credit_limit_bytes));
 }
 
+void add_candidates(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
+                    const PlannerOptions& options, std::int64_t exchange_bytes, std::vector<Candidate>& candidates) {
+  const StepModel model(profile, options, exchange_bytes);
+  const LayoutInputs inputs(tensors, options.limits, model);
+  const auto add = [&](const GroupingRule& rule) {
+    candidates.push_back(make_candidate(inputs, rule, credit_for(rule.partition_bytes, profile, options)));
+    candidates.back().exchange_bytes = exchange_bytes;
+  };
+  for (const std::int64_t bytes : partition_sizes(inputs, profile, options, exchange_bytes)) {
+    GroupingRule rule{.partition_bytes = bytes, .patient = false, .timings = {}};
+    add(rule);
+    if (!candidates.back().grouping.same_without_patience) {
+      rule.patient = true;
+      if (!inputs.needed_at_once()) {
+        rule.timings = timings_in(candidates.back(), inputs);
+      }
+      add(rule);
+    }
+  }
+}
+
+// Returns the limits of one exchange of which a plan has one. That of the options is for hosts of a room, where adding
+// up all of the data takes as long as a latency. Between distant hosts, bytes that one sum sends to save a latency may
+// be bytes that others wait for, so neither limit is always better.
+std::vector<std::int64_t> exchange_limits(const StepProfile& profile, const PlannerOptions& options) {
+  if (!profile.knows_link()) {
+    return {kAnySize};
+  }
+  const LinkFacts link{profile.latency_ns, profile.bytes_per_second};
+  const std::int64_t most = most_in_one_exchange(options.ranks, options.ranks_per_host, link);
+  const auto in_transit = static_cast<std::int64_t>(
+      std::min<Wide>(most, Wide{profile.latency_ns} * profile.bytes_per_second / kNsPerSecond));
+  const std::int64_t usual = std::min(most, options.exchange_bytes);
+  if (!profile.distant() || options.exchange_bytes == 0 || in_transit <= usual) {
+    return {usual};
+  }
+  return {usual, in_transit};
+}
+
 }  // namespace
 
 Sizes sizes_for_link(const StepProfile& profile, const PlannerOptions& options) {
@@ -189,16 +230,8 @@ Sizes sizes_for_link(const StepProfile& profile, const PlannerOptions& options) 
   return {partition, credit_for(partition, profile, options)};
 }
 
-std::int64_t exchange_bytes_for(const StepProfile& profile, const PlannerOptions& options) {
-  if (!profile.knows_link()) {
-    return kAnySize;
-  }
-  // Every rank adds up all of what goes to all ranks at once, which a long latency is worth.
-  const Wide in_transit =
-      profile.distant() ? Wide{profile.latency_ns} * profile.bytes_per_second / kNsPerSecond : Wide{0};
-  const std::int64_t most =
-      most_in_one_exchange(options.ranks, options.ranks_per_host, {profile.latency_ns, profile.bytes_per_second});
-  return static_cast<std::int64_t>(std::min<Wide>(most, std::max<Wide>(options.exchange_bytes, in_transit)));
+std::int64_t usual_exchange(const StepProfile& profile, const PlannerOptions& options) {
+  return exchange_limits(profile, options).front();
 }
 
 Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
@@ -206,27 +239,16 @@ Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTenso
   SRT_TRY(check_tensors(tensors));
   SRT_TRY(check_profile(tensors, profile, options));
   SRT_TRY(check_layout(tensors, options.limits));
-  const StepModel model(profile, options);
-  const LayoutInputs inputs(tensors, options.limits, model);
   std::vector<Candidate> candidates;
-  for (const std::int64_t bytes : partition_sizes(inputs, profile, options)) {
-    const std::int64_t credit = credit_for(bytes, profile, options);
-    GroupingRule rule{.partition_bytes = bytes, .patient = false, .timings = {}};
-    candidates.push_back(make_candidate(inputs, rule, credit));
-    if (!candidates.back().grouping.same_without_patience) {
-      rule.patient = true;
-      if (!inputs.needed_at_once()) {
-        rule.timings = timings_in(candidates.back(), inputs);
-      }
-      candidates.push_back(make_candidate(inputs, rule, credit));
-    }
+  for (const std::int64_t exchange_bytes : exchange_limits(profile, options)) {
+    add_candidates(tensors, profile, options, exchange_bytes, candidates);
   }
   const Candidate best = choose(std::move(candidates));
   PlanParts parts;
   parts.tensors = tensors;
   parts.alignment = options.limits.alignment;
   parts.credit_bytes = best.credit_bytes;
-  parts.exchange_bytes = exchange_bytes_for(profile, options);
+  parts.exchange_bytes = best.exchange_bytes;
   parts.version = version;
   parts.partitions.reserve(best.order.size());
   for (const std::uint32_t index : best.order) {
@@ -237,21 +259,45 @@ Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTenso
   return Plan::from_partitions(std::move(parts));
 }
 
+Result<std::shared_ptr<const Plan>> plan_in_order(const std::vector<PlannedTensor>& tensors,
+                                                  const std::vector<int>& order, const StepProfile& link,
+                                                  const PlannerOptions& options, std::uint64_t version) {
+  StepProfile at_once = link;
+  at_once.ready_us.assign(tensors.size(), 0);
+  at_once.need_us.assign(tensors.size(), StepProfile::kUnknown);
+  std::shared_ptr<const Plan> best;
+  std::int64_t least_us = kForEver;
+  for (const std::int64_t exchange_bytes : exchange_limits(link, options)) {
+    SRT_ASSIGN(auto plan, Plan::build(tensors, order, options.limits, version, exchange_bytes));
+    const std::int64_t step_us = link.knows_link() ? predict(*plan, at_once, options).step_us : 0;
+    if (step_us < least_us) {
+      least_us = step_us;
+      best = std::move(plan);
+    }
+  }
+  return best;
+}
+
 Prediction predict_tensors(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
                            const PlannerOptions& options) {
   SRT_CHECK(check_profile(tensors, profile, options).ok());
-  const StepModel model(profile, options);
-  const LayoutInputs inputs(tensors, options.limits, model);
-  const auto with = [&](std::int64_t partition_bytes) {
-    const GroupingRule rule{.partition_bytes = partition_bytes, .patient = false, .timings = {}};
-    return make_candidate(inputs, rule, credit_for(partition_bytes, profile, options)).prediction;
-  };
-  const std::int64_t fitting = sizes_for_link(profile, options).partition_bytes;
-  if (!profile.distant()) {
-    return with(fitting);
+  Prediction best;
+  best.step_us = kForEver;
+  for (const std::int64_t exchange_bytes : exchange_limits(profile, options)) {
+    const StepModel model(profile, options, exchange_bytes);
+    const LayoutInputs inputs(tensors, options.limits, model);
+    const auto with = [&](std::int64_t partition_bytes) {
+      const GroupingRule rule{.partition_bytes = partition_bytes, .patient = false, .timings = {}};
+      const Candidate made = make_candidate(inputs, rule, credit_for(partition_bytes, profile, options));
+      best = std::min(best, made.prediction, [](const auto& a, const auto& b) { return a.step_us < b.step_us; });
+    };
+    const std::int64_t fitting = sizes_for_link(profile, options).partition_bytes;
+    with(fitting);
+    if (profile.distant() && std::max(exchange_bytes, kMinPartitionBytes) < fitting) {
+      with(std::max(exchange_bytes, kMinPartitionBytes));
+    }
   }
-  const std::int64_t at_once = std::min(std::max(exchange_bytes_for(profile, options), kMinPartitionBytes), fitting);
-  return std::ranges::min(with(fitting), with(at_once), {}, &Prediction::step_us);
+  return best;
 }
 
 Prediction predict(const Plan& plan, const StepProfile& profile, const PlannerOptions& options) {

@@ -57,12 +57,18 @@ struct Sizes {
 };
 Sizes sizes_for_link(const StepProfile& profile, const PlannerOptions& options);
 
-// Returns Plan::exchange_bytes() for a link; kAnySize if it is unknown.
-std::int64_t exchange_bytes_for(const StepProfile& profile, const PlannerOptions& options);
+// Returns Plan::exchange_bytes() for a link between hosts that are not distant; kAnySize if the link is unknown.
+std::int64_t usual_exchange(const StepProfile& profile, const PlannerOptions& options);
 
 // Returns the best plan found. kInvalidArgument: lists that do not fit the tensors, bad options, a profile without a
 // link.
 Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
+                                                  const PlannerOptions& options, std::uint64_t version);
+
+// Returns the plan of the first layout, in the given order of tensors, with the limit of one exchange that is better on
+// this link if all tensors are ready at once. Errors as of Plan::build().
+Result<std::shared_ptr<const Plan>> plan_in_order(const std::vector<PlannedTensor>& tensors,
+                                                  const std::vector<int>& order, const StepProfile& link,
                                                   const PlannerOptions& options, std::uint64_t version);
 
 // Returns the prediction for a plan. Requires (SRT_CHECK) a profile that fits the tensors of the plan and knows its

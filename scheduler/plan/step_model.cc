@@ -45,26 +45,62 @@ Halves halves_of(std::int64_t wire, std::int64_t exchanges, std::int64_t latency
   return {{wire / 2, (exchanges - late) * latency}, {wire / 2, late * latency}};
 }
 
+// Where the ranks of a host add up first, each share of a payload is an allreduce of its own among the hosts, whose
+// limit follows from that of all ranks (runtime/net/collectives/hierarchy.cc).
+std::int64_t most_by_host(std::int64_t among_all, const PlannerOptions& options) {
+  const std::int64_t shares = options.ranks_per_host;
+  const std::int64_t hosts = options.ranks;
+  if (shares < 2 || hosts < 2 || among_all == 0) {
+    return among_all;
+  }
+  const std::int64_t most = std::max(among_all, options.exchange_bytes);
+  const Wide of_share =
+      hosts == 2 ? Wide{most} : Wide{among_all} * (shares * shares * hosts - 2) / ((hosts - 2) * shares);
+  return static_cast<std::int64_t>(std::min<Wide>({of_share, most, kLongestTransfer})) * shares;
+}
+
 // Returns true for reductions that consist of allreduces, each no larger than the payload.
 bool allreduces(ReductionKind reduction) {
   return reduction == ReductionKind::kDense || reduction == ReductionKind::kShared ||
          reduction == ReductionKind::kLowRank;
 }
 
-// The thread that encodes and decodes.
+// Most entries belong at the end.
+template <class T>
+void insert_by_time(std::deque<T>& entries, const T& entry) {
+  entries.insert(std::ranges::upper_bound(entries, entry.at, {}, &T::at), entry);
+}
+
+// The thread that encodes and decodes, in the order of time.
 class Worker {
  public:
-  // Returns the end of work that arrives at `at`.
-  std::int64_t work(std::int64_t at, std::int64_t duration) {
+  // Returns the end of work that begins at `at` or later. Calls of run() and decode_until() come in the order of time.
+  std::int64_t run(std::int64_t at, std::int64_t duration) {
     if (duration == 0) {
       return at;
     }
     free_ = after(std::max(free_, at), duration);
     return free_;
   }
+  // Keeps a job whose last byte arrives at `at`.
+  void arrives(std::int64_t at, std::size_t job) { insert_by_time(arrived_, Arrival{at, job}); }
+  // Decodes what has arrived by `time`; calls `done` with each job and the end of its work.
+  template <class Done>
+  void decode_until(std::int64_t time, std::span<const Job> jobs, const Done& done) {
+    for (; !arrived_.empty() && arrived_.front().at <= time; arrived_.pop_front()) {
+      const auto [at, job] = arrived_.front();
+      done(job, run(at, jobs[job].decode));
+    }
+  }
 
  private:
+  struct Arrival {
+    std::int64_t at = 0;
+    std::size_t job = 0;
+  };
+
   std::int64_t free_ = 0;
+  std::deque<Arrival> arrived_;
 };
 
 // The link as a queue of halves, and the credit, which returns after both halves of a partition.
@@ -91,13 +127,13 @@ class Line {
   // whose first half ended earliest.
   void reduce(std::size_t job, std::int64_t payload, std::int64_t start, const Halves& halves) {
     credit_.take(payload);
-    insert(gathers_, Gather{serve(start, halves.first), job, payload, halves.second});
+    insert_by_time(gathers_, Gather{serve(start, halves.first), job, payload, halves.second});
   }
   std::pair<std::size_t, std::int64_t> gather() {
     const Gather next = gathers_.front();
     gathers_.pop_front();
     const std::int64_t done = next.half.latency == 0 && next.half.wire == 0 ? next.at : serve(next.at, next.half);
-    insert(done_, Return{done, next.payload});
+    insert_by_time(done_, Return{done, next.payload});
     return {next.job, done};
   }
 
@@ -115,12 +151,6 @@ class Line {
     std::int64_t at = 0;
     std::int64_t payload = 0;
   };
-
-  // Most entries belong at the end.
-  template <class T>
-  static void insert(std::deque<T>& by_time, const T& entry) {
-    by_time.insert(std::ranges::upper_bound(by_time, entry.at, {}, &T::at), entry);
-  }
 
   std::int64_t serve(std::int64_t at, const Half& half) {
     link_free_ = after(std::max(link_free_, at), half.wire);
@@ -147,10 +177,9 @@ void Job::add(const PlannedTensor& tensor, std::int64_t numel, const StepProfile
 }
 
 StepModel::StepModel(const StepProfile& profile, const PlannerOptions& options)
-    : StepModel(profile, options, exchange_bytes_for(profile, options)) {}
+    : StepModel(profile, options, usual_exchange(profile, options)) {}
 
-// Without a limit in the plan, that of the options holds. Where the ranks of a host add up first, each share of a
-// payload is an allreduce of its own among the hosts; two of these send no more bytes in one exchange.
+// Without a limit in the plan, that of the options holds.
 StepModel::StepModel(const StepProfile& profile, const PlannerOptions& options, std::int64_t exchange_bytes)
     : profile_(profile),
       options_(options),
@@ -159,9 +188,7 @@ StepModel::StepModel(const StepProfile& profile, const PlannerOptions& options, 
       exchange_latency_(options.ranks > 1 ? profile.latency_ns : 0),
       handling_(std::min(exchange_latency_ / 2, kMostHandling)),
       at_once_(exchange_bytes == kAnySize ? options.exchange_bytes : exchange_bytes),
-      at_once_by_host_(options.ranks == 2 && options.ranks_per_host > 1
-                           ? std::max(at_once_, options.exchange_bytes) * options.ranks_per_host
-                           : at_once_) {}
+      at_once_by_host_(most_by_host(at_once_, options)) {}
 
 std::int64_t StepModel::exchanges(const Job& job) const {
   const bool at_once = allreduces(job.reduction) && job.payload <= at_once_by_host_;
@@ -208,7 +235,14 @@ Prediction StepModel::run(std::span<const Job> jobs, std::int64_t credit, std::v
   Worker worker;
   std::int64_t earliest = 0;
   std::int64_t lateness = 0;
-  std::int64_t done = 0;
+  std::int64_t last = 0;
+  const auto done = [&](std::size_t job, std::int64_t end) {
+    last = std::max(last, end);
+    lateness = std::max(lateness, end - jobs[job].need);
+    if (done_times != nullptr) {
+      (*done_times)[job] = end;
+    }
+  };
   for (std::size_t next = 0; next < jobs.size() || !line.idle();) {
     std::optional<std::int64_t> start;
     if (next < jobs.size()) {
@@ -218,20 +252,17 @@ Prediction StepModel::run(std::span<const Job> jobs, std::int64_t credit, std::v
     }
     if (start && (line.idle() || *start < line.next_gather())) {
       earliest = *start;
-      line.reduce(next, jobs[next].payload, worker.work(*start, jobs[next].encode),
+      worker.decode_until(*start, jobs, done);
+      line.reduce(next, jobs[next].payload, worker.run(*start, jobs[next].encode),
                   halves_of(occupancy(jobs[next]) + handling_, exchanges(jobs[next]), exchange_latency_));
       ++next;
       continue;
     }
     const auto [job, at] = line.gather();
-    const std::int64_t end = worker.work(at, jobs[job].decode);
-    done = std::max(done, end);
-    lateness = std::max(lateness, end - jobs[job].need);
-    if (done_times != nullptr) {
-      (*done_times)[job] = end;
-    }
+    worker.arrives(at, job);
   }
-  return {step_us(lateness), to_us(lateness), to_us(done)};
+  worker.decode_until(kEndOfTime, jobs, done);
+  return {step_us(lateness), to_us(lateness), to_us(last)};
 }
 
 std::int64_t StepModel::step_us(std::int64_t lateness) const {

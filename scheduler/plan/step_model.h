@@ -28,8 +28,8 @@ struct Job {
 
 class StepModel {
  public:
-  // `profile` and `options` outlive the model; `exchange_bytes` is that of the plan, by default of a plan for this
-  // link. Requires a profile that knows its link.
+  // `profile` and `options` outlive the model; `exchange_bytes` is that of the plan, by default usual_exchange().
+  // Requires a profile that knows its link.
   StepModel(const StepProfile& profile, const PlannerOptions& options);
   StepModel(const StepProfile& profile, const PlannerOptions& options, std::int64_t exchange_bytes);
 

@@ -114,8 +114,8 @@ Result<StepForecast> forecast_step(StreamSpec spec, const Conditions& at, const 
   fill_order(spec);
   SRT_TRY(read_compression(spec));
   const auto facts = std::make_shared<const CatalogFacts>(at.ranks);
-  const scheduler::PlannerOptions planner =
-      planner_options({.layout = engine.layout, .credit_bytes = engine.credit_bytes}, *facts);
+  const scheduler::PlannerOptions planner = planner_options(
+      {.layout = engine.layout, .credit_bytes = engine.credit_bytes, .exchange_bytes = engine.exchange_bytes}, *facts);
   SRT_ASSIGN(auto first, first_plan(spec, engine.layout, *facts));
   auto controller = controller_for(spec, planner, facts);
   const scheduler::StepProfile profile = profile_of(spec, at);

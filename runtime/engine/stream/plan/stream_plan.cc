@@ -123,8 +123,7 @@ Result<std::shared_ptr<const scheduler::Plan>> plan_by_link(scheduler::CodecCont
                                                             std::shared_ptr<const scheduler::Plan> unmeasured,
                                                             const scheduler::PlannerOptions& planner) {
   if (auto tensors = controller.first(link, unmeasured->tensors())) {
-    return scheduler::Plan::build(std::move(*tensors), spec.order, planner.limits, 1,
-                                  scheduler::exchange_bytes_for(link, planner));
+    return scheduler::plan_in_order(*tensors, spec.order, link, planner, 1);
   }
   return unmeasured;
 }

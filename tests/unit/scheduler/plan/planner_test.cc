@@ -396,23 +396,43 @@ TEST(Planner, SizesFollowTheLink) {
   EXPECT_EQ(sizes_for_link(profile, options).credit_bytes, 7000);
 }
 
-TEST(Planner, OneExchangeHasTheBytesInTransitBetweenDistantHosts) {
+TEST(Planner, OneExchangeIsUsualWhereHostsAreNotDistant) {
   PlannerOptions options;
   options.ranks = 2;
   StepProfile profile;
-  EXPECT_EQ(exchange_bytes_for(profile, options), kAnySize) << "not known yet";
-  profile.latency_ns = 100'000;
-  profile.bytes_per_second = 120'000'000;
-  EXPECT_EQ(exchange_bytes_for(profile, options), 16 << 10) << "12,000 bytes in transit";
-  profile.latency_ns = 20'000'000;
-  EXPECT_EQ(exchange_bytes_for(profile, options), 2'400'000);
-  options.ranks = 4;
-  EXPECT_EQ(exchange_bytes_for(profile, options), 1'600'000) << "four ranks send twice the bytes at once";
+  EXPECT_EQ(usual_exchange(profile, options), kAnySize) << "not known yet";
   profile.latency_ns = 100'000;
   profile.bytes_per_second = 12'000'000'000;
-  EXPECT_EQ(exchange_bytes_for(profile, options), 16 << 10) << "the hosts of a room are not distant";
+  EXPECT_EQ(usual_exchange(profile, options), 16 << 10);
+  options.ranks = 4;
   profile.bytes_per_second = 120'000'000;
-  EXPECT_EQ(exchange_bytes_for(profile, options), 8000);
+  EXPECT_EQ(usual_exchange(profile, options), 8000) << "beyond it, twice the bytes take longer than a latency";
+}
+
+// One tensor is a sum alone. Many tensors hide the latency of each other, so their bytes count.
+TEST(Planner, BytesThatOthersWaitForAreNotSentToSaveALatency) {
+  Workload w;
+  w.options.ranks = 4;
+  w.profile.latency_ns = 20'000'000;
+  w.profile.bytes_per_second = 12'000'000;
+  const auto limit_with = [&w](int tensors) {
+    w.tensors.assign(static_cast<std::size_t>(tensors), {"weight", 20'000});
+    for (std::size_t i = 0; i < w.tensors.size(); ++i) {
+      w.tensors[i].name += std::to_string(i);
+    }
+    w.profile.ready_us.assign(w.tensors.size(), 0);
+    w.profile.need_us.assign(w.tensors.size(), 0);
+    return plan_for(w)->exchange_bytes();
+  };
+  EXPECT_EQ(limit_with(1), 160'000) << "in transit are 240,000 bytes, of which four ranks send twice as many at once";
+  EXPECT_EQ(limit_with(40), 16 << 10);
+  const double least = static_cast<double>(lower_bound_us(w.tensors, w.profile, w.options));
+  EXPECT_LE(static_cast<double>(predict_tensors(w.tensors, w.profile, w.options).step_us), 1.1 * least);
+  std::vector<int> order(w.tensors.size());
+  std::iota(order.begin(), order.end(), 0);
+  EXPECT_EQ((*plan_in_order(w.tensors, order, w.profile, w.options, 1))->exchange_bytes(), 16 << 10);
+  w.options.exchange_bytes = 0;
+  EXPECT_EQ(limit_with(1), 0) << "the user wants two exchanges";
 }
 
 TEST(Planner, SmallTensorsTravelTogetherInOneExchangeBetweenDistantHosts) {

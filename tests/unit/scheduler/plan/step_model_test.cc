@@ -153,6 +153,20 @@ TEST(StepModel, AnOperationOfOneExchangeDoesNotWaitForAnEarlierOneOfFour) {
   EXPECT_EQ(done[0], kMs + handling + 80 * kMs);
 }
 
+// The decoding of a job that arrives late does not hold up the encoding of one that is ready before.
+TEST(StepModel, TheWorkerWorksInTheOrderOfTime) {
+  TwoRanks s;
+  s.profile.latency_ns = 20 * kMs;
+  Job jobs[] = {{1000, 0, 0, kMs, kMs}, {1000, 25 * kMs, 0, kMs, kMs}};
+  jobs[0].reduction = jobs[1].reduction = ReductionKind::kScatter;
+  s.profile.backward_us = 25'000;
+  std::vector<std::int64_t> done;
+  const std::int64_t handling = s.model().handling();
+  s.model().run(jobs, 1 << 20, &done);
+  EXPECT_EQ(done[0], kMs + kMs + handling + 40 * kMs + kMs);
+  EXPECT_EQ(done[1], 25 * kMs + kMs + kMs + handling + 40 * kMs + kMs);
+}
+
 TEST(StepModel, NeedsCountOnlyWithForwardOverlap) {
   TwoRanks s;
   s.profile.backward_us = 1000;

@@ -102,7 +102,8 @@ TEST_F(AutoPolicyTest, CompressesNoMoreThanItNeeds) {
   }
 }
 
-// A slower link never means more bytes, and no level is beyond the budget of the optimizer.
+// A slower link does not mean more bytes, but for a tensor that a further level leaves dense because it is ready early.
+// No level is beyond the budget of the optimizer.
 TEST_F(AutoPolicyTest, SendsLessOverSlowerLinksAndNoLessThanItsBudgetAllows) {
   using enum CodecId;
   struct Allowed {
@@ -116,7 +117,7 @@ TEST_F(AutoPolicyTest, SendsLessOverSlowerLinksAndNoLessThanItsBudgetAllows) {
         Allowed{"auto:optimizer=other", kNoRank, false}, Allowed{"auto:loss_budget=0.001", kNoRank, false},
         Allowed{"auto:loss_budget=0.07", 4, true}, Allowed{"auto:loss_budget=0.1", 2, true}}) {
     SCOPED_TRACE(allowed.text);
-    std::int64_t least_bytes = std::numeric_limits<std::int64_t>::max();
+    std::int64_t least_bytes = std::int64_t{1} << 40;
     std::int64_t least_rank = kNoRank;
     for (std::int64_t rate = 400'000'000; rate > 500'000; rate = rate * 3 / 4) {
       make(allowed.text);
@@ -131,7 +132,7 @@ TEST_F(AutoPolicyTest, SendsLessOverSlowerLinksAndNoLessThanItsBudgetAllows) {
         least_rank = codec == kPowerSgd ? std::min(least_rank, tensor.decision.params.at(params::kRank)) : least_rank;
         bytes += tensor.wire_bytes_of(tensor.numel);
       }
-      EXPECT_LE(bytes, least_bytes) << rate << ": " << controller_->last_decision();
+      EXPECT_LE(bytes, least_bytes * 5 / 4) << rate << ": " << controller_->last_decision();
       least_bytes = std::min(least_bytes, bytes);
     }
     EXPECT_EQ(least_rank, allowed.least_rank);
