@@ -16,6 +16,9 @@ constexpr int kReadEvery = 16;
 // Older readings, counted in completions, describe another period.
 constexpr int kOutdated = 48;
 constexpr std::int64_t kShortestWindowNs = 2'000'000;
+// Of a time that hardly exceeds the latency, nobody knows how much the bytes took, and how much a late rank did not
+// wait.
+constexpr std::int64_t kLeastPart = 4;
 constexpr std::size_t kWindows = 12;
 constexpr std::size_t kMinWindows = 3;
 constexpr std::size_t kSingles = 64;
@@ -60,18 +63,25 @@ void LinkMeter::finished(std::int64_t now_ns, double bytes, std::int64_t exchang
   if (alone_ && in_flight_ == 0) {
     const TransferSample sample{static_cast<std::int64_t>(bytes),
                                 static_cast<double>(now_ns - started_ns_) / kNsPerSecond};
-    model_.add({sample.bytes, sample.seconds - static_cast<double>(exchanges * least_latency_ns_) / kNsPerSecond});
+    const std::int64_t rest_ns = now_ns - started_ns_ - exchanges * least_latency_ns_;
+    if (rest_ns >= least_latency_ns_ / kLeastPart) {
+      model_.add({sample.bytes, static_cast<double>(rest_ns) / kNsPerSecond});
+    }
     push(singles_, Single{sample, exchanges}, kSingles);
   }
   alone_ = false;
   busy_.bytes += bytes;
   const std::int64_t busy_ns = now_ns - busy_.begin_ns - least_latency_ns_;
-  if (in_flight_ == 0 && busy_ns >= kShortestWindowNs) {
+  if (in_flight_ == 0 && busy_ns >= shortest_window()) {
     push(busy_rates_, busy_.bytes * kNsPerSecond / static_cast<double>(busy_ns), kWindows);
     since_busy_ = 0;
   }
   count(now_ns, bytes);
   forget_old();
+}
+
+std::int64_t LinkMeter::shortest_window() const {
+  return std::max(kShortestWindowNs, least_latency_ns_ / kLeastPart);
 }
 
 void LinkMeter::forget_old() {
@@ -95,7 +105,7 @@ void LinkMeter::count(std::int64_t now_ns, double bytes) {
   const std::int64_t time = now_ns - window_->begin_ns - (window_->from_idle ? least_latency_ns_ : 0);
   const bool whole = in_flight_ == 0 && window_->from_idle && window_->completions >= kCompletions;
   const bool part = in_flight_ > 0 && window_->completions == kReadEvery;
-  if ((whole || part) && time >= kShortestWindowNs) {
+  if ((whole || part) && time >= shortest_window()) {
     push(rates_, window_->bytes * kNsPerSecond / static_cast<double>(time), kWindows);
     since_window_ = 0;
   }

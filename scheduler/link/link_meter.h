@@ -67,6 +67,7 @@ class LinkMeter {
 
   void count(std::int64_t now_ns, double bytes);
   void forget_old();
+  std::int64_t shortest_window() const;
 
   std::int64_t least_latency_ns_ = 0;
   int in_flight_ = 0;

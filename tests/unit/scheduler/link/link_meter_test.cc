@@ -96,6 +96,25 @@ TEST(LinkMeter, DataThatWaitedForALateRankAreNoShortLatency) {
   EXPECT_NEAR(static_cast<double>(reading->bytes_per_second), 10e6, 1e6);
 }
 
+// A late rank waits for less than the latency, so that its bytes seem to take less time.
+TEST(LinkMeter, RandomLatenessDoesNotMakeALongLinkFast) {
+  std::mt19937_64 random(1);
+  LinkMeter meter;
+  meter.set_least_latency(20'000'000);
+  std::int64_t now = 0;
+  for (int step = 0; step < 200; ++step) {
+    const auto late = static_cast<std::int64_t>(random() % 4'000'000);
+    meter.started(now);
+    now += 20'000'000 + 6'400'000 - late;
+    meter.finished(now, 80e3, 1);
+    now += 30'000'000;
+  }
+  const auto reading = meter.read();
+  ASSERT_TRUE(reading);
+  EXPECT_LT(reading->bytes_per_second, 17'000'000) << "12.5 MB/s";
+  EXPECT_GT(reading->bytes_per_second, 12'000'000);
+}
+
 TEST(LinkMeter, FindsTheBandwidthOfABusyLink) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     for (const int in_flight : {2, 4, 16}) {
