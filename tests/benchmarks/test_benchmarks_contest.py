@@ -43,6 +43,12 @@ def test_ranks_that_share_a_host_share_its_link() -> None:
     assert shared.key == "200x2/4/1048576"
     assert shared.params == {**alone.params, "ranks": 4, "ranks_per_host": 2}
     assert shared.wire_seconds(1 << 20) == alone.wire_seconds(1 << 20)
+    with_all = group.Group(4, [])
+    quiet = {"SIRTAKI_REPORT_END": "false"}
+    assert with_all._rank_environment(3) == {"RANK": "3", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4", **quiet}
+    on_two = group.Group(4, [], net=netns.Net(2))
+    assert on_two._rank_environment(3) == {"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", **quiet}
+    assert on_two._address(3) == on_two._address(2) == netns.address_of(1)
 
 
 def test_the_delay_of_links_is_a_parameter_of_their_rows() -> None:
@@ -51,12 +57,6 @@ def test_the_delay_of_links_is_a_parameter_of_their_rows() -> None:
     near, far = contest.NetCase("100", 4), contest.NetCase("100d20", 4)
     assert far.params == {**near.params, "delay_ms": 20}
     assert far.wire_seconds(1 << 20) == near.wire_seconds(1 << 20)
-    with_all = group.Group(4, [])
-    quiet = {"SIRTAKI_REPORT_END": "false"}
-    assert with_all._rank_environment(3) == {"RANK": "3", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4", **quiet}
-    on_two = group.Group(4, [], net=netns.Net(2))
-    assert on_two._rank_environment(3) == {"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", **quiet}
-    assert on_two._address(3) == on_two._address(2) == netns.address_of(1)
 
 
 def test_only_what_the_store_lacks_is_measured_and_each_case_is_kept_at_once(

@@ -1,8 +1,7 @@
-"""Training between hosts with a long way between them: plans know the latency, and `auto` waits for it seldom."""
+"""Training between hosts with a long way between them: plans know the latency."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +21,7 @@ needs_hosts = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 
 # Rank 1 computes longer, so that it finds the data of rank 0 at its side.
 TRAINING = """
-import json, sys
-import torch, sirtaki.torch as hvd
+import torch, sirtaki, sirtaki.torch as hvd
 hvd.init()
 torch.manual_seed(0)
 model = torch.nn.Sequential(*[torch.nn.Linear(384, 384) for _ in range(6)])
@@ -33,11 +31,9 @@ for step in range(40):
     optimizer.zero_grad()
     model(batch).square().mean().backward()
     optimizer.step()
-stats = hvd.stats()
+stats = sirtaki.stats()
 (stream,) = stats["tensors"]
-latency = stats[f"streams.{stream}.link_latency_ns"]["value"]
-recipes = sorted({tensor["recipe"] for tensor in stats["tensors"][stream]})
-print("found", json.dumps({"latency": latency, "recipes": recipes}), flush=True)
+print("latency", stats[f"streams.{stream}.link_latency_ns"]["value"], flush=True)
 """
 
 
@@ -57,9 +53,6 @@ def test_a_late_rank_does_not_make_the_link_look_near(hosts: Hosts, tmp_path: Pa
             *ranks, "--compression", "auto", PYTHON, str(program), prefix=hosts.inside(hosts.near), timeout=120
         )
     assert done.code == 0, done.out + done.err
-    found = [json.loads(line.partition("found ")[2]) for line in done.out.splitlines() if "found " in line]
+    found = [int(line.split()[-1]) for line in done.out.splitlines() if "latency" in line]
     assert len(found) == 2, done.out
-    for rank in found:
-        assert rank["latency"] >= 19e6, found
-        # Its two sums of two exchanges each take longer than the bytes of any other level.
-        assert "lowrank" not in rank["recipes"], found
+    assert min(found) >= 19e6, done.out
