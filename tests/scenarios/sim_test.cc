@@ -420,7 +420,7 @@ TEST(Sim, SteadyStateSendsNoControlMessage) {
 TEST(Sim, SlowStepsSendNoControlMessageEither) {
   world::SimOptions options = options_for(4);
   options.size = 4;
-  options.bytes_per_second = 100e3;
+  options.bytes_per_second = 50e3;
   world::SimWorld few(options);
   ASSERT_EQ(few.run(stream_steps(1, 2)), "");
   world::SimWorld many(options);
