@@ -16,8 +16,7 @@ constexpr int kReadEvery = 16;
 // Older readings, counted in completions, describe another period.
 constexpr int kOutdated = 48;
 constexpr std::int64_t kShortestWindowNs = 2'000'000;
-// Of a time that hardly exceeds the latency, nobody knows how much the bytes took, and how much a late rank did not
-// wait.
+// Times that hardly exceed the latency say nothing: a late rank may not have waited for all of it.
 constexpr std::int64_t kLeastPart = 4;
 constexpr std::size_t kWindows = 12;
 constexpr std::size_t kMinWindows = 3;

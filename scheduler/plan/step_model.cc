@@ -30,7 +30,7 @@ std::int64_t to_us(std::int64_t ns) {
 // The exchanges of a half travel one behind the other; a half without exchanges takes no time.
 struct Half {
   std::int64_t wire = 0;     // time on the link
-  std::int64_t latency = 0;  // of all its exchanges
+  std::int64_t latency = 0;  // sum over its exchanges
 };
 struct Halves {
   Half first;

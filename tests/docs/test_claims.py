@@ -152,7 +152,8 @@ def frontier() -> Iterator[tuple[str, str]]:
     ]
     yield (
         "docs/measured_trainings.md",
-        f'that loss after {far[0]:.0f} s with `compression="auto"`, {far[1]:.0f} s with DDP and {far[2]:.0f} s with PowerSGD',
+        f'that loss after {far[0]:.0f} s with `compression="auto"`, {far[1]:.0f} s with DDP and {far[2]:.0f} s with '
+        "PowerSGD",
     )
     times = [
         f"{value_of('frontier', 'seconds_to_loss', **OF_NET['transformer'], rate_mbit=20, steps=300, method=way):.0f}"
