@@ -199,9 +199,9 @@ void add_candidates(const std::vector<PlannedTensor>& tensors, const StepProfile
   }
 }
 
-// Returns the limits of one exchange of which a plan has one. That of the options is for hosts of a room, where adding
-// up all of the data takes as long as a latency. Between distant hosts, bytes that one sum sends to save a latency may
-// be bytes that others wait for, so neither limit is always better.
+// Returns the limits of one exchange of which a plan has one. That of the options is for hosts of a room, where each
+// rank adds up all of the data in hardly less time than a latency. Between distant hosts, bytes that one sum sends to
+// save a latency may be bytes that others wait for, so neither limit is always better.
 std::vector<std::int64_t> exchange_limits(const StepProfile& profile, const PlannerOptions& options) {
   if (!profile.knows_link()) {
     return {kAnySize};

@@ -195,14 +195,15 @@ std::int64_t StepModel::exchanges(const Job& job) const {
   return exchanges_of(job.reduction, options_.ranks) / (at_once ? 2 : 1);
 }
 
-// In one exchange every rank of a host sends the whole payload to every rank of the others.
+// In one exchange every rank of a host sends the whole payload to every rank of the others, or each owner its share to
+// the owners on the other hosts.
 std::int64_t StepModel::occupancy(const Job& job) const {
   const std::int64_t wire = occupancy(job.payload);
-  if (!allreduces(job.reduction) || job.payload > at_once_) {
+  if (!allreduces(job.reduction) || job.payload > at_once_by_host_) {
     return wire;
   }
-  const Wide times = Wide{options_.ranks_per_host} * options_.ranks_per_host * std::max(options_.ranks, 2);
-  return static_cast<std::int64_t>(std::min<Wide>(wire * times / 2, kLongestTransfer));
+  const Wide copies = job.payload <= at_once_ ? Wide{options_.ranks_per_host} * options_.ranks_per_host : Wide{1};
+  return static_cast<std::int64_t>(std::min<Wide>(wire * copies * std::max(options_.ranks, 2) / 2, kLongestTransfer));
 }
 
 std::int64_t StepModel::ready(int tensor) const {

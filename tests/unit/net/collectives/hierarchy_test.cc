@@ -162,7 +162,7 @@ TEST(Hierarchy, KnowsTheTrafficOfAnAllreduce) {
 }
 
 // Limits as of plans; 32 KiB is that of the options.
-TEST(Hierarchy, HasTheExchangesThatTheModelOfAStepCounts) {
+TEST(Hierarchy, HasTheExchangesAndBytesThatTheModelOfAStepCounts) {
   for (const Hosts& hosts : {two_of_two(), Hosts({{0, 1}, {2, 3}, {4, 5}}), Hosts({{0}, {1}, {2}})}) {
     WorldOptions world_options;
     world_options.direct.hosts = hosts;
@@ -183,8 +183,12 @@ TEST(Hierarchy, HasTheExchangesThatTheModelOfAStepCounts) {
         args.exchange_bytes = static_cast<std::size_t>(limit);
         args.in = args.out = memory;
         const scheduler::Job job{static_cast<std::int64_t>(bytes)};
-        EXPECT_EQ(model.exchanges(job), world->at(0).traffic(args).exchanges)
-            << hosts.count() << " hosts of " << here << ", limit " << limit << ", " << bytes << " bytes";
+        const Traffic traffic = world->at(0).traffic(args);
+        const std::string what = std::to_string(hosts.count()) + " hosts of " + std::to_string(here) + ", limit " +
+                                 std::to_string(limit) + ", " + std::to_string(bytes) + " bytes";
+        EXPECT_EQ(model.exchanges(job), traffic.exchanges) << what;
+        // Blocks differ by one number.
+        EXPECT_NEAR(static_cast<double>(model.occupancy(job)) * 12e6 / 1e9, traffic.bytes, 64) << what;
       }
     }
   }
