@@ -59,10 +59,12 @@ void LinkMeter::finished(std::int64_t now_ns, double bytes, std::int64_t exchang
     return;
   }
   --in_flight_;
+  // Operations that overlap hide the latency of each other, but for one.
+  const std::int64_t waits_ns = (alone_ && in_flight_ == 0 ? exchanges : 1) * least_latency_ns_;
   if (alone_ && in_flight_ == 0) {
     const TransferSample sample{static_cast<std::int64_t>(bytes),
                                 static_cast<double>(now_ns - started_ns_) / kNsPerSecond};
-    const std::int64_t rest_ns = now_ns - started_ns_ - exchanges * least_latency_ns_;
+    const std::int64_t rest_ns = now_ns - started_ns_ - waits_ns;
     if (rest_ns >= least_latency_ns_ / kLeastPart) {
       model_.add({sample.bytes, static_cast<double>(rest_ns) / kNsPerSecond});
     }
@@ -70,7 +72,7 @@ void LinkMeter::finished(std::int64_t now_ns, double bytes, std::int64_t exchang
   }
   alone_ = false;
   busy_.bytes += bytes;
-  const std::int64_t busy_ns = now_ns - busy_.begin_ns - least_latency_ns_;
+  const std::int64_t busy_ns = now_ns - busy_.begin_ns - waits_ns;
   if (in_flight_ == 0 && busy_ns >= shortest_window()) {
     push(busy_rates_, busy_.bytes * kNsPerSecond / static_cast<double>(busy_ns), kWindows);
     since_busy_ = 0;

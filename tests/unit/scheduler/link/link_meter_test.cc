@@ -115,6 +115,24 @@ TEST(LinkMeter, RandomLatenessDoesNotMakeALongLinkFast) {
   EXPECT_GT(reading->bytes_per_second, 12'000'000);
 }
 
+TEST(LinkMeter, TheLatencyOfEachExchangeCountsForNoBandwidth) {
+  for (const std::int64_t exchanges : {1, 2, 4}) {
+    LinkMeter meter;
+    meter.set_least_latency(20'000'000);
+    std::int64_t now = 0;
+    for (int step = 0; step < 40; ++step) {
+      meter.started(now);
+      now += exchanges * 20'000'000 + 8'000'000;
+      meter.finished(now, 100e3, exchanges);
+      now += 30'000'000;
+    }
+    const auto reading = meter.read();
+    ASSERT_TRUE(reading);
+    EXPECT_NEAR(static_cast<double>(reading->bytes_per_second), 12.5e6, 0.5e6) << exchanges;
+    EXPECT_EQ(reading->latency_ns, 20'000'000) << exchanges;
+  }
+}
+
 TEST(LinkMeter, FindsTheBandwidthOfABusyLink) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     for (const int in_flight : {2, 4, 16}) {
