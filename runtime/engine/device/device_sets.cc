@@ -21,7 +21,7 @@ std::string listed(const std::vector<Rank>& ranks) {
 
 std::string reason_of(const net::SetOutcome::Refusal& refusal) {
   const std::string who = "rank " + std::to_string(refusal.rank);
-  return refusal.unordered      ? who + ", which orders operations of process sets, is gone"
+  return refusal.unordered      ? who + " orders no operations of process sets any more"
          : refusal.connecting   ? who + " could not connect"
          : refusal.version == 0 ? who + " cannot use NCCL; its log says why"
                                 : who + " has NCCL " + net::nccl::version_text(refusal.version) + ", another one not";
@@ -83,6 +83,10 @@ void DeviceSets::on_outcome(const std::vector<Rank>& ranks, const net::SetOutcom
     set.device = outcome.device;
     deps_.log.info("GPU tensors of the process set of ranks " + listed(ranks) + " use NCCL");
     decide(set, State::kNccl, {});
+  } else if (outcome.refused && outcome.refused->unordered && deps_.demanded) {
+    const Rank gone = outcome.refused->rank;
+    decide(set, State::kEnded,
+           Status(Code::kPeerLost, reason_of(*outcome.refused), {gone, ""}).with_context("device.data = nccl"));
   } else if (outcome.refused) {
     use_host(ranks, reason_of(*outcome.refused), outcome.refused->rank);
   } else {

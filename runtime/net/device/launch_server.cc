@@ -50,7 +50,14 @@ Status LaunchServer::apply_all(Rank from, std::span<const LaunchWord> words) {
 }
 
 Status LaunchServer::apply(Rank from, const LaunchWord& word) {
+  const bool spoke = speaks_[static_cast<std::size_t>(from)];
   speaks_[static_cast<std::size_t>(from)] = true;
+  if (failed_) {
+    if (!spoke && from != link_.rank()) {
+      say_over(from);
+    }
+    return {};
+  }
   switch (word.kind) {
     case Kind::kReady:
       SRT_TRY(sequencer_.ready(from, {word.tag, word.number, word.set, word.bytes}));
@@ -176,14 +183,20 @@ void LaunchServer::lose(Rank rank) {
   flush_later();
 }
 
+void LaunchServer::say_over(Rank peer) {
+  if (!gone_[static_cast<std::size_t>(peer)]) {
+    const LaunchWord over{Kind::kGone, OpTag(), peer};
+    line_.send(peer, {&over, 1}, {});
+  }
+}
+
 void LaunchServer::fail(const Status& status) {
   if (std::exchange(failed_, true)) {
     return;
   }
   for (Rank peer = 1; peer < link_.size(); ++peer) {
-    if (speaks_[static_cast<std::size_t>(peer)] && !gone_[static_cast<std::size_t>(peer)]) {
-      const LaunchWord over{Kind::kGone, OpTag(), peer};
-      line_.send(peer, {&over, 1}, {});
+    if (speaks_[static_cast<std::size_t>(peer)]) {
+      say_over(peer);
     }
   }
   link_.loop().post([weak = std::weak_ptr(self_), status] {

@@ -71,6 +71,8 @@ class LaunchServer {
   // Gives no more places to sets of `rank`, and tells their ranks.
   void lose(Rank rank);
   void fail(const Status& status);
+  // Says that rank 0 orders nothing any more.
+  void say_over(Rank peer);
   void flush_later();
   void flush();
   std::vector<Decision> decide();

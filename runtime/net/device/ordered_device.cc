@@ -87,7 +87,7 @@ void OrderedDevice::tell(const LaunchWord& word) {
 
 void OrderedDevice::flush() {
   const std::vector<LaunchWord> words = std::exchange(unsent_, {});
-  if (!order_lost_) {
+  if (order_lost_.ok()) {
     line_->send(0, words, {});
   }
 }

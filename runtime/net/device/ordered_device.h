@@ -8,8 +8,8 @@
 // with a place is launched, runs to its end, and then reports the cause. A cancellation on all ranks therefore disturbs
 // no other operation. The same holds when a rank is lost: operations with a place are launched, the others of its sets
 // end at once, and the inner collectives drop its sets. If work of a lost rank does not end on the device, everything
-// ends on this rank, which tells rank 0 that it launches nothing any more. Without rank 0 all sets end, but those that
-// this rank has not connected are refused: they are open nowhere.
+// ends on this rank, which tells rank 0 that it launches nothing any more. Without rank 0 all sets end; those without
+// rank 0 that this rank has not connected are refused, because they are open nowhere.
 //
 // Owner: the data plane of a rank. Thread: loop, destructor included. Destruction drops the callbacks of operations in
 // flight: call abort() first, and let the loop run.
@@ -130,6 +130,8 @@ class OrderedDevice final : public DeviceCollectives {
   bool lost_work_is_launched() const;
   void lose_rank(Rank rank);
   void lose_order(const Status& why);
+  // `of_others`: the reason for sets without rank 0.
+  void lose_order(const Status& why, const Status& of_others);
 
   // Ends operations that are not launched, and all later ones, with `cause`, and tells rank 0.
   void stop(const Status& cause);
@@ -151,7 +153,7 @@ class OrderedDevice final : public DeviceCollectives {
   std::map<LaunchSet, LaunchSet> by_number_;  // keys: numbers of rank 0; values: keys of sets_
   std::vector<LaunchWord> unsent_;            // words for rank 0
   bool flush_posted_ = false;                 // a task is posted
-  bool order_lost_ = false;                   // without rank 0
+  Status order_lost_;                         // without rank 0: the reason for sets without it
   Status ended_;
   Status job_ended_;  // end of the operations of all ranks
   std::shared_ptr<OrderedDevice*> self_ = std::make_shared<OrderedDevice*>(this);

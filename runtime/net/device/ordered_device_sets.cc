@@ -78,8 +78,8 @@ void OrderedDevice::open_set(std::vector<Rank> ranks, int version, AddSet add, O
     end_set(set, ended_);
     return;
   }
-  if (order_lost_) {
-    lose_order_of(set, without_order());
+  if (!order_lost_.ok()) {
+    lose_order_of(set, order_lost_);
     return;
   }
   std::map<Rank, std::uint64_t> blocks;
@@ -197,9 +197,11 @@ void OrderedDevice::lose_rank(Rank rank) {
   }
   const Rank gone = job_rank(rank);
   if (rank == this->rank()) {
-    lose_order({Code::kPeerLost,
-                "rank " + std::to_string(job_rank(0)) + " orders no operations over NCCL any more; its log says why",
-                {job_rank(0), ""}});
+    const Status why(
+        Code::kPeerLost,
+        "rank " + std::to_string(job_rank(0)) + " orders no operations over NCCL any more; its log says why",
+        {job_rank(0), ""});
+    lose_order(why, why);
     return;
   }
   const Status why(
@@ -216,13 +218,17 @@ void OrderedDevice::lose_rank(Rank rank) {
 }
 
 void OrderedDevice::lose_order(const Status& why) {
-  order_lost_ = true;
+  lose_order(why, without_order());
+}
+
+void OrderedDevice::lose_order(const Status& why, const Status& of_others) {
+  order_lost_ = of_others;
   if (!ended_.ok()) {
     return;
   }
   end_job(why);
   for (auto& [own, set] : sets_) {
-    lose_order_of(set, set.ranks.front() == 0 ? why : without_order());
+    lose_order_of(set, set.ranks.front() == 0 ? why : of_others);
   }
   end_lost_operations();
 }

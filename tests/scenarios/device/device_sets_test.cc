@@ -312,6 +312,29 @@ TEST(DeviceSets, WithoutRank0AllSetsEnd) {
   EXPECT_EQ(world::run_threads(chosen, scenario), "");
 }
 
+Scenario demand_nccl_without_rank_0(RankApi& api) {
+  require_ok(co_await api.run(barrier("begun")), "begun");
+  if (api.rank() == 0) {
+    require_ok(co_await api.leave(), "leaving");
+    co_return;
+  }
+  const Ranks ranks = {1, 2};
+  Owned tensor = filled(api.rank(), 1, 100);
+  Status status;
+  for (int i = 0; i < 1000 && status.ok(); ++i) {
+    status = co_await api.run(of_set(allreduce("late", tensor), ranks));
+  }
+  require(status.code() == Code::kPeerLost && status.blame().rank == 0, "late: " + status.to_string());
+}
+
+TEST(DeviceSets, TheLossOfRank0IsALossWhereNcclIsDemanded) {
+  world::ThreadOptions chosen = options(3, false);
+  chosen.options_toml += "log.level = \"error\"\ndevice.data = \"nccl\"\n";
+  for (chosen.seed = 1; chosen.seed <= 5; ++chosen.seed) {
+    EXPECT_EQ(world::run_threads(chosen, demand_nccl_without_rank_0), "");
+  }
+}
+
 Scenario die_in_a_set(RankApi& api) {
   const Ranks never = {0, 3};
   const Ranks ranks = {1, 2, 3};

@@ -171,6 +171,7 @@ TEST_F(OrderedSetsTest, AnOrderThatFailsEndsOperationsOfAllRanks) {
   ASSERT_EQ(at(1).ended.size(), 1U) << "the other one is on the device";
   EXPECT_EQ(at(1).ended[0].status.code(), Code::kPeerLost);
   EXPECT_EQ(at(1).ended[0].status.blame().rank, 0);
+  EXPECT_NE(at(1).ended[0].status.text().find("orders no operations"), std::string_view::npos) << "it is not gone";
   start_in(2, ranks, 7);
   run();
   EXPECT_EQ(at(2).ended.at(0).status.blame().rank, 0);
