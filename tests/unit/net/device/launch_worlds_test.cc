@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tests/unit/net/device/launch_world.h"
+#include "tests/world/seeds.h"
 
 namespace sirtaki::net {
 namespace {
@@ -22,6 +23,7 @@ using testing::State;
 const std::vector<std::vector<Rank>> kTriangle = {{0, 1}, {1, 2}, {0, 2}};
 
 TEST(LaunchWorlds, WithOneSequenceNoRankWaitsForEver) {
+  std::uint64_t index = 0;
   for (const Plan& plan : {
            plan_of(3, kTriangle, 1),
            plan_of(3, {{0, 1}, {0, 1, 2}}, 1),
@@ -31,6 +33,9 @@ TEST(LaunchWorlds, WithOneSequenceNoRankWaitsForEver) {
            plan_of(3, {{0, 1}, {1, 2}}, 1, true),
            plan_of(3, kTriangle, 0, true),
        }) {
+    if (!world::has_case(index++)) {
+      continue;
+    }
     const Explorer all(plan);
     EXPECT_EQ(all.hangs(), 0);
     EXPECT_GT(all.states(), 20U);
@@ -60,8 +65,12 @@ std::vector<Plan> worlds_with(Fault fault) {
 }
 
 TEST(LaunchWorlds, ARankMayStopOrDieAtAnyTime) {
+  std::uint64_t index = 0;
   for (const Fault fault : {Fault::kStop, Fault::kDie}) {
     for (const Plan& plan : worlds_with(fault)) {
+      if (!world::has_case(index++)) {
+        continue;
+      }
       const Explorer all(plan);
       EXPECT_EQ(all.hangs(), 0);
       EXPECT_EQ(all.unfair(), 0);
@@ -78,7 +87,7 @@ TEST(LaunchWorlds, WhereARankStopsInSilenceRanksWaitForEver) {
 
 // Worlds too large for all orders.
 TEST(LaunchWorlds, WithOneSequenceRandomWorldsEnd) {
-  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(200); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
     const int ranks = 3 + static_cast<int>(random() % 4);
