@@ -39,7 +39,7 @@ class LastingLink {
   std::int64_t rate(std::int64_t bytes, std::int64_t reading, std::int64_t sent) const {
     return bytes > std::max(kMoreThanSeen * sent, carried_) ? least(reading, sent) : reading;
   }
-  // Returns the bandwidth that the link has at least.
+  // Returns a reading with `sent` bytes, but no more than lasts if it may be a burst.
   std::int64_t least(std::int64_t reading, std::int64_t sent) const {
     return lasting_ > 0 && sent < kBeyondBurst ? std::min(reading, lasting_) : reading;
   }
