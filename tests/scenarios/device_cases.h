@@ -27,6 +27,17 @@ inline constexpr const char* kSmall =
 // Encoded on the GPU.
 inline constexpr const char* kTopk = "group_topk:min=0,ndim=0,wire=gather";
 
+// Ranks on fake GPUs with a fake NCCL.
+inline world::ThreadOptions on_fake_gpus(int size, std::uint64_t seed) {
+  world::ThreadOptions options;
+  options.seed = seed;
+  options.size = size;
+  options.options_toml = kSmall;
+  options.on_device = true;
+  options.nccl = true;
+  return options;
+}
+
 inline engine::StreamSpec one_weight(const std::string& name) {
   engine::StreamSpec spec;
   spec.name = name;

@@ -17,13 +17,9 @@ namespace {
 constexpr int kRanks = world::kSanitized ? 3 : 5;
 
 world::ThreadOptions on_hosts(int ranks, std::uint64_t seed, const std::string& more = {}) {
-  world::ThreadOptions options;
-  options.seed = seed;
-  options.size = ranks;
+  world::ThreadOptions options = on_fake_gpus(ranks, seed);
   options.ranks_per_host = 2;
-  options.options_toml = kSmall + more;
-  options.on_device = true;
-  options.nccl = true;
+  options.options_toml += more;
   return options;
 }
 

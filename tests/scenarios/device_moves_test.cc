@@ -21,12 +21,7 @@ enum class Over : std::uint8_t { kNccl, kHost };
 
 // Requires that tensors of all ranks are sent over NCCL without a copy to the host, or are all copied there.
 world::ThreadOptions movers(Over over) {
-  world::ThreadOptions options;
-  options.seed = 21;
-  options.size = kMovers;
-  options.options_toml = kSmall;
-  options.on_device = true;
-  options.nccl = true;
+  world::ThreadOptions options = on_fake_gpus(kMovers, 21);
   options.expect_no_leaks = true;
   options.stats = [over](Rank rank, const std::string& json) {
     for (const char* staged : {"\"device.fetched_bytes\":0,", "\"device.returned_bytes\":0,"}) {

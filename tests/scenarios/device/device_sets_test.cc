@@ -53,12 +53,7 @@ std::vector<bool> members(const Ranks& ranks, int size) {
 
 // `all`: all ranks use their GPUs, so that each gets its objects back.
 world::ThreadOptions options(int size, bool all = true) {
-  world::ThreadOptions options;
-  options.seed = 31;
-  options.size = size;
-  options.options_toml = kSmall;
-  options.on_device = true;
-  options.nccl = true;
+  world::ThreadOptions options = on_fake_gpus(size, 31);
   options.expect_no_leaks = all;
   return options;
 }

@@ -28,6 +28,15 @@ class NcclSetsTest : public NcclCollectivesTest {
     ASSERT_TRUE(loop_.run([&] { return connected_.has_value(); }));
     ASSERT_TRUE(connected_->ok()) << connected_->to_string();
   }
+  // Connects, and keeps an operation of the set on the device, and one of the job behind it.
+  void hold_work_of_both() {
+    connect();
+    connect_it();
+    device_.hold();
+    start(1, in_set());
+    start(2);
+    run_briefly();
+  }
   static DeviceWork in_set() {
     DeviceWork work;
     work.set = kSet;
@@ -131,12 +140,7 @@ TEST_F(NcclSetsTest, ADropWhileItConnectsEndsTheConnection) {
 }
 
 TEST_F(NcclSetsTest, OperationsInFlightMayEndAfterADrop) {
-  connect();
-  connect_it();
-  device_.hold();
-  start(1, in_set());
-  start(2);
-  run_briefly();
+  hold_work_of_both();
   const int alive = nccl_.alive();
   collectives_->drop_set(kSet, {Code::kPeerLost, "rank 2 is gone"});
   collectives_->drop_set(kSet, {Code::kPeerLost, "rank 0 is gone"});
@@ -158,12 +162,7 @@ TEST_F(NcclSetsTest, OperationsInFlightMayEndAfterADrop) {
 
 // It is in front of the work of the others.
 TEST_F(NcclSetsTest, WorkOfADroppedSetThatDoesNotEndEndsEverything) {
-  connect();
-  connect_it();
-  device_.hold();
-  start(1, in_set());
-  start(2);
-  run_briefly();
+  hold_work_of_both();
   const TimePoint begin = loop_.now();
   collectives_->drop_set(kSet, {Code::kPeerLost, "rank 2 is gone"});
   // Another loss gives it no more time.
