@@ -170,11 +170,16 @@ std::vector<std::int64_t> partition_sizes(const LayoutInputs& inputs, const Step
   return sizes;
 }
 
+// Returns the bytes that travel during a latency.
+Wide in_transit(const StepProfile& profile) {
+  return Wide{profile.latency_ns} * profile.bytes_per_second / kNsPerSecond;
+}
+
 std::int64_t credit_for(std::int64_t partition_bytes, const StepProfile& profile, const PlannerOptions& options) {
-  const Wide in_transit = Wide{2} * options.ranks * profile.latency_ns * profile.bytes_per_second / kNsPerSecond;
+  const Wide both_ways = Wide{2} * options.ranks * profile.latency_ns * profile.bytes_per_second / kNsPerSecond;
   const Wide hiccup =
       Wide{kHiccupNs} * profile.bytes_per_second / kNsPerSecond * options.ranks / (2 * std::max(options.ranks - 1, 1));
-  const Wide wanted = std::max(std::max(in_transit, hiccup), Wide{2} * partition_bytes);
+  const Wide wanted = std::max(std::max(both_ways, hiccup), Wide{2} * partition_bytes);
   return static_cast<std::int64_t>(std::min<Wide>(wanted, options.credit_limit_bytes));
 }
 
@@ -208,13 +213,12 @@ std::vector<std::int64_t> exchange_limits(const StepProfile& profile, const Plan
   }
   const LinkFacts link{profile.latency_ns, profile.bytes_per_second};
   const std::int64_t most = most_in_one_exchange(options.ranks, options.ranks_per_host, link);
-  const auto in_transit = static_cast<std::int64_t>(
-      std::min<Wide>(most, Wide{profile.latency_ns} * profile.bytes_per_second / kNsPerSecond));
+  const auto larger = static_cast<std::int64_t>(std::min<Wide>(most, in_transit(profile)));
   const std::int64_t usual = std::min(most, options.exchange_bytes);
-  if (!profile.distant() || options.exchange_bytes == 0 || in_transit <= usual) {
+  if (!profile.distant() || options.exchange_bytes == 0 || larger <= usual) {
     return {usual};
   }
-  return {usual, in_transit};
+  return {usual, larger};
 }
 
 }  // namespace
@@ -223,8 +227,7 @@ Sizes sizes_for_link(const StepProfile& profile, const PlannerOptions& options) 
   if (!profile.knows_link() || options.ranks < 2) {
     return {options.limits.partition_bytes, options.credit_limit_bytes};
   }
-  const Wide in_transit = Wide{profile.latency_ns} * profile.bytes_per_second / kNsPerSecond;
-  const Wide wanted = 9 * in_transit * options.ranks / (options.ranks - 1);
+  const Wide wanted = 9 * in_transit(profile) * options.ranks / (options.ranks - 1);
   const auto size = static_cast<std::int64_t>(std::clamp<Wide>(wanted, kMinPartitionBytes, kMaxPartitionBytes));
   const std::int64_t partition = std::min(size, options.limits.partition_bytes);
   return {partition, credit_for(partition, profile, options)};
@@ -262,17 +265,13 @@ Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTenso
 Result<std::shared_ptr<const Plan>> plan_in_order(const std::vector<PlannedTensor>& tensors,
                                                   const std::vector<int>& order, const StepProfile& link,
                                                   const PlannerOptions& options, std::uint64_t version) {
-  StepProfile at_once = link;
-  at_once.ready_us.assign(tensors.size(), 0);
-  at_once.need_us.assign(tensors.size(), StepProfile::kUnknown);
-  std::shared_ptr<const Plan> best;
-  std::int64_t least_us = kForEver;
-  for (const std::int64_t exchange_bytes : exchange_limits(link, options)) {
-    SRT_ASSIGN(auto plan, Plan::build(tensors, order, options.limits, version, exchange_bytes));
-    const std::int64_t step_us = link.knows_link() ? predict(*plan, at_once, options).step_us : 0;
-    if (step_us < least_us) {
-      least_us = step_us;
-      best = std::move(plan);
+  const std::vector<std::int64_t> limits = exchange_limits(link, options);
+  SRT_ASSIGN(auto best, Plan::build(tensors, order, options.limits, version, limits.front()));
+  if (limits.size() > 1) {
+    SRT_ASSIGN(auto other, Plan::build(tensors, order, options.limits, version, limits.back()));
+    const StepProfile profile = all_at_once(link, tensors.size());
+    if (predict(*other, profile, options).step_us < predict(*best, profile, options).step_us) {
+      best = std::move(other);
     }
   }
   return best;
@@ -283,6 +282,7 @@ Prediction predict_tensors(const std::vector<PlannedTensor>& tensors, const Step
   SRT_CHECK(check_profile(tensors, profile, options).ok());
   Prediction best;
   best.step_us = kForEver;
+  const std::int64_t fitting = sizes_for_link(profile, options).partition_bytes;
   for (const std::int64_t exchange_bytes : exchange_limits(profile, options)) {
     const StepModel model(profile, options, exchange_bytes);
     const LayoutInputs inputs(tensors, options.limits, model);
@@ -291,7 +291,6 @@ Prediction predict_tensors(const std::vector<PlannedTensor>& tensors, const Step
       const Candidate made = make_candidate(inputs, rule, credit_for(partition_bytes, profile, options));
       best = std::min(best, made.prediction, [](const auto& a, const auto& b) { return a.step_us < b.step_us; });
     };
-    const std::int64_t fitting = sizes_for_link(profile, options).partition_bytes;
     with(fitting);
     if (profile.distant() && std::max(exchange_bytes, kMinPartitionBytes) < fitting) {
       with(std::max(exchange_bytes, kMinPartitionBytes));

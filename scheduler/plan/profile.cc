@@ -87,6 +87,12 @@ CodecCost StepProfile::cost_of(CodecId codec) const {
                                      : codec_costs[static_cast<std::size_t>(found - kTimedCodecs.begin())];
 }
 
+StepProfile all_at_once(StepProfile link, std::size_t tensors) {
+  link.ready_us.assign(tensors, 0);
+  link.need_us.assign(tensors, StepProfile::kUnknown);
+  return link;
+}
+
 std::size_t max_vector_size(std::size_t tensors, std::size_t losses) {
   return kFields + 2 * tensors + losses;
 }

@@ -64,6 +64,9 @@ struct StepProfile {
   friend bool operator==(const StepProfile&, const StepProfile&) = default;
 };
 
+// Returns the profile of a link alone, for tensors that are all ready at once and needed at the end.
+StepProfile all_at_once(StepProfile link, std::size_t tensors);
+
 // Returns the number of values of the vector of a stream with so many tensors and losses.
 std::size_t max_vector_size(std::size_t tensors, std::size_t losses = 0);
 

@@ -31,6 +31,8 @@ std::int64_t to_us(std::int64_t ns) {
 struct Half {
   std::int64_t wire = 0;     // time on the link
   std::int64_t latency = 0;  // sum over its exchanges
+
+  bool empty() const { return wire == 0 && latency == 0; }
 };
 struct Halves {
   Half first;
@@ -57,12 +59,6 @@ std::int64_t most_by_host(std::int64_t among_all, const PlannerOptions& options)
   const Wide of_share =
       hosts == 2 ? Wide{most} : Wide{among_all} * (shares * shares * hosts - 2) / ((hosts - 2) * shares);
   return static_cast<std::int64_t>(std::min<Wide>({of_share, most, kLongestTransfer})) * shares;
-}
-
-// Returns true for reductions that consist of allreduces, each no larger than the payload.
-bool allreduces(ReductionKind reduction) {
-  return reduction == ReductionKind::kDense || reduction == ReductionKind::kShared ||
-         reduction == ReductionKind::kLowRank;
 }
 
 // Most entries belong at the end.
@@ -132,7 +128,7 @@ class Line {
   std::pair<std::size_t, std::int64_t> gather() {
     const Gather next = gathers_.front();
     gathers_.pop_front();
-    const std::int64_t done = next.half.latency == 0 && next.half.wire == 0 ? next.at : serve(next.at, next.half);
+    const std::int64_t done = next.half.empty() ? next.at : serve(next.at, next.half);
     insert_by_time(done_, Return{done, next.payload});
     return {next.job, done};
   }
@@ -191,7 +187,7 @@ StepModel::StepModel(const StepProfile& profile, const PlannerOptions& options, 
       at_once_by_host_(most_by_host(at_once_, options)) {}
 
 std::int64_t StepModel::exchanges(const Job& job) const {
-  const bool at_once = allreduces(job.reduction) && job.payload <= at_once_by_host_;
+  const bool at_once = consists_of_allreduces(job.reduction) && job.payload <= at_once_by_host_;
   return exchanges_of(job.reduction, options_.ranks) / (at_once ? 2 : 1);
 }
 
@@ -199,7 +195,7 @@ std::int64_t StepModel::exchanges(const Job& job) const {
 // the owners on the other hosts.
 std::int64_t StepModel::occupancy(const Job& job) const {
   const std::int64_t wire = occupancy(job.payload);
-  if (!allreduces(job.reduction) || job.payload > at_once_by_host_) {
+  if (!consists_of_allreduces(job.reduction) || job.payload > at_once_by_host_) {
     return wire;
   }
   const Wide copies = job.payload <= at_once_ ? Wide{options_.ranks_per_host} * options_.ranks_per_host : Wide{1};

@@ -64,6 +64,11 @@ std::int64_t dense_equivalent(ReductionKind reduction, const Payload& payload, i
   return payload.agreed_bytes + payload.bytes;
 }
 
+bool consists_of_allreduces(ReductionKind reduction) {
+  return reduction == ReductionKind::kDense || reduction == ReductionKind::kShared ||
+         reduction == ReductionKind::kLowRank;
+}
+
 double link_bytes(std::int64_t payload, int ranks) {
   return 2.0 * (ranks - 1) / ranks * static_cast<double>(payload);
 }

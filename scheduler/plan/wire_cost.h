@@ -31,6 +31,10 @@ std::int64_t dense_equivalent(ReductionKind reduction, const Payload& payload, i
 // is one.
 std::int64_t exchanges_of(ReductionKind reduction, int ranks);
 
+// Returns true for reductions that consist of allreduces, each no larger than the payload, which go one way or another
+// by their size.
+bool consists_of_allreduces(ReductionKind reduction);
+
 // Returns the bytes that leave a rank in a dense allreduce of `payload` bytes in two exchanges.
 double link_bytes(std::int64_t payload, int ranks);
 

@@ -51,11 +51,11 @@ AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& pl
   levels_ = loss_ladder(common);
 }
 
-// Of a link that may not last, no tensor sends more bytes to wait for one latency less.
+// No tensor sends more bytes to save a latency on the strength of a reading that may not last.
 AutoPolicy::Outcome AutoPolicy::at_level(std::size_t level, const StepProfile& profile,
                                          const std::vector<PlannedTensor>& now) const {
   StepProfile lasting = profile;
-  lasting.bytes_per_second = lasting_.least(profile.bytes_per_second, sent_bytes(now));
+  lasting.bytes_per_second = lasting_.cautious(profile.bytes_per_second, sent_bytes(now));
   const Circumstances at = circumstances(lasting, planner_.ranks);
   Outcome outcome{now};
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
@@ -189,10 +189,7 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::first(const StepProfile& l
   if (trusted_link_ >= kFastLink) {
     return std::nullopt;
   }
-  StepProfile profile = link;
-  profile.ready_us.assign(tensors_.size(), 0);
-  profile.need_us.assign(tensors_.size(), StepProfile::kUnknown);
-  std::vector<Outcome> outcomes = all_levels(profile, now);
+  std::vector<Outcome> outcomes = all_levels(all_at_once(link, tensors_.size()), now);
   const std::int64_t best = std::ranges::min_element(outcomes, {}, &Outcome::step_us)->step_us;
   while (outcomes[first_level_].step_us > kShortStepUs &&
          !within(outcomes[first_level_].step_us, best, kNearPermille)) {

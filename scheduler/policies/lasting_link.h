@@ -37,10 +37,10 @@ class LastingLink {
 
   // Returns the bandwidth for `bytes`, given a reading with `sent` bytes.
   std::int64_t rate(std::int64_t bytes, std::int64_t reading, std::int64_t sent) const {
-    return bytes > std::max(kMoreThanSeen * sent, carried_) ? least(reading, sent) : reading;
+    return bytes > std::max(kMoreThanSeen * sent, carried_) ? cautious(reading, sent) : reading;
   }
   // Returns a reading with `sent` bytes, but no more than lasts if it may be a burst.
-  std::int64_t least(std::int64_t reading, std::int64_t sent) const {
+  std::int64_t cautious(std::int64_t reading, std::int64_t sent) const {
     return lasting_ > 0 && sent < kBeyondBurst ? std::min(reading, lasting_) : reading;
   }
 

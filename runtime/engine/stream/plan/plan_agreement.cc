@@ -23,11 +23,6 @@ int last_with_elements(const scheduler::Plan& plan, const std::vector<int>& orde
   return -1;
 }
 
-bool consists_of_allreduces(ReductionKind reduction) {
-  return reduction == ReductionKind::kDense || reduction == ReductionKind::kShared ||
-         reduction == ReductionKind::kLowRank;
-}
-
 }  // namespace
 
 PlanAgreement::Gauges::Gauges(Stats& stats, const std::string& stream)
@@ -58,7 +53,7 @@ PlanAgreement::PlanAgreement(std::string name, const std::shared_ptr<const sched
 // only some of those of its host.
 void PlanAgreement::measure(const scheduler::Partition& partition, net::Traffic allreduced) {
   const ReductionKind reduction = partition.format.reduction;
-  if (consists_of_allreduces(reduction)) {
+  if (scheduler::consists_of_allreduces(reduction)) {
     meter_.finished(now_ns(), allreduced.bytes, allreduced.exchanges);
   } else {
     meter_.finished(now_ns(), scheduler::link_bytes(partition.wire_bytes, exchanging_),
