@@ -186,7 +186,7 @@ void OrderedDevice::end_set(ProcessSet& set, const Status& why) {
   answer(set, {.ended = why});
 }
 
-// Those with a place are launched already, as on the other ranks: words come in order.
+// Operations with a place are launched already, as on the other ranks, because words come in order.
 void OrderedDevice::end_lost_operations() {
   end_operations([this](const Operation& operation) { return end_of(operation.work); });
 }
