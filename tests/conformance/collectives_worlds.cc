@@ -211,7 +211,7 @@ bool ManualLoop::run(const std::function<bool()>& done) {
     } else if (!timers_.empty()) {
       auto first = timers_.extract(timers_.begin());
       now_ = first.key().first;
-      ready_.push_back(std::move(first.mapped()));
+      first.mapped()();  // not later, when cancel() would no longer find it
     } else {
       return false;
     }

@@ -8,8 +8,6 @@ namespace {
 
 using Kind = LaunchWord::Kind;
 
-constexpr int kBits = 64;
-
 Status breach(const std::string& what, const LaunchWord& word) {
   return corrupt("it " + what + " set " + std::to_string(word.set));
 }
@@ -30,14 +28,14 @@ Status LaunchAgreement::take(Rank from, const LaunchWord& word, LaunchSequencer&
 Status LaunchAgreement::name_ranks(Rank from, const LaunchWord& word) {
   const auto [place, first] = named_.try_emplace(from, Named{word.set, {}});
   Named& named = place->second;
-  if (named.own != word.set || word.number > size_ / kBits) {
+  if (named.own != word.set || word.number > size_ / kRanksOfWord) {
     return breach("names unknown ranks, or too many, in", word);
   }
-  for (int bit = 0; bit < kBits; ++bit) {
+  for (int bit = 0; bit < kRanksOfWord; ++bit) {
     if ((word.tag.value >> bit & 1U) == 0) {
       continue;
     }
-    const Rank rank = word.number * kBits + bit;
+    const Rank rank = word.number * kRanksOfWord + bit;
     if (rank >= size_ || (!named.ranks.empty() && rank <= named.ranks.back())) {
       return breach("names unknown ranks, or too many, in", word);
     }

@@ -11,8 +11,6 @@ namespace {
 
 using Kind = LaunchWord::Kind;
 
-constexpr Rank kBits = 64;
-
 Status breach(const LaunchWord& word) {
   return corrupt("it sends word " + std::to_string(static_cast<int>(word.kind)) + " about set " +
                  std::to_string(word.set) + " (" + std::to_string(word.tag.value) + "), which does not wait for it");
@@ -84,7 +82,7 @@ void OrderedDevice::open_set(std::vector<Rank> ranks, int version, AddSet add, O
   }
   std::map<Rank, std::uint64_t> blocks;
   for (const Rank rank : set.ranks) {
-    blocks[rank / kBits] |= std::uint64_t{1} << (rank % kBits);
+    blocks[rank / kRanksOfWord] |= std::uint64_t{1} << (rank % kRanksOfWord);
   }
   for (const auto& [block, bits] : blocks) {
     tell({Kind::kRanks, OpTag(bits), block, own});
