@@ -12,6 +12,7 @@
 #include <span>
 
 #include "compression/coder.h"
+#include "kernels/twobit/exponent.h"
 #include "kernels/twobit/twobit.h"
 
 namespace sirtaki::compression {
@@ -20,7 +21,7 @@ class CountedCodes {
  public:
   // Elements that share a threshold 2^e.
   static constexpr std::int64_t kBlock = 2048;
-  static constexpr int kLeastExponent = -126;
+  static constexpr int kLeastExponent = kernels::kTwobitLeastChosen;
   static constexpr int kMostRanks = kernels::kTwobitMostCounted;
 
   CountedCodes() = default;

@@ -23,7 +23,7 @@
 namespace sirtaki::kernels::cuda {
 
 // Version of the table and of the argument structs; the loader refuses a plug-in of any other version.
-inline constexpr std::uint32_t kKernelsVersion = 4;
+inline constexpr std::uint32_t kKernelsVersion = 5;
 
 struct Kernels {
   std::uint32_t version;
@@ -31,10 +31,10 @@ struct Kernels {
   Launch (*load)();
   Launch (*group_topk_encode)(const GroupTopkEncode& args, Stream stream);
   Launch (*group_topk_sum)(const GroupTopkSum& args, Stream stream);
+  Launch (*twobit_measure)(const TwobitMeasure& args, Stream stream);
+  Launch (*twobit_choose)(const TwobitChoose& args, Stream stream);
   Launch (*twobit_encode)(const TwobitEncode& args, Stream stream);
   Launch (*twobit_sum)(const TwobitSum& args, Stream stream);
-  Launch (*twobit_count)(const TwobitSum& args, Stream stream);
-  Launch (*twobit_from_counts)(const TwobitFromCounts& args, Stream stream);
   Launch (*scaled_encode)(const ScaledEncode& args, Stream stream);
   Launch (*scaled_sum)(const ScaledSum& args, Stream stream);
   Launch (*cast)(const Cast& args, Stream stream);

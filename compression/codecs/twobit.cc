@@ -1,39 +1,18 @@
 #include "compression/codecs/twobit.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "compression/codecs/factories.h"
 #include "compression/params.h"
 #include "kernels/magnitude/magnitude.h"
 #include "kernels/twobit/twobit.h"
+#include "kernels/twobit/exponent.h"
 
 namespace sirtaki::compression {
 namespace {
 
 constexpr std::int64_t kLargestFactor = 64 * params::kOne;
-// The exponents of a byte; a gradient of smaller numbers stays in the residual until it has grown.
-constexpr int kLeast = CountedCodes::kLeastExponent;
-constexpr int kMost = 127;
-
-int exponent_below(double value) {
-  return value > 0 ? std::clamp(std::ilogb(value), kLeast, kMost) : kLeast;
-}
-
-// Elements of 2^24 t and above cannot be sent. If the mean is far below the largest element, t is raised above the
-// value that fits the mean; otherwise the largest elements would never be sent.
-int exponent_carrying(float largest) {
-  return exponent_below(std::ldexp(static_cast<double>(largest), -23));
-}
-
-// Returns the exponent of the power of two below twice the threshold: elements are sent from half of it on, and it is
-// close to their mean if magnitudes fall off like those of gradients. It does not exceed the largest element: if all
-// elements are alike, all would be sent as a value far too large.
-int exponent_wanted(double threshold, float largest) {
-  return exponent_below(std::min(2 * threshold, static_cast<double>(largest)));
-}
-
 std::size_t bytes_of(std::int64_t numel) {
   return 1 + kernels::twobit_bytes(numel);
 }
@@ -84,9 +63,10 @@ class TwobitCoder final : public Coder, public CountedCodes {
       const kernels::Magnitude size = kernels::magnitude(elements, whole.from(first));
       sum += size.sum;
       largest = std::max(largest, size.largest);
-      exponents_[static_cast<std::size_t>(first / kBlock)] = static_cast<std::int8_t>(exponent_carrying(size.largest));
+      exponents_[static_cast<std::size_t>(first / kBlock)] =
+          static_cast<std::int8_t>(kernels::twobit_carrying(size.largest));
     });
-    const int wanted = exponent_wanted(factor_ * sum / static_cast<double>(numel_), largest);
+    const int wanted = kernels::twobit_wanted(factor_, sum, numel_, largest);
     for (std::int8_t& exponent : exponents_) {
       exponent = static_cast<std::int8_t>(std::max<int>(exponent, wanted));
     }
@@ -106,7 +86,7 @@ class TwobitCoder final : public Coder, public CountedCodes {
   Status check(const Piece& piece, ConstBytes payload) const override {
     bool valid = true;
     for_each_block(piece.numel, [&](std::int64_t /*first*/, std::int64_t elements, std::size_t at) {
-      valid = valid && std::to_integer<std::int8_t>(payload[at]) >= kLeast &&
+      valid = valid && std::to_integer<std::int8_t>(payload[at]) >= kLeastExponent &&
               kernels::twobit_valid(elements, payload.data() + at + 1);
     });
     return valid ? Status() : impossible_payload("a threshold or a code");
@@ -128,8 +108,8 @@ class TwobitCoder final : public Coder, public CountedCodes {
   }
   int exponent_of(std::int64_t elements, const kernels::Feedback& block) const {
     const kernels::Magnitude size = kernels::magnitude(elements, block);
-    const int wanted = exponent_wanted(factor_ * size.sum / static_cast<double>(elements), size.largest);
-    return std::max(wanted, exponent_carrying(size.largest));
+    const int wanted = kernels::twobit_wanted(factor_, size.sum, elements, size.largest);
+    return std::max(wanted, kernels::twobit_carrying(size.largest));
   }
 
   const double factor_;

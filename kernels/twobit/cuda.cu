@@ -3,6 +3,7 @@
 #include "kernels/device.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/twobit/code.h"
+#include "kernels/twobit/exponent.h"
 
 namespace sirtaki::kernels::cuda {
 namespace {
@@ -15,22 +16,24 @@ constexpr int kRows = kRecord / static_cast<std::int32_t>(kLanes);
 // Rows that a warp reads before it uses the first of them.
 constexpr int kAhead = 8;
 
-// The part of a stripe that a warp processes: up to 1024 consecutive elements.
+// The part of a block that a warp processes: up to 1024 consecutive elements.
 struct Chunk {
   std::int64_t first;  // index of the first element
   std::int32_t elements;
-  std::int64_t stripe;
-  std::int64_t place;  // byte of the planes
-  std::int32_t bytes;  // bytes of a plane from there on; 128 at most belong to this chunk
-  std::int64_t plane;  // bytes of the whole plane
+  std::int64_t block;
+  std::int64_t payload;  // byte of the payload of the block
+  std::int64_t place;    // byte of the planes
+  std::int32_t bytes;    // bytes of a plane from there on; 128 at most belong to this chunk
+  std::int64_t plane;    // bytes of the whole plane
 
-  __device__ Chunk(const TwobitStripes& stripes, std::int64_t number)
+  __device__ Chunk(const TwobitBlocks& blocks, std::int64_t number)
       : first(number * kRecord),
-        elements(static_cast<std::int32_t>(lesser<std::int64_t>(stripes.n - first, kRecord))),
-        stripe(first / stripes.stripe) {
-    const std::int64_t begin = stripe * stripes.stripe;
-    plane = (lesser(stripes.n - begin, stripes.stripe) + 7) / 8;
-    place = stripe * static_cast<std::int64_t>(stripes.pitch) + (first - begin) / 8;
+        elements(static_cast<std::int32_t>(lesser<std::int64_t>(blocks.n - first, kRecord))),
+        block(first / blocks.block) {
+    const std::int64_t begin = block * blocks.block;
+    plane = (lesser(blocks.n - begin, blocks.block) + 7) / 8;
+    payload = block * (1 + blocks.block / 4);
+    place = payload + 1 + (first - begin) / 8;
     bytes = (elements + 7) / 8;
   }
 };
@@ -60,161 +63,214 @@ __device__ void store_word(std::uint32_t word, std::byte* chunk, std::int32_t by
   }
 }
 
-struct Encode {
-  TwobitStripes stripes;
+// Loads kAhead rows of 32 elements from element `first` on; elements from `elements` on become +0.
+__device__ void load_ahead(const Arrays& arrays, std::int64_t first, std::int64_t elements, float (&a)[kAhead]) {
+  const auto there = [&](int r) { return r * static_cast<int>(kLanes) + static_cast<int>(lane()) < elements; };
+#pragma unroll
+  for (int r = 0; r < kAhead; ++r) {
+    a[r] = there(r) ? arrays.gradient[first + r * static_cast<int>(kLanes) + lane()] : 0.0F;
+  }
+  if (arrays.residual != nullptr) {
+#pragma unroll
+    for (int r = 0; r < kAhead; ++r) {
+      a[r] += there(r) ? arrays.residual[first + r * static_cast<int>(kLanes) + lane()] : 0.0F;
+    }
+  }
+#pragma unroll
+  for (float& one : a) {
+    one = ref::canonical(one);
+  }
+}
+
+struct Measure {
+  TwobitBlocks blocks;
   Arrays arrays;
-  const std::int32_t* exponents;
-  std::byte* planes;
-  TwobitRecord* records;
+  TwobitMagnitude* magnitudes;
+};
+
+// Adds the magnitudes of a block with one warp.
+__global__ void __launch_bounds__(kThreads) twobit_add_magnitudes(const Measure args) {
+  constexpr std::int64_t kStep = kAhead * static_cast<int>(kLanes);
+  const std::int64_t all = pieces(args.blocks.n, args.blocks.block);
+  for (std::int64_t block = first_warp(); block < all; block += all_warps()) {
+    const std::int64_t begin = block * args.blocks.block;
+    const std::int64_t elements = lesser(args.blocks.n - begin, args.blocks.block);
+    double sum = 0;  // valid in lanes below 16
+    std::uint32_t largest = 0;
+    for (std::int64_t at = 0; at < elements; at += kStep) {
+      float a[kAhead];
+      load_ahead(args.arrays, begin + at, elements - at, a);
+#pragma unroll
+      for (const float one : a) {
+        // Elements i and i + 16 of the row go to the same sum, one after the other.
+        const float size = std::fabs(one);
+        const float next = __shfl_down_sync(kAll, size, 16);
+        sum += static_cast<double>(size);
+        sum += static_cast<double>(next);
+        largest = greater(largest, ref::magnitude_bits(one));
+      }
+    }
+    largest = warp_max(largest);
+    double total = 0;
+#pragma unroll
+    for (int l = 0; l < 16; ++l) {
+      total += __shfl_sync(kAll, sum, l);
+    }
+    if (lane() == 0) {
+      args.magnitudes[block] = TwobitMagnitude{ref::canonical(total), std::bit_cast<float>(largest)};
+    }
+  }
+}
+
+struct Choose {
+  TwobitBlocks blocks;
+  const TwobitMagnitude* magnitudes;
+  double factor;
+  std::byte* exponents;
+};
+
+__device__ bool is_finite(float largest) {
+  return std::bit_cast<std::uint32_t>(largest) < 0x7F800000U;
+}
+
+__global__ void __launch_bounds__(kThreads) twobit_choose_each(const Choose args) {
+  const std::int64_t all = pieces(args.blocks.n, args.blocks.block);
+  for (std::int64_t block = first_thread(); block < all; block += all_threads()) {
+    const TwobitMagnitude size = args.magnitudes[block];
+    const std::int64_t elements = lesser(args.blocks.n - block * args.blocks.block, args.blocks.block);
+    const int exponent =
+        greater(twobit_wanted(args.factor, size.sum, elements, size.largest), twobit_carrying(size.largest));
+    args.exponents[block] = is_finite(size.largest) ? static_cast<std::byte>(exponent) : kTwobitNotFinite;
+  }
+}
+
+// Runs as one block of threads: one of them adds the sums in order, while the others have loaded the next ones.
+__global__ void __launch_bounds__(kThreads) twobit_choose_whole(const Choose args) {
+  __shared__ double sums[kThreads];
+  __shared__ std::uint32_t largest_of[kWarps];
+  __shared__ double total;
+  const std::int64_t all = pieces(args.blocks.n, args.blocks.block);
+  std::uint32_t largest = 0;
+  double sum = 0;
+  for (std::int64_t begin = 0; begin < all; begin += kThreads) {
+    const std::int64_t block = begin + threadIdx.x;
+    const TwobitMagnitude size = block < all ? args.magnitudes[block] : TwobitMagnitude{0, 0};
+    sums[threadIdx.x] = size.sum;
+    largest = greater(largest, std::bit_cast<std::uint32_t>(size.largest));
+    __syncthreads();
+    if (threadIdx.x == 0) {
+#pragma unroll 8
+      for (unsigned t = 0; t < kThreads; ++t) {
+        sum += sums[t];
+      }
+      total = sum;
+    }
+    __syncthreads();
+  }
+  largest = warp_max(largest);
+  if (lane() == 0) {
+    largest_of[warp()] = largest;
+  }
+  __syncthreads();
+  for (const std::uint32_t one : largest_of) {
+    largest = greater(largest, one);
+  }
+  const auto most = std::bit_cast<float>(largest);
+  const int wanted = twobit_wanted(args.factor, total, args.blocks.n, most);
+  for (std::int64_t block = threadIdx.x; block < all; block += kThreads) {
+    const int exponent = greater(wanted, twobit_carrying(args.magnitudes[block].largest));
+    args.exponents[block] = is_finite(most) ? static_cast<std::byte>(exponent) : kTwobitNotFinite;
+  }
+}
+
+struct Encode {
+  TwobitBlocks blocks;
+  Arrays arrays;
+  const std::byte* exponents;
+  std::byte* payload;
+  std::uint32_t* not_finite;
 };
 
 // Encodes 1024 elements with one warp.
 class Quantiser {
  public:
   __device__ Quantiser(const Encode& args, const Chunk& chunk)
-      : args_(args), chunk_(chunk), level_(twobit_level(args.exponents[chunk.stripe])) {}
+      : args_(args),
+        chunk_(chunk),
+        exponent_(args.exponents[chunk.block]),
+        level_(twobit_level(static_cast<std::int8_t>(exponent_))) {}
 
   __device__ void run() {
 #pragma unroll 1
     for (int row = 0; row < kRows; row += kAhead) {
       float a[kAhead];
-      load(row, a);
+      const int at = row * static_cast<int>(kLanes);
+      load_ahead(args_.arrays, chunk_.first + at, chunk_.elements - at, a);
 #pragma unroll
       for (int r = 0; r < kAhead; ++r) {
         take(row + r, a[r]);
       }
     }
-    std::byte* const planes = args_.planes + chunk_.place;
+    std::byte* const planes = args_.payload + chunk_.place;
     store_word(plus_, planes, chunk_.bytes);
     store_word(minus_, planes + chunk_.plane, chunk_.bytes);
-  }
-
-  __device__ void record(TwobitRecord& record) const {
-    if (lane() < 16) {
-      record.sums[lane()] = sum_;
-    }
-    const std::uint32_t sent = warp_sum(static_cast<std::uint32_t>(__popc(plus_ | minus_)));
-    const unsigned not_finite = __ballot_sync(kAll, largest_ >= 0x7F800000U);
-    if (lane() == 0) {
-      record.sent = static_cast<std::int32_t>(sent);
-      record.not_finite = not_finite != 0 ? 1 : 0;
-    }
-  }
-
- private:
-  __device__ bool present(int row) const {
-    return row * static_cast<int>(kLanes) + static_cast<int>(lane()) < chunk_.elements;
-  }
-  __device__ std::int64_t element(int row) const {
-    return chunk_.first + row * static_cast<int>(kLanes) + lane();
-  }
-
-  __device__ void load(int row, float (&a)[kAhead]) const {
-#pragma unroll
-    for (int r = 0; r < kAhead; ++r) {
-      a[r] = present(row + r) ? args_.arrays.gradient[element(row + r)] : 0.0F;
-    }
-    if (args_.arrays.residual != nullptr) {
-#pragma unroll
-      for (int r = 0; r < kAhead; ++r) {
-        a[r] += present(row + r) ? args_.arrays.residual[element(row + r)] : 0.0F;
+    if (lane() == 0 && chunk_.place == chunk_.payload + 1) {
+      args_.payload[chunk_.payload] = exponent_;
+      if (exponent_ == kTwobitNotFinite) {
+        *args_.not_finite = 1;
       }
     }
   }
 
-  __device__ void take(int row, float sum) {
-    const float a = ref::canonical(sum);
+ private:
+  __device__ void take(int row, float a) {
     const TwobitTaken taken = twobit_take(level_, a);
     const unsigned plus = __ballot_sync(kAll, taken.code > 0);
     const unsigned minus = __ballot_sync(kAll, taken.code < 0);
     plus_ = static_cast<int>(lane()) == row ? plus : plus_;
     minus_ = static_cast<int>(lane()) == row ? minus : minus_;
-    // Elements i and i + 16 of the row go to the same sum, one after the other.
-    const float size = std::fabs(a);
-    const float next = __shfl_down_sync(kAll, size, 16);
-    sum_ = sum_ + size + next;
-    largest_ = greater(largest_, ref::magnitude_bits(a));
-    if (args_.arrays.left != nullptr && present(row)) {
-      args_.arrays.left[element(row)] = taken.left;
+    const int i = row * static_cast<int>(kLanes) + static_cast<int>(lane());
+    if (args_.arrays.left != nullptr && i < chunk_.elements) {
+      args_.arrays.left[chunk_.first + i] = taken.left;
     }
   }
 
   const Encode& args_;
   const Chunk& chunk_;
+  const std::byte exponent_;
   const TwobitLevel level_;
   std::uint32_t plus_ = 0;
   std::uint32_t minus_ = 0;
-  std::uint32_t largest_ = 0;
-  float sum_ = 0;  // valid in lanes below 16
 };
 
 __global__ void __launch_bounds__(kThreads) twobit_quantise(const Encode args) {
-  const std::int64_t chunks = pieces(args.stripes.n, kRecord);
+  const std::int64_t chunks = pieces(args.blocks.n, kRecord);
   for (std::int64_t c = first_warp(); c < chunks; c += all_warps()) {
-    const Chunk chunk(args.stripes, c);
-    Quantiser quantiser(args, chunk);
-    quantiser.run();
-    quantiser.record(args.records[c]);
-  }
-}
-
-// Adds the records of a stripe in order, one after the other, in every lane. Runs a warp for each stripe.
-__global__ void __launch_bounds__(kThreads)
-    twobit_add_records(const TwobitStripes stripes, const TwobitRecord* records, TwobitStats* stats) {
-  const std::int64_t all = pieces(stripes.n, stripes.stripe);
-  for (std::int64_t stripe = first_warp(); stripe < all; stripe += all_warps()) {
-    const std::int64_t begin = stripe * (stripes.stripe / kRecord);
-    const std::int64_t end = lesser(begin + stripes.stripe / kRecord, pieces(stripes.n, kRecord));
-    double magnitude = 0;
-    std::int64_t sent = 0;
-    std::uint32_t not_finite = 0;
-    for (std::int64_t r = begin; r < end; ++r) {
-      const float sum = lane() < 16 ? records[r].sums[lane()] : 0.0F;
-#pragma unroll
-      for (int l = 0; l < 16; ++l) {
-        magnitude += static_cast<double>(__shfl_sync(kAll, sum, l));
-      }
-      sent += records[r].sent;
-      not_finite |= records[r].not_finite;
-    }
-    if (lane() == 0) {
-      stats[stripe] = TwobitStats{not_finite == 0, sent, ref::canonical(magnitude)};
-    }
+    const Chunk chunk(args.blocks, c);
+    Quantiser(args, chunk).run();
   }
 }
 
 struct Sum {
-  TwobitStripes stripes;
-  TwobitSource parts[kMostPayloads];
+  TwobitBlocks blocks;
+  const std::byte* payloads[kMostPayloads];
   int count;
-  std::byte* out;
+  float divisor;
+  float* out;
 };
 
-// Adds decoded values, in the order of the parts.
-struct AddValues {
-  using Value = float;
-  __device__ static float unit(const TwobitSource& part, std::int64_t stripe) {
-    return twobit_power(part.exponents[stripe]);
-  }
-};
-// Counts codes.
-struct AddCounts {
-  using Value = std::int8_t;
-  __device__ static int unit(const TwobitSource& /*part*/, std::int64_t /*stripe*/) { return 1; }
-};
-
-// Adds the parts. A lane has one element of each row; lanes exchange the words of the planes.
-template <class Add>
+// Adds decoded values, in the order of the payloads. A lane has one element of each row; lanes exchange the words of
+// the planes.
 __global__ void __launch_bounds__(kThreads) twobit_add(const Sum args) {
-  const std::int64_t chunks = pieces(args.stripes.n, kRecord);
+  const std::int64_t chunks = pieces(args.blocks.n, kRecord);
   for (std::int64_t c = first_warp(); c < chunks; c += all_warps()) {
-    const Chunk chunk(args.stripes, c);
-    decltype(Add::unit(args.parts[0], 0)) sums[kRows] = {};
+    const Chunk chunk(args.blocks, c);
+    float sums[kRows] = {};
     for (int p = 0; p < args.count; ++p) {
-      const std::byte* const planes = args.parts[p].planes + chunk.place;
+      const std::byte* const planes = args.payloads[p] + chunk.place;
       const std::uint32_t plus = load_word(planes, chunk.bytes);
       const std::uint32_t minus = load_word(planes + chunk.plane, chunk.bytes);
-      const auto unit = Add::unit(args.parts[p], chunk.stripe);
+      const float unit = twobit_power(static_cast<std::int8_t>(args.payloads[p][chunk.payload]));
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
         const std::uint32_t up = __shfl_sync(kAll, plus, row) >> lane() & 1U;
@@ -223,78 +279,69 @@ __global__ void __launch_bounds__(kThreads) twobit_add(const Sum args) {
         sums[row] -= down != 0 ? unit : 0;
       }
     }
-    auto* const out = as<typename Add::Value>(args.out) + chunk.first;
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       const int i = row * static_cast<int>(kLanes) + static_cast<int>(lane());
       if (i < chunk.elements) {
-        out[i] = static_cast<typename Add::Value>(sums[row]);
+        args.out[chunk.first + i] = mean_of(sums[row], args.divisor);
       }
     }
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    twobit_scale_counts(const TwobitStripes stripes, const std::int32_t* exponents, const std::byte* counts,
-                        float* out) {
-  for (std::int64_t i = first_thread(); i < stripes.n; i += all_threads()) {
-    const auto count = static_cast<float>(as<std::int8_t>(counts)[i]);
-    out[i] = count * twobit_power(exponents[i / stripes.stripe]);
-  }
-}
-
-bool is_sound(const TwobitStripes& stripes) {
-  const std::int64_t plane = (lesser(stripes.n, stripes.stripe) + 7) / 8;
-  const bool apart = stripes.n <= stripes.stripe || stripes.pitch >= static_cast<std::size_t>(2 * plane);
-  return stripes.n >= 0 && stripes.stripe > 0 && stripes.stripe % kTwobitRecord == 0 && apart;
-}
-
-template <class Add>
-Launch add(const TwobitSum& args, std::size_t most, Stream stream) {
-  if (!is_sound(args.stripes) || args.parts.size() > most || !aligned(args.out, sizeof(typename Add::Value))) {
-    return kInvalid;
-  }
-  Sum sum{args.stripes, {}, 0, args.out};
-  for (const TwobitSource& part : args.parts) {
-    sum.parts[sum.count++] = part;
-  }
-  return launch(twobit_add<Add>, pieces(pieces(args.stripes.n, kRecord), kWarps), kThreads, stream, sum);
+bool is_sound(const TwobitBlocks& blocks) {
+  return blocks.n >= 0 && blocks.block > 0 && blocks.block % kTwobitRecord == 0;
 }
 
 }  // namespace
 
-Launch twobit_encode(const TwobitEncode& args, Stream stream) {
-  if (!is_sound(args.stripes) || !is_float(args.arrays)) {
+Launch twobit_measure(const TwobitMeasure& args, Stream stream) {
+  if (!is_sound(args.blocks) || !is_float(args.arrays) || !aligned(args.magnitudes, 8)) {
     return kInvalid;
   }
-  const Encode encode{args.stripes, Arrays(args.arrays), args.exponents, args.planes, args.records};
-  const std::int64_t chunks = pieces(args.stripes.n, kRecord);
-  const Launch quantised = launch(twobit_quantise, pieces(chunks, kWarps), kThreads, stream, encode);
-  if (!quantised.ok()) {
-    return quantised;
+  const Measure measure{args.blocks, Arrays(args.arrays), args.magnitudes};
+  const std::int64_t blocks = pieces(args.blocks.n, args.blocks.block);
+  return launch(twobit_add_magnitudes, pieces(blocks, kWarps), kThreads, stream, measure);
+}
+
+Launch twobit_choose(const TwobitChoose& args, Stream stream) {
+  if (!is_sound(args.blocks) || !aligned(args.magnitudes, 8)) {
+    return kInvalid;
   }
-  const std::int64_t stripes = pieces(args.stripes.n, args.stripes.stripe);
-  return launch(twobit_add_records, pieces(stripes, kWarps), kThreads, stream, args.stripes, args.records, args.stats);
+  const Choose choose{args.blocks, args.magnitudes, args.factor, args.exponents};
+  const std::int64_t blocks = pieces(args.blocks.n, args.blocks.block);
+  if (args.whole) {
+    return launch(twobit_choose_whole, lesser<std::int64_t>(blocks, 1), kThreads, stream, choose);
+  }
+  return launch(twobit_choose_each, pieces(blocks, kThreads), kThreads, stream, choose);
+}
+
+Launch twobit_encode(const TwobitEncode& args, Stream stream) {
+  if (!is_sound(args.blocks) || !is_float(args.arrays) || args.not_finite == nullptr) {
+    return kInvalid;
+  }
+  const Launch cleared = clear(args.not_finite, sizeof(*args.not_finite), stream);
+  if (!cleared.ok()) {
+    return cleared;
+  }
+  const Encode encode{args.blocks, Arrays(args.arrays), args.exponents, args.payload, args.not_finite};
+  const std::int64_t chunks = pieces(args.blocks.n, kRecord);
+  return launch(twobit_quantise, pieces(chunks, kWarps), kThreads, stream, encode);
 }
 
 Launch twobit_sum(const TwobitSum& args, Stream stream) {
-  return add<AddValues>(args, kMostPayloads, stream);
-}
-
-Launch twobit_count(const TwobitSum& args, Stream stream) {
-  return add<AddCounts>(args, kTwobitMostCounted, stream);
-}
-
-Launch twobit_from_counts(const TwobitFromCounts& args, Stream stream) {
-  if (args.stripes.n < 0 || args.stripes.stripe <= 0 || !aligned(args.out, 4)) {
+  if (!is_sound(args.blocks) || args.payloads.size() > kMostPayloads || !aligned(args.out, 4) || args.divisor < 1) {
     return kInvalid;
   }
-  return launch(twobit_scale_counts, pieces(args.stripes.n, kThreads), kThreads, stream, args.stripes, args.exponents,
-                args.counts, reinterpret_cast<float*>(args.out));
+  Sum sum{args.blocks, {}, 0, static_cast<float>(args.divisor), reinterpret_cast<float*>(args.out)};
+  for (const std::byte* payload : args.payloads) {
+    sum.payloads[sum.count++] = payload;
+  }
+  return launch(twobit_add, pieces(pieces(args.blocks.n, kRecord), kWarps), kThreads, stream, sum);
 }
 
 Launch load_twobit() {
-  return load(twobit_quantise, twobit_add_records, twobit_add<AddValues>, twobit_add<AddCounts>, twobit_scale_counts);
+  return load(twobit_add_magnitudes, twobit_choose_each, twobit_choose_whole, twobit_quantise, twobit_add);
 }
 
 }  // namespace sirtaki::kernels::cuda

@@ -1,8 +1,8 @@
-// Ternary codes on a CUDA device, for all stripes of a tensor at once; see kernels/twobit/twobit.h.
+// Ternary codes on a CUDA device, for all blocks of a tensor at once; see kernels/twobit/twobit.h.
 //
 // Part of the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
-// Method: a warp takes 1024 elements, and a ballot gives 32 bits of a plane; statistics are collected in records of
-// 1024 elements, which are added in the order of the reference.
+// Method: a warp takes 1024 elements, and a ballot gives 32 bits of a plane. Magnitudes are added in the order of the
+// reference, so that thresholds chosen here are those of the host.
 #pragma once
 
 #include <cstddef>
@@ -14,53 +14,56 @@
 
 namespace sirtaki::kernels::cuda {
 
+// Elements that a warp encodes.
 inline constexpr std::int64_t kTwobitRecord = 1024;
 
-// A tensor of n elements in stripes, each encoded on its own; the last one may be short.
-struct TwobitStripes {
+// A tensor of n elements in blocks; the last one may be short. Each block has a threshold of its own. Payload: for each
+// block its exponent, an int8, then its planes.
+struct TwobitBlocks {
   std::int64_t n;
-  std::int64_t stripe;  // elements, a multiple of kTwobitRecord
-  std::size_t pitch;    // distance in bytes between the planes of consecutive stripes; need not be aligned
+  std::int64_t block;  // elements, a multiple of kTwobitRecord
 };
 
-struct TwobitRecord {
-  float sums[16];
-  std::int32_t sent;
-  std::uint32_t not_finite;
+// The magnitudes of one block, as magnitude() returns them (kernels/magnitude/).
+struct TwobitMagnitude {
+  double sum;
+  float largest;
 };
+struct TwobitMeasure {
+  TwobitBlocks blocks;
+  Feedback arrays;
+  TwobitMagnitude* magnitudes;  // one per block
+};
+Launch twobit_measure(const TwobitMeasure& args, Stream stream);
+
+// Chooses exponents (kernels/twobit/exponent.h): of each block alone or, with `whole`, one for the mean magnitude of
+// all blocks, which is raised where it could not carry the largest element.
+struct TwobitChoose {
+  TwobitBlocks blocks;
+  const TwobitMagnitude* magnitudes;
+  double factor;
+  bool whole;
+  std::byte* exponents;  // an int8 per block; kTwobitNotFinite if the block, or with `whole` any block, is not finite
+};
+inline constexpr std::byte kTwobitNotFinite{0x80};
+Launch twobit_choose(const TwobitChoose& args, Stream stream);
 
 struct TwobitEncode {
-  TwobitStripes stripes;
+  TwobitBlocks blocks;
   Feedback arrays;
-  const std::int32_t* exponents;  // one per stripe, in the range of twobit_encode()
-  std::byte* planes;
-  TwobitStats* stats;     // one per stripe
-  TwobitRecord* records;  // scratch memory: one record for every kTwobitRecord elements, rounded up
+  const std::byte* exponents;  // an int8 per block
+  std::byte* payload;          // need not be aligned
+  std::uint32_t* not_finite;   // becomes 1 if an exponent is kTwobitNotFinite, else 0
 };
 Launch twobit_encode(const TwobitEncode& args, Stream stream);
 
-struct TwobitSource {
-  const std::byte* planes;        // valid; the span that holds the sources is on the host
-  const std::int32_t* exponents;  // one per stripe
-};
-
 struct TwobitSum {
-  TwobitStripes stripes;
-  std::span<const TwobitSource> parts;  // at most kMostPayloads
+  TwobitBlocks blocks;
+  std::span<const std::byte* const> payloads;  // valid, at most kMostPayloads; the span itself is on the host
   std::byte* out;
+  std::int64_t divisor = 1;  // the sums are divided by it, as average() divides
 };
 Launch twobit_sum(const TwobitSum& args, Stream stream);
-
-// Computes twobit_count(): `exponents` are not used, and there are at most 127 parts; `out` holds int8.
-Launch twobit_count(const TwobitSum& args, Stream stream);
-
-struct TwobitFromCounts {
-  TwobitStripes stripes;          // its pitch is not used
-  const std::int32_t* exponents;  // one per stripe
-  const std::byte* counts;
-  std::byte* out;
-};
-Launch twobit_from_counts(const TwobitFromCounts& args, Stream stream);
 Launch load_twobit();
 
 }  // namespace sirtaki::kernels::cuda

@@ -1,9 +1,12 @@
+// Ternary codes of all blocks of a tensor, against the reference of a block.
 #include "kernels/twobit/twobit.h"
 
 #include <gtest/gtest.h>
 
 #include <memory>
 
+#include "kernels/magnitude/magnitude.h"
+#include "kernels/twobit/exponent.h"
 #include "tests/device/machine.h"
 
 namespace sirtaki::device {
@@ -11,7 +14,7 @@ namespace {
 
 using kernels::Random;
 using kernels::Shape;
-using kernels::cuda::TwobitStripes;
+using kernels::cuda::TwobitBlocks;
 
 template <class T>
 T* as(Memory& memory) {
@@ -19,34 +22,36 @@ T* as(Memory& memory) {
 }
 
 struct Case {
-  TwobitStripes stripes;
-  std::vector<std::int32_t> exponents;
+  TwobitBlocks blocks;
+  std::vector<std::byte> exponents;
   std::string words;
 
-  Case(std::uint64_t seed, std::int64_t n, Random& random) : stripes{n, 1024 * std::int64_t(1 + random() % 5), 0} {
-    stripes.pitch = kernels::twobit_bytes(stripes.stripe) + random() % 3;
-    for (std::int64_t s = 0; s < count(); ++s) {
-      static const std::vector<std::int32_t> kEdges = {-149, -148, -126, -125, 103, 104, 127};
-      exponents.push_back(random() % 3 == 0 ? kernels::pick(kEdges, random) : -9 + static_cast<int>(random() % 5));
+  Case(std::uint64_t seed, std::int64_t n, Random& random) : blocks{n, 1024 * std::int64_t(1 + random() % 5)} {
+    for (std::int64_t b = 0; b < count(); ++b) {
+      static const std::vector<int> kEdges = {-127, -126, -125, 103, 104, 127};
+      const int exponent = random() % 3 == 0 ? kernels::pick(kEdges, random) : -9 + static_cast<int>(random() % 5);
+      exponents.push_back(static_cast<std::byte>(exponent));
     }
-    words = "n " + std::to_string(n) + " stripe " + std::to_string(stripes.stripe) + " seed " + std::to_string(seed);
+    words = "n " + std::to_string(n) + " block " + std::to_string(blocks.block) + " seed " + std::to_string(seed);
   }
-  std::int64_t count() const { return (stripes.n + stripes.stripe - 1) / stripes.stripe; }
-  std::int64_t size(std::int64_t s) const { return std::min(stripes.stripe, stripes.n - s * stripes.stripe); }
+  std::int64_t count() const { return (blocks.n + blocks.block - 1) / blocks.block; }
+  std::int64_t size(std::int64_t b) const { return std::min(blocks.block, blocks.n - b * blocks.block); }
+  std::size_t place(std::int64_t b) const {
+    return static_cast<std::size_t>(b) * (1 + kernels::twobit_bytes(blocks.block));
+  }
   std::size_t bytes() const {
-    return count() == 0
-               ? 0
-               : static_cast<std::size_t>(count() - 1) * stripes.pitch + kernels::twobit_bytes(size(count() - 1));
+    return count() == 0 ? 0 : place(count() - 1) + 1 + kernels::twobit_bytes(size(count() - 1));
   }
-  template <class T>
-  std::vector<std::byte> bytes_of(const std::vector<T>& values) const {
-    std::vector<std::byte> bytes(values.size() * sizeof(T));
-    if (!values.empty()) {
-      std::memcpy(bytes.data(), values.data(), bytes.size());
+  std::vector<std::byte> encoded(const kernels::Feedback& arrays) const {
+    std::vector<std::byte> payload(bytes());
+    for (std::int64_t b = 0; b < count(); ++b) {
+      const std::byte exponent = exponents[static_cast<std::size_t>(b)];
+      payload[place(b)] = exponent;
+      kernels::ref::twobit_encode(std::to_integer<std::int8_t>(exponent), size(b), arrays.from(b * blocks.block),
+                                  payload.data() + place(b) + 1);
     }
-    return bytes;
+    return payload;
   }
-  std::vector<std::byte> exponent_bytes() const { return bytes_of(exponents); }
 };
 
 std::size_t random_codes_length(std::uint64_t seed, Random& random) {
@@ -54,34 +59,15 @@ std::size_t random_codes_length(std::uint64_t seed, Random& random) {
 }
 
 void expect_same_codes(const Case& the_case, Gradient& gradient) {
-  const TwobitStripes& stripes = the_case.stripes;
-  Memory planes(the_case.bytes(), 1);
-  Memory exponents(the_case.exponent_bytes());
-  Memory stats(static_cast<std::size_t>(the_case.count()) * sizeof(kernels::TwobitStats));
-  Memory records(static_cast<std::size_t>((stripes.n + 1023) / 1024) * sizeof(kernels::cuda::TwobitRecord));
-  std::vector<std::byte> expected = planes.copy();
-  const kernels::Feedback arrays = gradient.host();
-  std::vector<kernels::TwobitStats> expected_stats;
-  for (std::int64_t s = 0; s < the_case.count(); ++s) {
-    expected_stats.push_back(kernels::ref::twobit_encode(
-        the_case.exponents[static_cast<std::size_t>(s)], the_case.size(s), arrays.from(s * stripes.stripe),
-        expected.data() + static_cast<std::size_t>(s) * stripes.pitch));
-  }
-  const kernels::cuda::TwobitEncode args{stripes,
-                                         gradient.device(),
-                                         as<std::int32_t>(exponents),
-                                         planes.data(),
-                                         as<kernels::TwobitStats>(stats),
-                                         as<kernels::cuda::TwobitRecord>(records)};
+  Memory payload(the_case.bytes(), 1);
+  Memory exponents(the_case.exponents);
+  Memory not_finite(sizeof(std::uint32_t));
+  const kernels::cuda::TwobitEncode args{the_case.blocks, gradient.device(), exponents.data(), payload.data(),
+                                         as<std::uint32_t>(not_finite)};
   ASSERT_TRUE(device::kernels().twobit_encode(args, nullptr).ok());
-  EXPECT_EQ(Gradient::first_difference(expected, planes.copy()), "");
+  EXPECT_EQ(Gradient::first_difference(the_case.encoded(gradient.host()), payload.copy()), "");
   gradient.expect_same_left();
-  for (std::size_t s = 0; s < expected_stats.size(); ++s) {
-    const auto found = stats.value<kernels::TwobitStats>(s);
-    EXPECT_EQ(found.finite, expected_stats[s].finite);
-    EXPECT_EQ(found.sent, expected_stats[s].sent);
-    EXPECT_EQ(std::bit_cast<std::uint64_t>(found.magnitude), std::bit_cast<std::uint64_t>(expected_stats[s].magnitude));
-  }
+  EXPECT_EQ(not_finite.value<std::uint32_t>(), 0U);
 }
 
 TEST(TwobitOnDevice, WritesTheBytesOfTheReference) {
@@ -96,111 +82,139 @@ TEST(TwobitOnDevice, WritesTheBytesOfTheReference) {
   }
 }
 
-TEST(TwobitOnDevice, WritesTheBytesOfTheReferenceForALargeStripe) {
+TEST(TwobitOnDevice, WritesTheBytesOfTheReferenceForALargeBlock) {
   Random random(5);
   Case the_case(5, static_cast<std::int64_t>(most_elements()) - 5, random);
-  the_case.stripes.stripe = std::int64_t{1} << 21;
-  the_case.stripes.pitch = 0;
-  the_case.exponents = {-7};
+  the_case.blocks.block = std::int64_t{1} << 21;
+  the_case.exponents = {std::byte{0xF9}};
   Gradient gradient(most_elements() - 5, Shape::kNormal, true, random);
   expect_same_codes(the_case, gradient);
 }
 
-// Valid planes of some ranks, the same memory on both sides.
-struct Parts {
-  std::vector<std::vector<std::byte>> host;
-  std::vector<std::vector<std::int32_t>> host_exponents;
-  std::vector<std::unique_ptr<Memory>> memory;
-  std::vector<kernels::cuda::TwobitSource> sources;
+TEST(TwobitOnDevice, TellsThatAnExponentIsOfNoNumber) {
+  Random random(6);
+  Case the_case(6, 5000, random);
+  the_case.exponents.back() = kernels::cuda::kTwobitNotFinite;
+  Gradient gradient(5000, Shape::kNormal, true, random);
+  Memory payload(the_case.bytes());
+  Memory exponents(the_case.exponents);
+  Memory not_finite(sizeof(std::uint32_t));
+  const kernels::cuda::TwobitEncode args{the_case.blocks, gradient.device(), exponents.data(), payload.data(),
+                                         as<std::uint32_t>(not_finite)};
+  ASSERT_TRUE(device::kernels().twobit_encode(args, nullptr).ok());
+  EXPECT_EQ(not_finite.value<std::uint32_t>(), 1U);
+}
 
-  Parts(Case& the_case, std::size_t ranks, Random& random) {
-    for (std::size_t r = 0; r < ranks; ++r) {
-      const auto n = static_cast<std::size_t>(the_case.stripes.n);
-      const kernels::Array gradient = kernels::gradient_array(n, r % 2 == 0 ? Shape::kAny : Shape::kNormal, random);
-      host.emplace_back(the_case.bytes());
-      for (std::int64_t s = 0; s < the_case.count(); ++s) {
-        const kernels::Feedback arrays{gradient.data()};
-        kernels::twobit_encode(-7, the_case.size(s), arrays.from(s * the_case.stripes.stripe),
-                               host.back().data() + static_cast<std::size_t>(s) * the_case.stripes.pitch);
-      }
-      std::shuffle(the_case.exponents.begin(), the_case.exponents.end(), random);
-      host_exponents.push_back(the_case.exponents);
-      memory.push_back(std::make_unique<Memory>(host.back(), random() % 4));
-      memory.push_back(std::make_unique<Memory>(the_case.exponent_bytes()));
-      sources.push_back({memory[memory.size() - 2]->data(), as<std::int32_t>(*memory.back())});
-    }
+// Returns the exponents that the host would choose.
+std::vector<std::byte> chosen(const Case& the_case, const std::vector<kernels::Magnitude>& sizes, double factor,
+                              bool whole) {
+  double sum = 0;
+  float largest = 0;
+  bool finite = true;
+  for (const kernels::Magnitude& size : sizes) {
+    sum += size.sum;
+    largest = std::max(largest, size.largest);
+    finite = finite && std::isfinite(size.largest);
   }
-  std::vector<const std::byte*> planes_of(const Case& the_case, std::int64_t s) const {
-    std::vector<const std::byte*> planes;
-    for (const auto& one : host) {
-      planes.push_back(one.data() + static_cast<std::size_t>(s) * the_case.stripes.pitch);
-    }
-    return planes;
+  std::vector<std::byte> exponents;
+  for (std::int64_t b = 0; b < the_case.count(); ++b) {
+    const kernels::Magnitude& size = sizes[static_cast<std::size_t>(b)];
+    const int wanted = whole ? kernels::twobit_wanted(factor, sum, the_case.blocks.n, largest)
+                             : kernels::twobit_wanted(factor, size.sum, the_case.size(b), size.largest);
+    const bool sound = whole ? finite : std::isfinite(size.largest);
+    exponents.push_back(sound ? static_cast<std::byte>(std::max(wanted, kernels::twobit_carrying(size.largest)))
+                              : kernels::cuda::kTwobitNotFinite);
   }
-};
+  return exponents;
+}
 
-TEST(TwobitOnDevice, AddsAndCountsAsTheReferenceDoes) {
+void expect_same_exponents(const Case& the_case, Gradient& gradient, double factor) {
+  const auto count = static_cast<std::size_t>(the_case.count());
+  Memory magnitudes(count * sizeof(kernels::cuda::TwobitMagnitude));
+  auto* const there = as<kernels::cuda::TwobitMagnitude>(magnitudes);
+  ASSERT_TRUE(device::kernels().twobit_measure({the_case.blocks, gradient.device(), there}, nullptr).ok());
+  std::vector<kernels::Magnitude> sizes;
+  for (std::int64_t b = 0; b < the_case.count(); ++b) {
+    const kernels::Feedback arrays = gradient.host().from(b * the_case.blocks.block);
+    sizes.push_back(kernels::ref::magnitude(the_case.size(b), arrays));
+    const auto found = magnitudes.value<kernels::cuda::TwobitMagnitude>(static_cast<std::size_t>(b));
+    EXPECT_EQ(std::bit_cast<std::uint64_t>(found.sum), std::bit_cast<std::uint64_t>(sizes.back().sum));
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(found.largest), std::bit_cast<std::uint32_t>(sizes.back().largest));
+  }
+  for (const bool whole : {false, true}) {
+    Memory exponents(count, 1);
+    const kernels::cuda::TwobitChoose args{the_case.blocks, there, factor, whole, exponents.data()};
+    ASSERT_TRUE(device::kernels().twobit_choose(args, nullptr).ok());
+    EXPECT_EQ(exponents.copy(), chosen(the_case, sizes, factor, whole)) << whole;
+  }
+}
+
+TEST(TwobitOnDevice, ChoosesTheExponentsOfTheReference) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    Random random(seed);
+    const std::size_t n = random_codes_length(seed, random);
+    const Case the_case(seed, static_cast<std::int64_t>(n), random);
+    SCOPED_TRACE(the_case.words);
+    set_order(static_cast<int>(seed) % orders());
+    Gradient gradient(n, kernels::kShapes[seed % 6], seed % 5 != 0, random);
+    expect_same_exponents(the_case, gradient, seed % 2 == 0 ? 1.0 : 2.75);
+  }
+}
+
+// More blocks than a block has threads: their sums are added in turns.
+TEST(TwobitOnDevice, ChoosesTheExponentsOfTheReferenceForManyBlocks) {
+  Random random(7);
+  const std::size_t n = 600 * 1024 - 77;
+  Case the_case(7, static_cast<std::int64_t>(n), random);
+  the_case.blocks.block = 1024;
+  Gradient gradient(n, Shape::kNormal, true, random);
+  expect_same_exponents(the_case, gradient, 1.0);
+}
+
+TEST(TwobitOnDevice, AddsAsTheReferenceDoes) {
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
     Random random(seed);
     const std::size_t n = random_codes_length(seed, random);
     Case the_case(seed, static_cast<std::int64_t>(n), random);
     SCOPED_TRACE(the_case.words);
-    const Parts parts(the_case, seed % 4, random);
-    Memory sums(n * sizeof(float));
-    Memory counts(n, seed % 3);
-    std::vector<std::byte> expected_sums(sums.size());
-    std::vector<std::byte> expected_counts(n);
-    for (std::int64_t s = 0; s < the_case.count(); ++s) {
-      const auto first = static_cast<std::size_t>(s * the_case.stripes.stripe);
-      const auto planes = parts.planes_of(the_case, s);
-      std::vector<kernels::TwobitPart> ranks;
-      for (std::size_t r = 0; r < planes.size(); ++r) {
-        ranks.push_back({planes[r], parts.host_exponents[r][static_cast<std::size_t>(s)]});
+    std::vector<std::vector<std::byte>> host;
+    std::vector<std::unique_ptr<Memory>> memory;
+    std::vector<const std::byte*> payloads;
+    for (std::size_t r = 0; r < seed % 4; ++r) {
+      const kernels::Array gradient = kernels::gradient_array(n, r % 2 == 0 ? Shape::kAny : Shape::kNormal, random);
+      std::shuffle(the_case.exponents.begin(), the_case.exponents.end(), random);
+      host.push_back(the_case.encoded({gradient.data()}));
+      memory.push_back(std::make_unique<Memory>(host.back(), random() % 4));
+      payloads.push_back(memory.back()->data());
+    }
+    std::vector<std::byte> expected(n * sizeof(float));
+    for (std::int64_t b = 0; b < the_case.count(); ++b) {
+      std::vector<kernels::TwobitPart> parts;
+      for (const std::vector<std::byte>& payload : host) {
+        const std::size_t place = the_case.place(b);
+        parts.push_back({payload.data() + place + 1, std::to_integer<std::int8_t>(payload[place])});
       }
-      kernels::ref::twobit_sum(ranks, the_case.size(s), expected_sums.data() + first * sizeof(float));
-      kernels::ref::twobit_count(planes, the_case.size(s), expected_counts.data() + first);
+      const auto first = static_cast<std::size_t>(b * the_case.blocks.block);
+      kernels::ref::twobit_sum(parts, the_case.size(b), expected.data() + first * sizeof(float));
     }
-    ASSERT_TRUE(device::kernels().twobit_sum({the_case.stripes, parts.sources, sums.data()}, nullptr).ok());
-    ASSERT_TRUE(device::kernels().twobit_count({the_case.stripes, parts.sources, counts.data()}, nullptr).ok());
-    EXPECT_EQ(Gradient::first_difference(expected_sums, sums.copy()), "");
-    EXPECT_EQ(Gradient::first_difference(expected_counts, counts.copy()), "");
+    const auto divisor = static_cast<std::int64_t>(1 + seed % 3);
+    divide(expected, divisor);
+    Memory sums(n * sizeof(float));
+    ASSERT_TRUE(device::kernels().twobit_sum({the_case.blocks, payloads, sums.data(), divisor}, nullptr).ok());
+    EXPECT_EQ(Gradient::first_difference(expected, sums.copy()), "");
   }
 }
 
-TEST(TwobitOnDevice, MakesNumbersOfCountsAsTheReferenceDoes) {
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
-    Random random(seed);
-    const std::size_t n = random_codes_length(seed, random);
-    const Case the_case(seed, static_cast<std::int64_t>(n), random);
-    SCOPED_TRACE(the_case.words);
-    kernels::Array counts(n, 0);
-    kernels::fill(DType::kI8, counts, random);
-    Memory device_counts(counts, 1);
-    Memory exponents(the_case.exponent_bytes());
-    Memory out(n * sizeof(float));
-    std::vector<std::byte> expected(out.size());
-    for (std::int64_t s = 0; s < the_case.count(); ++s) {
-      const auto first = static_cast<std::size_t>(s * the_case.stripes.stripe);
-      kernels::ref::twobit_from_counts(the_case.exponents[static_cast<std::size_t>(s)], the_case.size(s),
-                                       counts.data() + first, expected.data() + first * sizeof(float));
-    }
-    const kernels::cuda::TwobitFromCounts args{the_case.stripes, as<std::int32_t>(exponents), device_counts.data(),
-                                               out.data()};
-    ASSERT_TRUE(device::kernels().twobit_from_counts(args, nullptr).ok());
-    EXPECT_EQ(Gradient::first_difference(expected, out.copy()), "");
-  }
-}
-
-TEST(TwobitOnDevice, RefusesStripesThatOverlapOrCutRecords) {
+TEST(TwobitOnDevice, RefusesBlocksThatCutRecords) {
   Memory memory(4096);
-  const auto sum = [&](const TwobitStripes& stripes) {
-    return device::kernels().twobit_sum({stripes, {}, memory.data()}, nullptr).ok();
+  const auto sum = [&](const TwobitBlocks& blocks, std::int64_t divisor) {
+    return device::kernels().twobit_sum({blocks, {}, memory.data(), divisor}, nullptr).ok();
   };
-  EXPECT_TRUE(sum({1000, 1024, 0}));
-  EXPECT_FALSE(sum({1000, 1000, 1000}));
-  EXPECT_FALSE(sum({2000, 1024, 255}));
-  EXPECT_FALSE(sum({-1, 1024, 256}));
-  EXPECT_FALSE(sum({10, 0, 256}));
+  EXPECT_TRUE(sum({1000, 1024}, 1));
+  EXPECT_FALSE(sum({1000, 1000}, 1));
+  EXPECT_FALSE(sum({-1, 1024}, 1));
+  EXPECT_FALSE(sum({10, 0}, 1));
+  EXPECT_FALSE(sum({10, 1024}, 0));
 }
 
 }  // namespace
