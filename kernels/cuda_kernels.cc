@@ -30,7 +30,6 @@ constexpr Kernels kKernels{
     .momentum_correct = momentum_correct,
     .outer_update = outer_update,
     .sparse_sum = sparse_sum,
-    .threshold_scratch_bytes = threshold_scratch_bytes,
     .threshold_select = threshold_select,
     .filter_norms = filter_norms,
     .filter_select = filter_select,

@@ -43,7 +43,6 @@ struct Kernels {
   Launch (*momentum_correct)(const MomentumCorrect& args, Stream stream);
   Launch (*outer_update)(const OuterUpdate& args, Stream stream);
   Launch (*sparse_sum)(const SparseSum& args, Stream stream);
-  std::size_t (*threshold_scratch_bytes)(std::int64_t n);
   Launch (*threshold_select)(const ThresholdEncode& args, Stream stream);
   Launch (*filter_norms)(const FilterNorms& args, Stream stream);
   Launch (*filter_select)(const FilterSelect& args, Stream stream);

@@ -198,27 +198,28 @@ class Bench {
   }
 
   void add_twobit() {
-    const TwobitStripes stripes{elements_, 16384, 16384 / 4};
-    const std::int64_t count = elements_ / stripes.stripe;
-    const std::vector<std::int32_t> host(static_cast<std::size_t>(count), -6);
-    std::byte* const exponents = room(count * 4);
-    must(cudaMemcpy(exponents, host.data(), host.size() * 4, cudaMemcpyHostToDevice));
-    const auto* const there = reinterpret_cast<const std::int32_t*>(exponents);
-    auto* const stats = reinterpret_cast<TwobitStats*>(room(count * static_cast<std::int64_t>(sizeof(TwobitStats))));
-    auto* const records = reinterpret_cast<TwobitRecord*>(
-        room(elements_ / kTwobitRecord * static_cast<std::int64_t>(sizeof(TwobitRecord))));
-    add("twobit_encode", 12 * elements_ + elements_ / 4, [=, this] {
-      must(kernels_.twobit_encode({stripes, arrays_, there, payloads_[0], stats, records}, nullptr));
+    const TwobitBlocks blocks{elements_, 2048};
+    const std::int64_t count = elements_ / blocks.block;
+    std::byte* const exponents = room(count);
+    must(cudaMemset(exponents, -6, static_cast<std::size_t>(count)));
+    auto* const magnitudes =
+        reinterpret_cast<TwobitMagnitude*>(room(count * static_cast<std::int64_t>(sizeof(TwobitMagnitude))));
+    add("twobit_measure", 8 * elements_, [=, this] {
+      must(kernels_.twobit_measure({blocks, arrays_, magnitudes}, nullptr));
     });
-    std::vector<TwobitSource> parts;
+    std::byte* const chosen = room(count);
+    add("twobit_choose", count * static_cast<std::int64_t>(sizeof(TwobitMagnitude) + 1), [=, this] {
+      must(kernels_.twobit_choose({blocks, magnitudes, 1.0, true, chosen}, nullptr));
+    });
+    const std::int64_t bytes = elements_ / 4 + count;
+    add("twobit_encode", 12 * elements_ + bytes, [=, this] {
+      must(kernels_.twobit_encode({blocks, arrays_, exponents, payloads_[0], flag_}, nullptr));
+    });
     for (std::byte* payload : payloads_) {
-      must(kernels_.twobit_encode({stripes, {gradient_}, there, payload, stats, records}, nullptr));
+      must(kernels_.twobit_encode({blocks, {gradient_}, exponents, payload, flag_}, nullptr));
     }
-    for (const std::byte* copy : copies_of(elements_ / 4)) {
-      parts.push_back({copy, there});
-    }
-    add("twobit_sum/8", kRanks * elements_ / 4 + 4 * elements_, [=, this] {
-      must(kernels_.twobit_sum({stripes, parts, left_}, nullptr));
+    add("twobit_sum/8", kRanks * bytes + 4 * elements_, [=, this, parts = copies_of(bytes)] {
+      must(kernels_.twobit_sum({blocks, parts, left_}, nullptr));
     });
   }
 
@@ -317,24 +318,26 @@ class Bench {
   // Adds the threshold selection: the threshold selects about 1 % of the elements, the capacity has room for them.
   void add_threshold() {
     const ThresholdSelect how{0.0365F, elements_ / 50};
-    auto* const selected = reinterpret_cast<Selected*>(room(sizeof(Selected)));
-    std::byte* const scratch = room(static_cast<std::int64_t>(kernels_.threshold_scratch_bytes(elements_)));
+    const std::size_t bytes = 4 + static_cast<std::size_t>(elements_ / kSparseTile * 2 + how.capacity * 6);
+    auto* const found = reinterpret_cast<ThresholdFound*>(room(sizeof(ThresholdFound)));
+    std::byte* const scratch = room(static_cast<std::int64_t>(threshold_scratch_bytes(elements_)));
     add("threshold_select", 12 * elements_ + elements_ / 100 * 6, [=, this] {
-      must(kernels_.threshold_select({how, elements_, arrays_, payloads_[0], selected, scratch}, nullptr));
+      must(kernels_.threshold_select({how, 0, elements_, arrays_, payloads_[0], bytes, found, scratch}, nullptr));
+    });
+    add("threshold_select_exact", 12 * elements_ + elements_ / 100 * 6, [=, this] {
+      must(kernels_.threshold_select({how, elements_ / 100, elements_, arrays_, payloads_[0], bytes, found, scratch},
+                                     nullptr));
     });
     const ThresholdSelect alone{0.0258F, elements_ / 50};
-    std::vector<SparsePayload> sources;
     for (std::byte* payload : payloads_) {
-      must(kernels_.threshold_select({alone, elements_, {gradient_}, payload, selected, scratch}, nullptr));
+      must(kernels_.threshold_select({alone, 0, elements_, {gradient_}, payload, bytes, found, scratch}, nullptr));
     }
-    Selected found;
-    must(cudaMemcpy(&found, selected, sizeof(found), cudaMemcpyDeviceToHost));
-    const std::int64_t bytes = elements_ / kSparseTile * 2 + found.entries * 6;
-    for (const std::byte* copy : copies_of(bytes)) {
-      sources.push_back({copy, found.entries});
-    }
-    auto* const firsts = reinterpret_cast<std::uint32_t*>(room(kRanks * (elements_ / kSparseTile) * 4));
-    add("sparse_sum/8", kRanks * bytes + 4 * elements_, [=, this] {
+    std::uint32_t entries = 0;
+    must(cudaMemcpy(&entries, payloads_.back(), sizeof(entries), cudaMemcpyDeviceToHost));
+    const std::int64_t used = 4 + elements_ / kSparseTile * 2 + std::int64_t{entries} * 6;
+    auto* const firsts = reinterpret_cast<std::uint32_t*>(
+        room(static_cast<std::int64_t>(sparse_scratch_bytes(elements_, static_cast<std::size_t>(kRanks)))));
+    add("sparse_sum/8", kRanks * used + 4 * elements_, [=, this, sources = copies_of(used)] {
       must(kernels_.sparse_sum({DType::kF32, elements_, sources, left_, firsts}, nullptr));
     });
   }

@@ -23,7 +23,8 @@ struct State {
   // more elements reach the threshold than fit: `key` holds its upper bits so far, `equal` the rank among the keys with
   // these bits
   std::uint32_t searching;
-  std::uint32_t not_finite;
+  std::uint32_t threshold;  // the key that elements have to reach, like 1 if it is 0
+  std::uint32_t entries;
   std::uint32_t histogram[kBins];
 };
 struct Tile {
@@ -31,19 +32,23 @@ struct Tile {
   std::uint32_t equal;  // elements with this key; later the number of them that is sent
   std::uint32_t first;  // index of the first entry
 };
+static_assert(sizeof(State) == kThresholdState && sizeof(Tile) == kThresholdTile);
 
 struct Encode {
   Arrays arrays;
   const float* values;  // a, once it has been written; the gradient without feedback
   std::int64_t n;
   std::int64_t tiles;
-  std::uint32_t threshold;
+  std::uint32_t threshold;  // 0: that of `rank`
+  std::uint32_t rank;
   std::uint32_t capacity;
+  std::uint16_t* payload;  // beginning with the number of entries
+  std::int64_t halves;     // size of the payload in units of 16 bits
   std::uint16_t* counts;
   std::uint16_t* payload_values;
   State* state;
   Tile* tile;
-  Selected* selected;
+  ThresholdFound* found;
 };
 
 __device__ std::uint32_t key_of(float value) {
@@ -60,17 +65,43 @@ __device__ void for_each_row(const Encode& args, std::int64_t tile, Values value
   }
 }
 
+// Writes the sums to `left`.
 __global__ void __launch_bounds__(kThreads) threshold_accumulate(const Encode args) {
+  for (std::int64_t i = first_thread(); i < args.n; i += all_threads()) {
+    args.arrays.left[i] = args.arrays.element(i);
+  }
+}
+
+// Prepares the search for the key of a rank. Runs as one block.
+__global__ void __launch_bounds__(kThreads) threshold_seek(const Encode args) {
+  for (std::uint32_t bin = threadIdx.x; bin < kBins; bin += kThreads) {
+    args.state->histogram[bin] = 0;
+  }
+  if (threadIdx.x == 0) {
+    args.state->searching = 1;
+    args.state->key = 0;
+    args.state->equal = args.rank;
+  }
+}
+
+// Counts the elements of each tile that reach the threshold. kFirst: the sums are not in memory yet.
+template <bool kFirst>
+__global__ void __launch_bounds__(kThreads) threshold_reach(const Encode args) {
   __shared__ std::uint32_t scratch[kWarps];
+  const std::uint32_t found = kFirst ? args.threshold : args.state->key;
+  const std::uint32_t threshold = greater(found, 1U);
+  if (first_thread() == 0) {
+    args.state->threshold = found;
+  }
   for (std::int64_t tile = blockIdx.x; tile < args.tiles; tile += gridDim.x) {
     std::uint32_t reached = 0;
     for_each_row(
-        args, tile, [&](std::int64_t i) { return args.arrays.element(i); },
+        args, tile, [&](std::int64_t i) { return kFirst ? args.arrays.element(i) : args.values[i]; },
         [&](std::int64_t i, float a) {
-          if (args.arrays.left != nullptr && i < args.n) {
+          if (kFirst && args.arrays.left != nullptr && i < args.n) {
             args.arrays.left[i] = a;
           }
-          reached += ref::magnitude_bits(a) >= args.threshold ? 1 : 0;
+          reached += key_of(a) >= threshold ? 1 : 0;
         });
     const Sums sums = block_sums(reached, scratch);
     if (threadIdx.x == 0) {
@@ -95,10 +126,9 @@ __global__ void __launch_bounds__(kThreads) threshold_decide(const Encode args) 
     const bool fits = wanted <= args.capacity;
     state.searching = !fits && args.capacity > 0 ? 1 : 0;
     // No key is above the largest word.
-    state.key = fits ? args.threshold - 1 : (state.searching != 0 ? 0 : ~0U);
+    state.key = fits ? greater(state.threshold, 1U) - 1 : (state.searching != 0 ? 0 : ~0U);
     state.equal = state.searching != 0 ? args.capacity : 0;
-    state.not_finite = 0;
-    args.selected->wanted = wanted;
+    *args.found = ThresholdFound{0, wanted, std::bit_cast<float>(state.threshold)};
   }
 }
 
@@ -203,7 +233,7 @@ __global__ void __launch_bounds__(kThreads) threshold_scan(const Encode args) {
     entries += all.all;
   }
   if (threadIdx.x == 0) {
-    args.selected->entries = entries;
+    args.state->entries = entries;
   }
 }
 
@@ -215,7 +245,7 @@ class Writer {
       : args_(args),
         begin_(begin),
         entry_(entry),
-        offsets_(args.payload_values + args.selected->entries * static_cast<std::int64_t>(sizeof(Bits) / 2)) {}
+        offsets_(args.payload_values + args.state->entries * static_cast<std::int64_t>(sizeof(Bits) / 2)) {}
 
   // Writes the elements of the flagged lanes, in order.
   __device__ void put(bool taken, std::int64_t element, float a) {
@@ -229,7 +259,7 @@ class Writer {
         args_.arrays.left[element] = number.sent.left;
       }
       if (!number.sent.finite) {
-        args_.state->not_finite = 1;
+        args_.found->not_finite = 1;
       }
     }
     entry_ += __popc(ballot);
@@ -284,9 +314,18 @@ __global__ void __launch_bounds__(kThreads) threshold_write(const Encode args) {
   }
 }
 
-__global__ void threshold_finish(const Encode args) {
+// Writes the number of entries, and zeros behind the last one.
+template <class Value>
+__global__ void __launch_bounds__(kThreads) threshold_finish(const Encode args) {
+  const std::uint32_t entries = args.state->entries;
   if (first_thread() == 0) {
-    args.selected->finite = args.state->not_finite == 0;
+    args.payload[0] = static_cast<std::uint16_t>(entries);
+    args.payload[1] = static_cast<std::uint16_t>(entries >> 16);
+  }
+  constexpr std::int64_t kHalves = sizeof(typename Value::Bits) / 2 + 1;
+  const std::int64_t used = args.payload_values - args.payload + entries * kHalves;
+  for (std::int64_t i = used + first_thread(); i < args.halves; i += all_threads()) {
+    args.payload[i] = 0;
   }
 }
 
@@ -299,62 +338,81 @@ Launch refine(const Encode& args, Launch before, Stream stream) {
   return counted.ok() ? launch(threshold_find<kBits>, 1, kThreads, stream, args) : counted;
 }
 
-template <class Value>
-Launch write_as(const Encode& args, Stream stream) {
-  return launch(threshold_write<Value>, args.tiles, kThreads, stream, args);
+// Queues the radix selection, whose kernels return at once if nothing is searched, which only the device knows.
+Launch search(const Encode& args, Launch before, Stream stream) {
+  return refine<10, 0>(args, refine<10, 10>(args, refine<11, 20>(args, before, stream), stream), stream);
 }
 
-// Launches all kernels in order; the kernels of the radix selection return at once if everything fits, which only the
-// device knows.
+// Queues the kernels that count the elements which reach the threshold, and before that those that find it.
+Launch reach(const Encode& args, Stream stream) {
+  if (args.rank == 0) {
+    return launch(threshold_reach<true>, args.tiles, kThreads, stream, args);
+  }
+  Launch last;
+  if (args.arrays.left != nullptr) {
+    last = launch(threshold_accumulate, pieces(args.n, kThreads), kThreads, stream, args);
+  }
+  last = last.ok() ? launch(threshold_seek, 1, kThreads, stream, args) : last;
+  last = search(args, last, stream);
+  return last.ok() ? launch(threshold_reach<false>, args.tiles, kThreads, stream, args) : last;
+}
+
+template <class Value>
+Launch write_as(const Encode& args, Stream stream) {
+  const Launch written = launch(threshold_write<Value>, args.tiles, kThreads, stream, args);
+  return written.ok() ? launch(threshold_finish<Value>, pieces(args.halves, kThreads), kThreads, stream, args)
+                      : written;
+}
+
 Launch run(const Encode& args, DType value, Stream stream) {
-  Launch last = launch(threshold_accumulate, args.tiles, kThreads, stream, args);
+  Launch last = reach(args, stream);
   last = last.ok() ? launch(threshold_decide, 1, kThreads, stream, args) : last;
-  last = refine<11, 20>(args, last, stream);
-  last = refine<10, 10>(args, last, stream);
-  last = refine<10, 0>(args, last, stream);
+  last = search(args, last, stream);
   last = last.ok() ? launch(threshold_count, args.tiles, kThreads, stream, args) : last;
   last = last.ok() ? launch(threshold_scan, 1, kThreads, stream, args) : last;
   if (last.ok()) {
     with_value_type(value, [&]<class Value>() { last = write_as<Value>(args, stream); });
   }
-  return last.ok() ? launch(threshold_finish, 1, kLanes, stream, args) : last;
+  return last;
 }
 
 }  // namespace
 
-std::size_t threshold_scratch_bytes(std::int64_t n) {
-  return sizeof(State) + static_cast<std::size_t>(pieces(n, kTile)) * sizeof(Tile);
-}
-
 Launch threshold_select(const ThresholdEncode& args, Stream stream) {
   const bool value = args.how.value == DType::kF32 || args.how.value == DType::kF16 || args.how.value == DType::kBF16;
-  if (!value || !(args.how.threshold > 0) || args.how.capacity < 0 || args.n < 0 || args.n > 0x7FFFFFFF ||
-      !is_float(args.arrays) || !aligned(args.payload, 2) || !aligned(args.scratch, 8)) {
+  if (!value || args.rank < 0 || args.rank > args.n || (args.rank == 0 && !(args.how.threshold > 0)) ||
+      args.how.capacity < 0 || args.n < 0 || args.n > 0x7FFFFFFF || !is_float(args.arrays) ||
+      !aligned(args.payload, 2) || args.payload_bytes % 2 != 0 || !aligned(args.scratch, 8)) {
     return kInvalid;
   }
   const Arrays arrays(args.arrays);
-  auto* const counts = reinterpret_cast<std::uint16_t*>(args.payload);
+  auto* const payload = reinterpret_cast<std::uint16_t*>(args.payload);
+  auto* const counts = payload + 2;
   const std::int64_t tiles = pieces(args.n, kTile);
   const Encode encode{arrays,
                       arrays.left != nullptr ? arrays.left : arrays.gradient,
                       args.n,
                       tiles,
-                      ref::magnitude_bits(args.how.threshold),
+                      args.rank == 0 ? ref::magnitude_bits(args.how.threshold) : 0,
+                      static_cast<std::uint32_t>(args.rank),
                       static_cast<std::uint32_t>(lesser(args.how.capacity, args.n)),
+                      payload,
+                      static_cast<std::int64_t>(args.payload_bytes / 2),
                       counts,
                       counts + tiles,
                       reinterpret_cast<State*>(args.scratch),
                       reinterpret_cast<Tile*>(args.scratch + sizeof(State)),
-                      args.selected};
+                      args.found};
   return run(encode, args.how.value, stream);
 }
 
 Launch load_threshold_select() {
-  Launch last = load(threshold_accumulate, threshold_decide, threshold_histogram<11, 20>, threshold_find<11>,
-                     threshold_histogram<10, 10>, threshold_histogram<10, 0>, threshold_find<10>, threshold_count,
-                     threshold_scan, threshold_finish);
+  Launch last = load(threshold_accumulate, threshold_seek, threshold_reach<true>, threshold_reach<false>,
+                     threshold_decide, threshold_histogram<11, 20>, threshold_find<11>, threshold_histogram<10, 10>,
+                     threshold_histogram<10, 0>, threshold_find<10>, threshold_count, threshold_scan);
   for (const DType value : {DType::kF16, DType::kBF16, DType::kF32}) {
-    with_value_type(value, [&]<class Value>() { last = last.ok() ? load(threshold_write<Value>) : last; });
+    with_value_type(
+        value, [&]<class Value>() { last = last.ok() ? load(threshold_write<Value>, threshold_finish<Value>) : last; });
   }
   return last;
 }
