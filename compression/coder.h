@@ -81,7 +81,7 @@ class Coder {
   // Returns the steps for agreeing on thresholds and counting codes; nullptr if unsupported.
   virtual CountedCodes* counted() { return nullptr; }
   // Returns the encoding of tensors on a GPU (device_coding.h); nullptr if unsupported.
-  virtual const DeviceCoding* on_device() const { return nullptr; }
+  virtual DeviceCoding* on_device() { return nullptr; }
 
   // Checks a `payload` of the right size that came over a network: returns kCorrupt if it cannot be one of this piece.
   virtual Status check(const Piece& piece, ConstBytes payload) const = 0;

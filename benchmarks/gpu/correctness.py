@@ -35,6 +35,8 @@ CODECS = (
     "int8:min=0,ndim=0,wire=gather",
     "fp8_e4m3:min=0,ndim=0,wire=gather",
     "twobit:min=0,ndim=0",
+    "twobit:min=0,ndim=0,wire=gather",
+    "threshold_sparse:min=0,ndim=0,wire=gather,density=5%",
     "group_topk:min=0,ndim=0",
     "group_topk:min=0,ndim=0,wire=gather",
     "group_topk:min=0,ndim=0,wire=gather,values=f16,group=300",

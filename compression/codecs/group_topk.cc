@@ -53,12 +53,13 @@ class GroupTopkCoder final : public Coder, private DeviceCoding {
   void restore(const CoderState& state) override { momentum_.restore(state.momentum); }
 
   // Momentum is in host memory.
-  const DeviceCoding* on_device() const override { return momentum_.on() ? nullptr : this; }
+  DeviceCoding* on_device() override { return momentum_.on() ? nullptr : this; }
 
  private:
   kernels::cuda::Launch encode(const DeviceQueue& queue, const Piece& piece, const kernels::Feedback& arrays,
-                               std::byte* payload, std::uint32_t* not_finite) const override {
-    return queue.kernels.group_topk_encode({how_, piece.numel, arrays, payload, not_finite}, queue.stream);
+                               const DeviceOutput& out) const override {
+    return queue.kernels.group_topk_encode({how_, piece.numel, arrays, out.payload, &out.note->not_finite},
+                                           queue.stream);
   }
   kernels::cuda::Launch sum(const DeviceQueue& queue, const Piece& piece, const DeviceSum& sum) const override {
     return queue.kernels.group_topk_sum({how_, piece.numel, sum.payloads, sum.out, sum.divisor}, queue.stream);

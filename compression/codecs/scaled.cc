@@ -28,12 +28,12 @@ class ScaledCoder final : public Coder, private DeviceCoding {
     kernels::scaled_sum(how_, piece.numel, payloads, out);
   }
 
-  const DeviceCoding* on_device() const override { return how_.code == kernels::ScaledCode::kInt4 ? nullptr : this; }
+  DeviceCoding* on_device() override { return how_.code == kernels::ScaledCode::kInt4 ? nullptr : this; }
 
  private:
   kernels::cuda::Launch encode(const DeviceQueue& queue, const Piece& piece, const kernels::Feedback& arrays,
-                               std::byte* payload, std::uint32_t* not_finite) const override {
-    return queue.kernels.scaled_encode({how_, piece.numel, arrays, payload, not_finite}, queue.stream);
+                               const DeviceOutput& out) const override {
+    return queue.kernels.scaled_encode({how_, piece.numel, arrays, out.payload, &out.note->not_finite}, queue.stream);
   }
   kernels::cuda::Launch sum(const DeviceQueue& queue, const Piece& piece, const DeviceSum& sum) const override {
     return queue.kernels.scaled_sum({how_, piece.numel, sum.payloads, sum.out, sum.divisor}, queue.stream);

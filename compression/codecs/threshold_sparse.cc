@@ -9,6 +9,7 @@
 
 #include "compression/codecs/factories.h"
 #include "compression/codecs/momentum.h"
+#include "compression/device_coding.h"
 #include "compression/params.h"
 #include "kernels/kth_magnitude/kth_magnitude.h"
 #include "kernels/reduce/reduce.h"
@@ -42,7 +43,7 @@ std::size_t payload_of(DType value, std::int64_t numel, const Room& room) {
   return Count::kSize + kernels::sparse_bytes(value, numel, room.capacity);
 }
 
-class ThresholdSparseCoder final : public Coder {
+class ThresholdSparseCoder final : public Coder, private DeviceCoding {
  public:
   ThresholdSparseCoder(Params params, std::int64_t numel)
       : numel_(numel),
@@ -70,14 +71,11 @@ class ThresholdSparseCoder final : public Coder {
   void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) override {
     SRT_CHECK(piece.numel == numel_);
     const kernels::Feedback steps = momentum_.step(piece, arrays);
-    // A threshold of 0 selects every element that is not zero.
-    if (room_.wanted < numel_ && (threshold_ == 0 || uses_ % reestimate_ == 0)) {
+    if (estimates()) {
       threshold_ = exact_threshold(steps);
     }
-    ++uses_;
     std::byte* const entries = payload.data() + Count::kSize;
-    const kernels::ThresholdSelect how{std::max(threshold_, FloatLimits::denorm_min()), room_.capacity, value_};
-    const kernels::Selected selected = kernels::threshold_select(how, numel_, steps, entries);
+    const kernels::Selected selected = kernels::threshold_select(selection(), numel_, steps, entries);
     Count::store(static_cast<std::uint32_t>(selected.entries), payload.data());
     const Bytes unused = payload.subspan(Count::kSize + kernels::sparse_bytes(value_, numel_, selected.entries));
     std::fill(unused.begin(), unused.end(), std::byte{0});
@@ -121,7 +119,46 @@ class ThresholdSparseCoder final : public Coder {
     }
   }
 
+  // Momentum is in host memory.
+  DeviceCoding* on_device() override { return momentum_.on() ? nullptr : this; }
+
  private:
+  std::size_t scratch_bytes(std::int64_t numel, std::size_t payloads) const override {
+    return std::max(kernels::cuda::threshold_scratch_bytes(numel),
+                    kernels::cuda::sparse_scratch_bytes(numel, payloads));
+  }
+  kernels::cuda::Launch encode(const DeviceQueue& queue, const Piece& piece, const kernels::Feedback& arrays,
+                               const DeviceOutput& out) const override {
+    SRT_CHECK(piece.numel == numel_);
+    auto* const found = reinterpret_cast<kernels::cuda::ThresholdFound*>(out.note);
+    return queue.kernels.threshold_select({selection(), estimates() ? room_.wanted : 0, numel_, arrays, out.payload,
+                                           payload_bytes(numel_), found, out.scratch},
+                                          queue.stream);
+  }
+  void encoded(const DeviceNote& note) override {
+    const auto found = std::bit_cast<Found>(note).found;
+    if (estimates()) {
+      threshold_ = found.threshold;
+    }
+    follow(found.wanted);
+  }
+  kernels::cuda::Launch sum(const DeviceQueue& queue, const Piece& /*piece*/, const DeviceSum& sum) const override {
+    auto* const firsts = reinterpret_cast<std::uint32_t*>(sum.scratch);
+    return queue.kernels.sparse_sum({value_, numel_, sum.payloads, sum.out, firsts, sum.divisor}, queue.stream);
+  }
+
+  // The note of a piece.
+  struct Found {
+    kernels::cuda::ThresholdFound found;
+    std::uint32_t unused;
+  };
+
+  // Returns true if the next encoding uses an exact threshold.
+  bool estimates() const { return room_.wanted < numel_ && (threshold_ == 0 || uses_ % reestimate_ == 0); }
+  // A threshold of 0 selects every element that is not zero.
+  kernels::ThresholdSelect selection() const {
+    return {std::max(threshold_, FloatLimits::denorm_min()), room_.capacity, value_};
+  }
   static kernels::SparsePayload entries_of(const std::byte* payload) {
     return {payload + Count::kSize, Count::load(payload)};
   }
@@ -140,7 +177,9 @@ class ThresholdSparseCoder final : public Coder {
     return std::bit_cast<float>(kernels::kth_magnitude(numel_, room_.wanted, values).key);
   }
 
+  // Counts a use, and lets the threshold follow the number of elements that have reached it.
   void follow(std::int64_t reached) {
+    ++uses_;
     if (3 * reached < 2 * room_.wanted) {
       threshold_ /= kControl;
     } else if (4 * reached > 5 * room_.wanted) {

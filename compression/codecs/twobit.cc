@@ -4,10 +4,11 @@
 #include <vector>
 
 #include "compression/codecs/factories.h"
+#include "compression/device_coding.h"
 #include "compression/params.h"
 #include "kernels/magnitude/magnitude.h"
-#include "kernels/twobit/twobit.h"
 #include "kernels/twobit/exponent.h"
+#include "kernels/twobit/twobit.h"
 
 namespace sirtaki::compression {
 namespace {
@@ -35,7 +36,7 @@ std::size_t payload_of(std::int64_t numel) {
   return bytes;
 }
 
-class TwobitCoder final : public Coder, public CountedCodes {
+class TwobitCoder final : public Coder, public CountedCodes, private DeviceCoding {
  public:
   TwobitCoder(Params params, std::int64_t numel)
       : factor_(static_cast<double>(params[params::kFactor]) / static_cast<double>(params::kOne)),
@@ -45,6 +46,7 @@ class TwobitCoder final : public Coder, public CountedCodes {
   bool wants_whole() const override { return !by_block_; }
 
   CountedCodes* counted() override { return this; }
+  DeviceCoding* on_device() override { return this; }
 
   void want(const Piece& piece, const kernels::Feedback& arrays, std::byte* exponents) const override {
     for_each_block(piece.numel, [&](std::int64_t first, std::int64_t elements, std::size_t /*at*/) {
@@ -103,6 +105,43 @@ class TwobitCoder final : public Coder, public CountedCodes {
   }
 
  private:
+  std::size_t whole_bytes() const override { return by_block_ ? 0 : scratch_bytes(numel_, 0); }
+  kernels::cuda::Launch begin(const DeviceQueue& queue, const kernels::Feedback& whole,
+                              std::byte* memory) const override {
+    return choose(queue, numel_, whole, memory, true);
+  }
+  // Magnitudes, then exponents.
+  std::size_t scratch_bytes(std::int64_t numel, std::size_t /*payloads*/) const override {
+    return exponents_at(numel) + exponent_bytes(numel);
+  }
+  kernels::cuda::Launch encode(const DeviceQueue& queue, const Piece& piece, const kernels::Feedback& arrays,
+                               const DeviceOutput& out) const override {
+    const std::byte* exponents = out.scratch + exponents_at(piece.numel);
+    if (out.whole != nullptr) {
+      exponents = out.whole + exponents_at(numel_) + piece.offset / kBlock;
+    } else if (const auto chosen = choose(queue, piece.numel, arrays, out.scratch, false); !chosen.ok()) {
+      return chosen;
+    }
+    return queue.kernels.twobit_encode({{piece.numel, kBlock}, arrays, exponents, out.payload, &out.note->not_finite},
+                                       queue.stream);
+  }
+  kernels::cuda::Launch sum(const DeviceQueue& queue, const Piece& piece, const DeviceSum& sum) const override {
+    return queue.kernels.twobit_sum({{piece.numel, kBlock}, sum.payloads, sum.out, sum.divisor}, queue.stream);
+  }
+
+  static std::size_t exponents_at(std::int64_t numel) {
+    return exponent_bytes(numel) * sizeof(kernels::cuda::TwobitMagnitude);
+  }
+  kernels::cuda::Launch choose(const DeviceQueue& queue, std::int64_t numel, const kernels::Feedback& arrays,
+                               std::byte* memory, bool whole) const {
+    auto* const magnitudes = reinterpret_cast<kernels::cuda::TwobitMagnitude*>(memory);
+    const kernels::cuda::TwobitBlocks blocks{numel, kBlock};
+    const auto measured = queue.kernels.twobit_measure({blocks, arrays, magnitudes}, queue.stream);
+    return measured.ok() ? queue.kernels.twobit_choose(
+                               {blocks, magnitudes, factor_, whole, memory + exponents_at(numel)}, queue.stream)
+                         : measured;
+  }
+
   int exponent_for(std::int64_t offset, std::int64_t elements, const kernels::Feedback& block) const {
     return exponents_.empty() ? exponent_of(elements, block) : exponents_[static_cast<std::size_t>(offset / kBlock)];
   }

@@ -80,7 +80,9 @@ inline std::vector<std::uint64_t> encoded_bytes(world::ThreadOptions chosen, con
 // Encoding on GPUs loses no part of a gradient and does not spread non-finite elements, and steps may be given up.
 inline void expect_codes_well(const std::function<void(const ScenarioFn& scenario, std::uint64_t seed)>& expect_well) {
   std::uint64_t seed = 2;
-  for (const char* codec : {kTopk, "int8:min=0,ndim=0,wire=gather", "layer0=>int8:min=0,ndim=0,wire=gather"}) {
+  for (const char* codec :
+       {kTopk, "int8:min=0,ndim=0,wire=gather", "layer0=>int8:min=0,ndim=0,wire=gather",
+        "twobit:min=0,ndim=0,wire=gather", "threshold_sparse:min=0,ndim=0,wire=gather,density=5%"}) {
     CompressedRun run = run_of(++seed, world::kSanitized ? 3 : 6);
     run.codec = codec;
     expect_well(compressed_balance(run), seed);

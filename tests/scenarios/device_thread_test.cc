@@ -203,10 +203,12 @@ TEST_P(DeviceThreads, ALostGpuEndsTheJobOnAllRanks) {
 
 TEST_P(DeviceThreads, ResultsHaveTheBitsOfTheCpu) {
   // The fake NCCL adds halves as the CPU does.
-  for (const char* codec : {"none", "fp16", "int8:min=0,ndim=0", "twobit:min=0,ndim=0", "group_topk:min=0,ndim=0",
-                            "int8:min=0,ndim=0,wire=gather", "fp8_e4m3:min=0,ndim=0,wire=gather,ef=off", kTopk,
-                            "group_topk:min=0,ndim=0,wire=gather,rate=5%,values=f16,warmup=3",
-                            "weight0=>group_topk:min=0,ndim=0,wire=gather;weight3=>int8:min=0,ndim=0,wire=gather"}) {
+  for (const char* codec :
+       {"none", "fp16", "int8:min=0,ndim=0", "twobit:min=0,ndim=0", "group_topk:min=0,ndim=0",
+        "int8:min=0,ndim=0,wire=gather", "fp8_e4m3:min=0,ndim=0,wire=gather,ef=off", kTopk,
+        "group_topk:min=0,ndim=0,wire=gather,rate=5%,values=f16,warmup=3", "twobit:min=0,ndim=0,wire=gather",
+        "threshold_sparse:min=0,ndim=0,wire=gather,density=5%,reestimate=2",
+        "weight0=>group_topk:min=0,ndim=0,wire=gather;weight3=>int8:min=0,ndim=0,wire=gather"}) {
     Results results[2];
     for (const bool on_device : {false, true}) {
       std::mutex mutex;

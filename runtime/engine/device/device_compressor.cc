@@ -7,27 +7,40 @@
 
 #include "compression/codecs/catalog.h"
 #include "compression/device_coding.h"
-#include "runtime/engine/device/device_gather.h"
 
 namespace sirtaki::engine {
+
+namespace {
+
+// Returns a new coder of the tensor; null if it is not compressed.
+std::unique_ptr<compression::Coder> coder_of(const scheduler::PlannedTensor& tensor) {
+  const compression::PayloadCodec* const codec = compression::find_payload_codec(tensor.decision.codec);
+  return codec == nullptr ? nullptr : codec->open(tensor.decision.params, {tensor.numel, 1});
+}
+
+}  // namespace
 
 Result<std::unique_ptr<DeviceCompressor>> DeviceCompressor::create(DeviceTransport& transport,
                                                                    net::DeviceCollectives* nccl,
                                                                    const scheduler::Plan& plan,
                                                                    const Traffic& traffic) {
   std::unique_ptr<DeviceCompressor> compressor(new DeviceCompressor(transport, nccl));
-  SRT_TRY(compressor->reserve_residuals(plan.tensors()));
+  SRT_TRY(compressor->reserve_residuals(plan.tensors(), traffic.net.host_groups() == nullptr));
   SRT_TRY(compressor->reserve_buffers(plan, traffic));
   return compressor;
 }
 
-Status DeviceCompressor::reserve_residuals(const std::vector<scheduler::PlannedTensor>& tensors) {
+// `whole`: every rank encodes its whole gradient, which the codec may want to see first.
+Status DeviceCompressor::reserve_residuals(const std::vector<scheduler::PlannedTensor>& tensors, bool whole) {
   for (const scheduler::PlannedTensor& tensor : tensors) {
     Residual& residual = residuals_.emplace_back();
     residual.bytes = static_cast<std::size_t>(tensor.numel) * sizeof(float);
     const bool has_residual = tensor.decision.format().compressed() && tensor.decision.params[params::kFeedback] != 0;
     if (has_residual && residual.bytes > 0) {
       SRT_ASSIGN(residual.memory, transport_.take(residual.bytes));
+    }
+    if (const auto coder = whole ? coder_of(tensor) : nullptr; coder && coder->on_device()->whole_bytes() > 0) {
+      SRT_ASSIGN(residual.whole, transport_.take(coder->on_device()->whole_bytes()));
     }
   }
   return {};
@@ -62,12 +75,11 @@ Status DeviceCompressor::reserve_buffers(const scheduler::Plan& plan, const Traf
 
 bool DeviceCompressor::supports(const scheduler::PlannedTensor& tensor, int ranks) {
   const scheduler::Decision& decision = tensor.decision;
-  const compression::PayloadCodec* codec = compression::find_payload_codec(decision.codec);
-  if (codec == nullptr || decision.reduction != ReductionKind::kGather || !decision.keeps.empty() ||
-      ranks > kernels::cuda::kMostPayloads) {
+  if (decision.reduction != ReductionKind::kGather || !decision.keeps.empty() || ranks > kernels::cuda::kMostPayloads) {
     return false;
   }
-  return codec->open(decision.params, {tensor.numel, 1})->on_device() != nullptr;
+  const auto coder = coder_of(tensor);
+  return coder && coder->on_device() != nullptr;
 }
 
 Result<std::byte*> DeviceCompressor::residual(int tensor) {
@@ -78,11 +90,12 @@ Result<std::byte*> DeviceCompressor::residual(int tensor) {
   return residual.memory.get();
 }
 
-Result<std::vector<std::byte*>> DeviceCompressor::residuals_of(const scheduler::Partition& partition) {
-  std::vector<std::byte*> of;
+Result<std::vector<SliceMemory>> DeviceCompressor::memory_of(const scheduler::Partition& partition) {
+  std::vector<SliceMemory> of;
   for (const scheduler::Slice& slice : partition.slices) {
     SRT_ASSIGN(std::byte* const memory, residual(slice.tensor));
-    of.push_back(memory == nullptr ? nullptr : memory + static_cast<std::size_t>(slice.offset) * sizeof(float));
+    of.push_back({memory == nullptr ? nullptr : memory + static_cast<std::size_t>(slice.offset) * sizeof(float),
+                  residuals_[static_cast<std::size_t>(slice.tensor)].whole.get()});
   }
   return of;
 }
@@ -93,7 +106,23 @@ std::shared_ptr<Reduction> DeviceCompressor::reduce(const scheduler::Partition& 
   // The average divides by the number of ranks, not of hosts.
   spec.divisor = deps.net.size();
   return std::make_shared<DeviceGather>(std::move(spec), deps, std::move(note), transport_, nccl_,
-                                        residuals_of(partition));
+                                        memory_of(partition));
+}
+
+Status DeviceCompressor::admit(int tensor, compression::CodecState& state, const TensorView& gradient) {
+  SRT_TRY(claim_residual(tensor, state.ownership(), gradient));
+  const Residual& own = residuals_[static_cast<std::size_t>(tensor)];
+  if (!own.whole) {
+    return {};
+  }
+  kernels::Feedback arrays{gradient.bytes().data()};
+  if (own.memory) {
+    SRT_ASSIGN(arrays.residual, residual(tensor));
+    arrays.left = gradient.bytes().data();
+  }
+  const Status queued =
+      DeviceTransport::queued(state.coder().on_device()->begin(transport_.queue(), arrays, own.whole.get()));
+  return queued.ok() ? queued : transport_.stage().fail(queued);
 }
 
 // ---- residuals ----

@@ -12,7 +12,9 @@
 #include <span>
 #include <vector>
 
+#include "compression/codec_state.h"
 #include "runtime/base/task.h"
+#include "runtime/engine/device/device_gather.h"
 #include "runtime/engine/device/device_transport.h"
 #include "runtime/engine/reduction/reduction.h"
 #include "scheduler/plan/plan.h"
@@ -34,9 +36,10 @@ class DeviceCompressor {
   // Returns true if a device can encode this tensor among `ranks` ranks.
   static bool supports(const scheduler::PlannedTensor& tensor, int ranks);
 
-  // Adds to the gradient the restored residual of stripes that another rank of the host encodes from now on. Call it
-  // once in each step, before any part of the gradient is encoded. An error means that the device failed.
-  Status claim_residual(int tensor, const compression::Ownership& ownership, const TensorView& gradient);
+  // Shows a gradient, on the device, to its codec, and adds to it the restored residual of stripes that another rank of
+  // the host encodes from now on. Call it once in each step, before any part of the gradient is encoded. An error means
+  // that the device failed.
+  Status admit(int tensor, compression::CodecState& state, const TensorView& gradient);
   // Returns the reduction of a partition whose slices are on the device.
   std::shared_ptr<Reduction> reduce(const scheduler::Partition& partition, ReductionSpec spec, ReductionDeps deps,
                                     StageNote note);
@@ -56,6 +59,7 @@ class DeviceCompressor {
  private:
   struct Residual {
     std::shared_ptr<std::byte> memory;  // null: not compressed, or no error feedback
+    std::shared_ptr<std::byte> whole;   // of DeviceCoding::begin(); null: there is none
     std::size_t bytes = 0;
     bool any = false;      // false: zeros, whatever the memory holds
     bool foreign = false;  // restored, possibly for stripes that another rank of the host encodes
@@ -63,10 +67,11 @@ class DeviceCompressor {
   struct Reading;
 
   DeviceCompressor(DeviceTransport& transport, net::DeviceCollectives* nccl) : transport_(transport), nccl_(nccl) {}
-  Status reserve_residuals(const std::vector<scheduler::PlannedTensor>& tensors);
+  Status reserve_residuals(const std::vector<scheduler::PlannedTensor>& tensors, bool whole);
   Status reserve_buffers(const scheduler::Plan& plan, const Traffic& traffic);
   Result<std::byte*> residual(int tensor);
-  Result<std::vector<std::byte*>> residuals_of(const scheduler::Partition& partition);
+  Result<std::vector<SliceMemory>> memory_of(const scheduler::Partition& partition);
+  Status claim_residual(int tensor, const compression::Ownership& ownership, const TensorView& gradient);
   static void read_next(std::shared_ptr<Reading> reading);
 
   DeviceTransport& transport_;

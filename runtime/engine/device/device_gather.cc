@@ -39,14 +39,14 @@ std::vector<Rank> all_ranks(int size) {
 }  // namespace
 
 DeviceGather::DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DeviceTransport& transport,
-                           net::DeviceCollectives* nccl, Result<std::vector<std::byte*>> residuals)
+                           net::DeviceCollectives* nccl, Result<std::vector<SliceMemory>> memory)
     : Reduction(std::move(spec), deps.net.host_groups() == nullptr ? deps : host_deps(deps, *deps.net.host_groups()),
                 std::move(note)),
       groups_(deps.net.host_groups()),
       transport_(transport),
       nccl_(nccl),
       slices_(this->spec().slices, deps.net),
-      residuals_(std::move(residuals)) {
+      memory_(std::move(memory)) {
   SRT_CHECK(groups_ == nullptr || nccl_ != nullptr);
 }
 
@@ -55,8 +55,10 @@ std::vector<std::size_t> DeviceGather::buffers(const scheduler::Partition& parti
                                                const std::vector<scheduler::PlannedTensor>& tensors,
                                                const net::Collectives& net) {
   const net::HostGroups* const groups = net.host_groups();
+  const auto senders = static_cast<std::size_t>(groups == nullptr ? net.size() : groups->hosts.count());
   std::size_t runs = 0;
   std::size_t payloads = 0;
+  std::size_t scratch = 0;
   for (const scheduler::Slice& slice : partition.slices) {
     const scheduler::PlannedTensor& tensor = tensors[static_cast<std::size_t>(slice.tensor)];
     const auto coder =
@@ -67,11 +69,11 @@ std::vector<std::size_t> DeviceGather::buffers(const scheduler::Partition& parti
       payloads += round_up(coder->payload_bytes(std::min(run, slice.numel - at)), kPayloadAlign);
       ++runs;
     }
+    scratch = std::max(scratch, coder->on_device()->scratch_bytes(slice.numel, senders));
   }
   const auto shares = static_cast<std::size_t>(groups == nullptr ? 1 : groups->hosts.shares());
-  const auto senders = static_cast<std::size_t>(groups == nullptr ? net.size() : groups->hosts.count());
   const std::size_t headers = shares * (round_up(partition.slices.size(), kBlockAlign) + kBlockAlign);
-  std::vector<std::size_t> bytes{round_up(runs * sizeof(std::uint32_t), kBlockAlign) + senders * (payloads + headers)};
+  std::vector<std::size_t> bytes{runs * sizeof(compression::DeviceNote) + senders * (payloads + headers) + scratch};
   if (groups != nullptr && partition.slices.size() > 1) {
     bytes.push_back(partition.size_bytes());
   }
@@ -80,7 +82,7 @@ std::vector<std::size_t> DeviceGather::buffers(const scheduler::Partition& parti
 }
 
 void DeviceGather::begin() {
-  Status queued = residuals_.status();
+  Status queued = memory_.status();
   queued.update(queued.ok() ? pack() : Status());
   queued.update(queued.ok() ? lay_out() : Status());
   if (queued.ok() && groups_ != nullptr) {
@@ -118,7 +120,7 @@ void DeviceGather::make_runs() {
       continue;
     }
     const auto at = static_cast<std::size_t>(stripe.gradient - spec().slices[stripe.slice].gradient.data());
-    std::byte* const residual = (*residuals_)[stripe.slice];
+    std::byte* const residual = (*memory_)[stripe.slice].residual;
     runs_.push_back({stripe, share, 0, residual == nullptr ? nullptr : residual + at});
     runs_.back().piece.gradient = sums_[stripe.slice].data() + at;
     runs_.back().piece.index = runs_.size() - 1;
@@ -141,15 +143,20 @@ Status DeviceGather::lay_out() {
     run.place = share.block_bytes;
     share.block_bytes += round_up(run.piece.payload_bytes, kPayloadAlign);
   }
-  flags_bytes_ = round_up(runs_.size() * sizeof(std::uint32_t), kBlockAlign);
-  std::size_t end = flags_bytes_;
+  notes_bytes_ = round_up(runs_.size() * sizeof(compression::DeviceNote), kBlockAlign);
+  std::size_t end = notes_bytes_;
   for (Share& share : shares_) {
     share.at = end;
     share.block_bytes = round_up(share.block_bytes, kBlockAlign);
     end += share.block_bytes * senders();
   }
   SRT_ASSIGN(host_, transport_.stage().take(end));
-  SRT_ASSIGN(device_, transport_.take(end));
+  std::size_t scratch = 0;
+  for (const Run& run : runs_) {
+    scratch = std::max(scratch, coding_of(run).scratch_bytes(run.piece.piece.numel, senders()));
+  }
+  SRT_ASSIGN(device_, transport_.take(end + scratch));
+  scratch_at_ = end;
   return {};
 }
 
@@ -198,10 +205,10 @@ Status DeviceGather::encode_runs() {
       arrays.residual = run.residual;
       arrays.left = run.piece.gradient;
     }
-    auto* const not_finite = reinterpret_cast<std::uint32_t*>(device_.get()) + run.piece.index;
-    std::byte* const to = device_.get() + block_at(share_of(run), self()) + run.place;
-    const compression::DeviceCoding& coding = *slices_.codec_state(run.piece).coder().on_device();
-    SRT_TRY(DeviceTransport::queued(coding.encode(transport_.queue(), run.piece.piece, arrays, to, not_finite)));
+    const compression::DeviceOutput out{device_.get() + block_at(share_of(run), self()) + run.place,
+                                        reinterpret_cast<compression::DeviceNote*>(device_.get()) + run.piece.index,
+                                        scratch(), (*memory_)[run.piece.slice].whole};
+    SRT_TRY(DeviceTransport::queued(coding_of(run).encode(transport_.queue(), run.piece.piece, arrays, out)));
   }
   for (const Share& share : shares_) {
     if (share.own) {
@@ -209,7 +216,7 @@ Status DeviceGather::encode_runs() {
       SRT_TRY(transport_.copy(host_.bytes().data() + at, device_.get() + at, share.block_bytes));
     }
   }
-  return transport_.copy(host_.bytes().data(), device_.get(), flags_bytes_);
+  return transport_.copy(host_.bytes().data(), device_.get(), notes_bytes_);
 }
 
 Status DeviceGather::exchange() {
@@ -243,10 +250,15 @@ Status DeviceGather::exchange() {
 // Completes the own blocks, whose payloads have been copied: headers, and zeros between payloads.
 void DeviceGather::fill_blocks() {
   for (const Run& run : runs_) {
-    std::uint32_t not_finite = 0;
-    std::memcpy(&not_finite, host_.bytes().data() + run.piece.index * sizeof not_finite, sizeof not_finite);
-    if (share_of(run).own && not_finite != 0) {
+    if (!share_of(run).own) {
+      continue;
+    }
+    compression::DeviceNote note;
+    std::memcpy(&note, host_.bytes().data() + run.piece.index * sizeof note, sizeof note);
+    if (note.not_finite != 0) {
       slices_.mark_not_finite(run.piece);
+    } else {
+      coding_of(run).encoded(note);
     }
   }
   for (const Share& share : shares_) {
@@ -303,7 +315,7 @@ Status DeviceGather::finish() {
 }
 
 Status DeviceGather::decode() {
-  SRT_TRY(transport_.copy(device_.get() + flags_bytes_, blocks().data(), blocks().size()));
+  SRT_TRY(transport_.copy(device_.get() + notes_bytes_, blocks().data(), blocks().size()));
   for (std::size_t s = 0; s < sums_.size(); ++s) {
     if (!slices_.carries(s)) {
       const float value = slices_.bad(s) ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
@@ -329,8 +341,12 @@ Status DeviceGather::decode(const Run& run) {
   for (std::size_t sender = 0; sender < senders(); ++sender) {
     payloads.push_back(device_.get() + block_at(share, sender) + run.place);
   }
-  const compression::DeviceCoding& coding = *slices_.codec_state(piece).coder().on_device();
-  return DeviceTransport::queued(coding.sum(transport_.queue(), piece.piece, {payloads, piece.gradient, divisor()}));
+  const compression::DeviceSum sum{payloads, piece.gradient, scratch(), divisor()};
+  return DeviceTransport::queued(coding_of(run).sum(transport_.queue(), piece.piece, sum));
+}
+
+compression::DeviceCoding& DeviceGather::coding_of(const Run& run) const {
+  return *slices_.codec_state(run.piece).coder().on_device();
 }
 
 void DeviceGather::cancel(const Status& cause) {

@@ -29,14 +29,20 @@
 
 namespace sirtaki::engine {
 
+// Device memory of the tensor of a slice.
+struct SliceMemory {
+  std::byte* residual;     // that of the elements of the slice; null: errors are dropped
+  const std::byte* whole;  // filled by DeviceCoding::begin() in this step; null: there is no begin()
+};
+
 class DeviceGather final : public Reduction {
  public:
-  // The slices of `spec` are on the device, and their coders have device kernels. `residuals`: by slice, the residual
-  // of its elements on the device; null: errors are dropped. An error in its place ends the reduction with it. `nccl`
+  // The slices of `spec` are on the device, and their coders have device kernels. `memory`: that of each slice; an
+  // error in its place ends the reduction with it. `nccl`
   // sums on hosts (DeviceWork::on_host); required if `deps.net` has host groups, else it may be null. Both it and
   // `transport` must outlive this.
   DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DeviceTransport& transport,
-               net::DeviceCollectives* nccl, Result<std::vector<std::byte*>> residuals);
+               net::DeviceCollectives* nccl, Result<std::vector<SliceMemory>> memory);
 
   void cancel(const Status& cause) override;
 
@@ -86,7 +92,9 @@ class DeviceGather final : public Reduction {
   Bytes block(const Share& share, std::size_t sender) {
     return host_.bytes().subspan(block_at(share, sender), share.block_bytes);
   }
-  Bytes blocks() { return host_.bytes().subspan(flags_bytes_); }
+  Bytes blocks() { return host_.bytes().subspan(notes_bytes_); }
+  compression::DeviceCoding& coding_of(const Run& run) const;
+  std::byte* scratch() const { return device_.get() + scratch_at_; }
   Bytes all_sums() const { return {sums_.front().data(), sum_bytes_}; }
   Share& share_of(const Run& run) { return shares_[static_cast<std::size_t>(run.share)]; }
 
@@ -94,12 +102,13 @@ class DeviceGather final : public Reduction {
   DeviceTransport& transport_;
   net::DeviceCollectives* const nccl_;
   Slices slices_;
-  const Result<std::vector<std::byte*>> residuals_;
+  const Result<std::vector<SliceMemory>> memory_;
   std::vector<Share> shares_;  // indexed by number
   std::vector<Run> runs_;
-  std::size_t flags_bytes_ = 0;        // one word for each run: not finite
-  device::PinnedBlock host_;           // flags, then the blocks of all shares
-  std::shared_ptr<std::byte> device_;  // the same layout
+  std::size_t notes_bytes_ = 0;  // a note of each run
+  std::size_t scratch_at_ = 0;
+  device::PinnedBlock host_;           // notes, then the blocks of all shares
+  std::shared_ptr<std::byte> device_;  // the same layout, then scratch memory of kernels, which run one after the other
   std::shared_ptr<std::byte> packed_;  // null: sums stay in place of the gradients
   std::vector<Bytes> sums_;            // indexed by slice
   std::size_t sum_bytes_ = 0;

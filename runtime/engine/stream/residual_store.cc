@@ -62,8 +62,13 @@ void ResidualStore::admit(int index, const scheduler::PlannedTensor& planned, co
     sender->at_step(step);
   }
   finite_[at(index)] = 1;
+}
+
+void ResidualStore::begin(int index, const TensorView& gradient) {
+  compression::CodecState& state = of(index);
   // If hosts sum first, no rank sees all the elements that are encoded.
   if (state.coder().wants_whole() && groups_ == nullptr) {
+    std::byte* const data = gradient.bytes().data();
     finite_[at(index)] = kernels::all_finite(DType::kF32, data, gradient.numel) ? 1 : 0;
     if (finite(index)) {
       state.coder().begin(state.feedback(data, 0));

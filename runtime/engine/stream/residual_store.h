@@ -25,10 +25,12 @@ class ResidualStore {
                 const net::HostGroups* groups = nullptr);
 
   // Prepares a gradient that is about to be sent as `planned` says. A compressed one is scaled (the path of dense
-  // partitions scales the others) and shown to the codec; another one gets the residual added. Call once per step and
-  // tensor, before any part of it is sent. `step`: number of the training step.
+  // partitions scales the others); another one gets the residual added. Call once per step and tensor, before any part
+  // of it is sent. `step`: number of the training step.
   void admit(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient, double prescale,
              std::uint64_t step);
+  // Shows a gradient in host memory, which was admitted compressed, to its codec.
+  void begin(int index, const TensorView& gradient);
   // Returns the state of a tensor that was admitted compressed.
   compression::CodecState& of(int index) { return *states_[at(index)]; }
   // Returns the coders that decode the payloads of each rank; empty: the coder of of() decodes all.

@@ -21,8 +21,13 @@ Status StreamResiduals::admit(int index, const scheduler::PlannedTensor& planned
     return path.add_residual(gradient, admit_to);
   }
   admit_to(gradient);
-  return compressor_ && compressed ? compressor_->claim_residual(index, store_.of(index).ownership(), gradient)
-                                   : Status();
+  if (compressor_ && compressed) {
+    return compressor_->admit(index, store_.of(index), gradient);
+  }
+  if (compressed) {
+    store_.begin(index, gradient);
+  }
+  return {};
 }
 
 ReducedSlice StreamResiduals::slice(const scheduler::Slice& slice, const scheduler::PlannedTensor& planned,

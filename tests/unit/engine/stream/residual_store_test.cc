@@ -118,6 +118,7 @@ TEST_P(ByHosts, NobodySeesTheSumAsAWhole) {
   view.data = std::as_writable_bytes(std::span(gradient)).data();
   view.numel = kNumel;
   store_.admit(1, planned(), view, 1.0, 0);
+  store_.begin(1, view);
   ASSERT_TRUE(store_.of(1).coder().wants_whole());
   EXPECT_TRUE(store_.finite(1));  // nothing was checked
 }
