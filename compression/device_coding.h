@@ -29,7 +29,7 @@ struct DeviceSum {
   std::int64_t divisor = 1;  // the sums are divided by it
 };
 
-// What the encoding of a piece tells the host. A kernel writes it on the device.
+// The note of an encoding for the host, which a kernel writes on the device.
 struct DeviceNote {
   std::uint32_t not_finite;  // 1: a number that is not finite makes the payload useless; else 0
   std::uint32_t own[3];      // for encoded()

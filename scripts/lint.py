@@ -235,13 +235,20 @@ def tidy_jobs(tree: Tree) -> list[Job]:
 
 
 def changed_tidy_jobs(tree: Tree, changed: frozenset[str]) -> list[Job]:
-    """Returns one job for each changed source of the tidy preset; the .cc of the same name covers a changed header."""
+    """Returns one job for each changed source of the tidy preset; the .cc of the same name covers a changed header.
+
+    Another job compiles the batch of a changed source: sources that are right alone may share a name.
+    """
     version, jobs = tidy_version(), []
-    for _path, sources, flags in tidy_units(tree):
-        for source in sources:
-            if source.path in changed or re.sub(r"\.cc$", ".h", source.path) in changed:
-                command = ("clang-tidy", "-quiet", source.path, "--", *flags, "-Wno-unknown-warning-option")
-                jobs.append(Job(source.path, command, closure_digest(tree, [source], version, *flags), ROOT))
+    for path, sources, flags in tidy_units(tree):
+        found = [s for s in sources if not changed.isdisjoint({s.path, re.sub(r"\.cc$", ".h", s.path)})]
+        for source in found:
+            command = ("clang-tidy", "-quiet", source.path, "--", *flags, "-Wno-unknown-warning-option")
+            jobs.append(Job(source.path, command, closure_digest(tree, [source], version, *flags), ROOT))
+        if found and len(sources) > 1:
+            together = f"{found[0].path} and {len(sources) - 1} more"
+            command = ("g++", "-fsyntax-only", *flags, path)
+            jobs.append(Job(together, command, closure_digest(tree, sources, *command), ROOT))
     return jobs
 
 

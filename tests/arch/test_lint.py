@@ -60,8 +60,25 @@ def test_a_changed_header_is_seen_in_the_source_of_its_name(tmp_path: Path, monk
     monkeypatch.setattr(lint, "tidy_units", lambda _tree: [("unity_0.cxx", sources, ["-DX"])])
     monkeypatch.setattr(lint, "tidy_version", lambda: "1")
     jobs = lint.changed_tidy_jobs(tree, frozenset({"launcher/cli.h", "launcher/plan.cc", "README.md"}))
-    assert [job.path for job in jobs] == ["launcher/cli.cc", "launcher/plan.cc"]
-    assert "-DX" in jobs[0].command
+    assert [job.path for job in jobs] == ["launcher/cli.cc", "launcher/plan.cc", "launcher/cli.cc and 2 more"]
+    assert all("-DX" in job.command for job in jobs)
+
+
+def test_sources_of_a_batch_with_a_name_in_common_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lint, "LINT_DIR", tmp_path / "lint")
+    monkeypatch.setattr(lint, "ROOT", tmp_path)
+    for name in ("one", "other"):
+        (tmp_path / f"runtime/{name}.cc").parent.mkdir(exist_ok=True)
+        (tmp_path / f"runtime/{name}.cc").write_text("namespace {\nconstexpr int kBits = 64;\n}  // namespace\n")
+    batch = tmp_path / "batch.cc"
+    batch.write_text("".join(f'#include "{tmp_path}/runtime/{name}.cc"\n' for name in ("one", "other")))
+    tree = Tree(tmp_path)
+    sources = [tree.sources[f"runtime/{name}.cc"] for name in ("one", "other")]
+    monkeypatch.setattr(lint, "tidy_units", lambda _tree: [(str(batch), sources, [])])
+    monkeypatch.setattr(lint, "tidy_version", lambda: "1")
+    *alone, together = lint.changed_tidy_jobs(tree, frozenset({"runtime/one.cc"}))
+    assert [job.path for job in alone] == ["runtime/one.cc"]
+    assert not lint.run_jobs("tool", [together], 1)
 
 
 @pytest.mark.parametrize(

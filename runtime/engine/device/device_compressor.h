@@ -59,7 +59,7 @@ class DeviceCompressor {
  private:
   struct Residual {
     std::shared_ptr<std::byte> memory;  // null: not compressed, or no error feedback
-    std::shared_ptr<std::byte> whole;   // of DeviceCoding::begin(); null: there is none
+    std::shared_ptr<std::byte> whole;   // output of DeviceCoding::begin(); null: it is not called
     std::size_t bytes = 0;
     bool any = false;      // false: zeros, whatever the memory holds
     bool foreign = false;  // restored, possibly for stripes that another rank of the host encodes
