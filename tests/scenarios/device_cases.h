@@ -88,10 +88,13 @@ inline void expect_codes_well(const std::function<void(const ScenarioFn& scenari
     expect_well(compressed_balance(run), seed);
     expect_well(compressed_poison(run), seed);
   }
-  CompressedRun run = run_of(5, 6);
-  run.codec = kTopk;
-  run.wild = true;
-  expect_well(compressed_steps(run), 5);
+  for (const char* codec : {kTopk, "twobit:min=0,ndim=0,wire=gather",
+                            "threshold_sparse:min=0,ndim=0,wire=gather,density=5%,reestimate=2"}) {
+    CompressedRun run = run_of(5, 6);
+    run.codec = codec;
+    run.wild = true;
+    expect_well(compressed_steps(run), 5);
+  }
 }
 
 // ---- a lost GPU ----

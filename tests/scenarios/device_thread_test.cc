@@ -96,27 +96,67 @@ TEST_P(DeviceThreads, ResidualsOfTensorsThatAreNotEncodedAreSent) {
   }
 }
 
-// The codec keeps every element, so that sums are those of dense streams.
+// The codecs keep every element, so that sums are those of dense streams.
 TEST_P(DeviceThreads, ScenariosOfAStreamEncodedOnTheGpu) {
-  const std::string codec = "compression.codec = \"group_topk:rate=1,group=64,min=0,ndim=0,wire=gather\"\n";
-  world::ThreadOptions chosen = options(3, codec);
-  chosen.stats = [](Rank rank, const std::string& json) {
-    EXPECT_EQ(json.find("\"device.encoded_bytes\":0"), std::string::npos) << rank;
-  };
-  EXPECT_EQ(world::run_threads(chosen, stream_steps(3, 8)), "");
-  expect_well(stream_forward(6, 10), 6, codec);
-  expect_well(stream_unused(4, 6), 4, codec);
-  expect_well(stream_closed_at_once(10, 2), 10, codec);
-  expect_well(stream_deviations(5, 10), 5, codec);
-  expect_well(uneven_epochs(9, 4), 9, codec);
-  if (ranks() > 1) {
-    expect_well(stream_asked_in_a_void_step(11, 5), 11, codec);
-    expect_well(stream_dying(2), 1, codec);
-    expect_well(gone_while_joined(2, true), 1, codec);
+  for (const char* method : {"group_topk:rate=1,group=64", "threshold_sparse:density=1,reestimate=3"}) {
+    const std::string codec = "compression.codec = \"" + std::string(method) + ",min=0,ndim=0,wire=gather\"\n";
+    world::ThreadOptions chosen = options(3, codec);
+    chosen.stats = [](Rank rank, const std::string& json) {
+      EXPECT_EQ(json.find("\"device.encoded_bytes\":0"), std::string::npos) << rank;
+    };
+    EXPECT_EQ(world::run_threads(chosen, stream_steps(3, 8)), "");
+    expect_well(stream_forward(6, 10), 6, codec);
+    expect_well(stream_unused(4, 6), 4, codec);
+    expect_well(stream_closed_at_once(10, 2), 10, codec);
+    expect_well(stream_deviations(5, 10), 5, codec);
+    expect_well(uneven_epochs(9, 4), 9, codec);
+    if (ranks() > 1) {
+      expect_well(stream_asked_in_a_void_step(11, 5), 11, codec);
+      expect_well(stream_dying(2), 1, codec);
+      expect_well(gone_while_joined(2, true), 1, codec);
+    }
   }
 }
 
-// No plan changes while all ranks are on one host, so a policy keeps its first choice.
+// Opens two streams, and then makes their steps in turn.
+Scenario two_streams(RankApi& api) {
+  constexpr std::size_t kSizes[] = {3000, 64, 700};
+  std::vector<StreamId> streams;
+  for (const char* codec : {"weight0=>group_topk:min=0,ndim=0,wire=gather", "twobit:min=0,ndim=0,wire=gather"}) {
+    engine::StreamSpec spec;
+    spec.name = codec;
+    spec.codec = codec;
+    for (const std::size_t size : kSizes) {
+      engine::StreamTensor tensor;
+      tensor.name = "weight" + std::to_string(spec.tensors.size());
+      tensor.dims = {static_cast<std::int64_t>(size)};
+      spec.tensors.push_back(tensor);
+    }
+    const Result<StreamId> stream = co_await api.open_stream(spec);
+    require_ok(stream.status(), "open");
+    streams.push_back(*stream);
+  }
+  for (int step = 0; step < 6; ++step) {
+    const StreamId stream = streams[static_cast<std::size_t>(step % 2)];
+    std::vector<Owned> gradients;
+    for (const std::size_t size : kSizes) {
+      gradients.push_back(filled(api.rank(), step, size));
+    }
+    for (int i = 0; i < 3; ++i) {
+      api.ready(stream, i, gradients[static_cast<std::size_t>(i)].view(), false);
+    }
+    api.finish(stream);
+    require_ok(co_await api.wait_stream(stream), "a step");
+  }
+}
+
+// Memory that a stream keeps is none that reductions, of this stream or of another one, count on.
+TEST_P(DeviceThreads, StepsOfTwoStreamsAllocateNothing) {
+  world::ThreadOptions chosen = options(7);
+  chosen.expect_steady_memory = true;
+  EXPECT_EQ(world::run_threads(chosen, two_streams), "");
+}
+
 TEST_P(DeviceThreads, APolicyThatStaysDenseIsOverNccl) {
   if (ranks() > 1 && nccl()) {
     world::ThreadOptions chosen = options(1);
@@ -215,6 +255,7 @@ TEST_P(DeviceThreads, ResultsHaveTheBitsOfTheCpu) {
       world::ThreadOptions chosen = options(5);
       chosen.on_device = on_device;
       const bool encodes = on_device && std::string_view(codec).find("wire=gather") != std::string_view::npos;
+      chosen.expect_steady_memory = encodes;
       chosen.stats = [&](Rank /*rank*/, const std::string& json) {
         EXPECT_EQ(json.find("\"device.encoded_bytes\":0") == std::string::npos && on_device, encodes) << codec;
       };

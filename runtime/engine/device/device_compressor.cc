@@ -7,6 +7,7 @@
 
 #include "compression/codecs/catalog.h"
 #include "compression/device_coding.h"
+#include "runtime/base/check.h"
 
 namespace sirtaki::engine {
 
@@ -25,22 +26,26 @@ Result<std::unique_ptr<DeviceCompressor>> DeviceCompressor::create(DeviceTranspo
                                                                    const scheduler::Plan& plan,
                                                                    const Traffic& traffic) {
   std::unique_ptr<DeviceCompressor> compressor(new DeviceCompressor(transport, nccl));
-  SRT_TRY(compressor->reserve_residuals(plan.tensors(), traffic.net.host_groups() == nullptr));
+  SRT_TRY(compressor->reserve_tensors(plan.tensors(), traffic.net.host_groups() == nullptr));
   SRT_TRY(compressor->reserve_buffers(plan, traffic));
   return compressor;
 }
 
 // `whole`: every rank encodes its whole gradient, which the codec may want to see first.
-Status DeviceCompressor::reserve_residuals(const std::vector<scheduler::PlannedTensor>& tensors, bool whole) {
+Status DeviceCompressor::reserve_tensors(const std::vector<scheduler::PlannedTensor>& tensors, bool whole) {
   for (const scheduler::PlannedTensor& tensor : tensors) {
-    Residual& residual = residuals_.emplace_back();
-    residual.bytes = static_cast<std::size_t>(tensor.numel) * sizeof(float);
-    const bool has_residual = tensor.decision.format().compressed() && tensor.decision.params[params::kFeedback] != 0;
-    if (has_residual && residual.bytes > 0) {
-      SRT_ASSIGN(residual.memory, transport_.take(residual.bytes));
+    Tensor& own = tensors_.emplace_back();
+    own.bytes = static_cast<std::size_t>(tensor.numel) * sizeof(float);
+    if (!tensor.decision.format().compressed()) {
+      continue;
     }
-    if (const auto coder = whole ? coder_of(tensor) : nullptr; coder && coder->on_device()->whole_bytes() > 0) {
-      SRT_ASSIGN(residual.whole, transport_.take(coder->on_device()->whole_bytes()));
+    if (tensor.decision.params[params::kFeedback] != 0 && own.bytes > 0) {
+      SRT_ASSIGN(own.residual, transport_.keep(own.bytes));
+    }
+    const auto coder = coder_of(tensor);
+    SRT_CHECK(coder && coder->on_device() != nullptr);
+    if (const std::size_t bytes = coder->on_device()->whole_bytes(); whole && bytes > 0) {
+      SRT_ASSIGN(own.whole, transport_.keep(bytes));
     }
   }
   return {};
@@ -83,11 +88,11 @@ bool DeviceCompressor::supports(const scheduler::PlannedTensor& tensor, int rank
 }
 
 Result<std::byte*> DeviceCompressor::residual(int tensor) {
-  Residual& residual = residuals_[static_cast<std::size_t>(tensor)];
-  if (residual.memory && !std::exchange(residual.any, true)) {
-    SRT_TRY(transport_.fill(residual.memory.get(), residual.bytes, 0.0F));
+  Tensor& own = tensors_[static_cast<std::size_t>(tensor)];
+  if (own.residual && !std::exchange(own.any, true)) {
+    SRT_TRY(transport_.fill(own.residual.get(), own.bytes, 0.0F));
   }
-  return residual.memory.get();
+  return own.residual.get();
 }
 
 Result<std::vector<SliceMemory>> DeviceCompressor::memory_of(const scheduler::Partition& partition) {
@@ -95,7 +100,7 @@ Result<std::vector<SliceMemory>> DeviceCompressor::memory_of(const scheduler::Pa
   for (const scheduler::Slice& slice : partition.slices) {
     SRT_ASSIGN(std::byte* const memory, residual(slice.tensor));
     of.push_back({memory == nullptr ? nullptr : memory + static_cast<std::size_t>(slice.offset) * sizeof(float),
-                  residuals_[static_cast<std::size_t>(slice.tensor)].whole.get()});
+                  tensors_[static_cast<std::size_t>(slice.tensor)].whole.get()});
   }
   return of;
 }
@@ -111,12 +116,12 @@ std::shared_ptr<Reduction> DeviceCompressor::reduce(const scheduler::Partition& 
 
 Status DeviceCompressor::admit(int tensor, compression::CodecState& state, const TensorView& gradient) {
   SRT_TRY(claim_residual(tensor, state.ownership(), gradient));
-  const Residual& own = residuals_[static_cast<std::size_t>(tensor)];
+  const Tensor& own = tensors_[static_cast<std::size_t>(tensor)];
   if (!own.whole) {
     return {};
   }
   kernels::Feedback arrays{gradient.bytes().data()};
-  if (own.memory) {
+  if (own.residual) {
     SRT_ASSIGN(arrays.residual, residual(tensor));
     arrays.left = gradient.bytes().data();
   }
@@ -130,8 +135,8 @@ Status DeviceCompressor::admit(int tensor, compression::CodecState& state, const
 // Another rank of the host may own stripes of a restored residual, so the gradient carries their residual to it.
 Status DeviceCompressor::claim_residual(int tensor, const compression::Ownership& ownership,
                                         const TensorView& gradient) {
-  Residual& residual = residuals_[static_cast<std::size_t>(tensor)];
-  if (!std::exchange(residual.foreign, false) || !residual.any) {
+  Tensor& own = tensors_[static_cast<std::size_t>(tensor)];
+  if (!std::exchange(own.foreign, false) || !own.any) {
     return {};
   }
   device::PinnedBlock zeros;
@@ -140,7 +145,7 @@ Status DeviceCompressor::claim_residual(int tensor, const compression::Ownership
       SRT_ASSIGN(zeros, transport_.stage().take(static_cast<std::size_t>(ownership.stripe) * sizeof(float)));
       std::ranges::fill(zeros.bytes(), std::byte{0});
     }
-    std::byte* const part = residual.memory.get() + static_cast<std::size_t>(offset) * sizeof(float);
+    std::byte* const part = own.residual.get() + static_cast<std::size_t>(offset) * sizeof(float);
     std::byte* const to = gradient.bytes().data() + static_cast<std::size_t>(offset) * sizeof(float);
     const std::byte* const terms[] = {to, part};
     const kernels::cuda::Reduce sum{ReduceOp::kSum, DType::kF32, terms, to, numel};
@@ -175,9 +180,9 @@ void DeviceCompressor::read_residuals(std::vector<int> tensors,
   auto reading = std::make_shared<Reading>(Reading{transport_, {}, std::move(each), std::move(done)});
   std::ranges::reverse(tensors);
   for (const int tensor : tensors) {
-    const Residual& residual = residuals_[static_cast<std::size_t>(tensor)];
-    if (residual.any) {
-      reading->left.push_back({tensor, residual.memory, residual.bytes});
+    const Tensor& own = tensors_[static_cast<std::size_t>(tensor)];
+    if (own.any) {
+      reading->left.push_back({tensor, own.residual, own.bytes});
     }
   }
   read_next(std::move(reading));
@@ -216,10 +221,10 @@ Status DeviceCompressor::restore_residual(int tensor, std::span<const float> in)
   const auto queue = [&]() -> Status {
     SRT_ASSIGN(device::PinnedBlock block, transport_.stage().take(in.size_bytes()));
     std::memcpy(block.bytes().data(), in.data(), in.size_bytes());
-    Residual& residual = residuals_[static_cast<std::size_t>(tensor)];
-    residual.any = true;
-    residual.foreign = true;
-    Status copied = transport_.copy(residual.memory.get(), block.bytes().data(), in.size_bytes());
+    Tensor& own = tensors_[static_cast<std::size_t>(tensor)];
+    own.any = true;
+    own.foreign = true;
+    Status copied = transport_.copy(own.residual.get(), block.bytes().data(), in.size_bytes());
     transport_.when_copied(copied, [block = std::move(block)](const Status& /*arrived*/) {});
     return copied;
   };

@@ -2,8 +2,8 @@
 //
 // Payloads travel through host memory, like payloads of the CPU, because they are a few percent of the tensor.
 // Residuals stay on the device; readers get copies. Owner: GradientStream. Thread: loop. Kernels and copies use the
-// copy stream of the transport, which alone orders the uses of memory. Not for codecs with more state than a residual
-// (compression/device_coding.h), nor for the handling of program streams (host_staged_stream.h).
+// copy stream of the transport, which alone orders the uses of memory. All other state of codecs is in host memory
+// (compression/device_coding.h). Not for the handling of program streams (host_staged_stream.h).
 #pragma once
 
 #include <cstddef>
@@ -50,24 +50,24 @@ class DeviceCompressor {
   // the other; then calls `done`, later, with an error if host memory is exhausted or the job is over.
   void read_residuals(std::vector<int> tensors, MoveFunction<void(int tensor, ConstBytes residual)> each, Done done);
   // Returns true if the tensor keeps a residual on the device.
-  bool supports_residual(int tensor) const { return residuals_[static_cast<std::size_t>(tensor)].memory != nullptr; }
+  bool supports_residual(int tensor) const { return tensors_[static_cast<std::size_t>(tensor)].residual != nullptr; }
   // Replaces the residual. Requires supports_residual(). An error means that the device failed.
   Status restore_residual(int tensor, std::span<const float> in);
   // Resets the residual to zeros.
-  void clear_residual(int tensor) { residuals_[static_cast<std::size_t>(tensor)].any = false; }
+  void clear_residual(int tensor) { tensors_[static_cast<std::size_t>(tensor)].any = false; }
 
  private:
-  struct Residual {
-    std::shared_ptr<std::byte> memory;  // null: not compressed, or no error feedback
-    std::shared_ptr<std::byte> whole;   // output of DeviceCoding::begin(); null: it is not called
-    std::size_t bytes = 0;
-    bool any = false;      // false: zeros, whatever the memory holds
-    bool foreign = false;  // restored, possibly for stripes that another rank of the host encodes
+  struct Tensor {
+    std::shared_ptr<std::byte> residual;  // null: not compressed, or no error feedback
+    std::shared_ptr<std::byte> whole;     // output of DeviceCoding::begin(); null: it is not called
+    std::size_t bytes = 0;                // size of the residual
+    bool any = false;                     // false: zeros, whatever the memory holds
+    bool foreign = false;                 // restored, possibly for stripes that another rank of the host encodes
   };
   struct Reading;
 
   DeviceCompressor(DeviceTransport& transport, net::DeviceCollectives* nccl) : transport_(transport), nccl_(nccl) {}
-  Status reserve_residuals(const std::vector<scheduler::PlannedTensor>& tensors, bool whole);
+  Status reserve_tensors(const std::vector<scheduler::PlannedTensor>& tensors, bool whole);
   Status reserve_buffers(const scheduler::Plan& plan, const Traffic& traffic);
   Result<std::byte*> residual(int tensor);
   Result<std::vector<SliceMemory>> memory_of(const scheduler::Partition& partition);
@@ -76,7 +76,7 @@ class DeviceCompressor {
 
   DeviceTransport& transport_;
   net::DeviceCollectives* const nccl_;
-  std::vector<Residual> residuals_;  // indexed by tensor
+  std::vector<Tensor> tensors_;  // indexed by tensor
 };
 
 }  // namespace sirtaki::engine

@@ -38,9 +38,8 @@ struct SliceMemory {
 class DeviceGather final : public Reduction {
  public:
   // The slices of `spec` are on the device, and their coders have device kernels. `memory`: that of each slice; an
-  // error in its place ends the reduction with it. `nccl`
-  // sums on hosts (DeviceWork::on_host); required if `deps.net` has host groups, else it may be null. Both it and
-  // `transport` must outlive this.
+  // error in its place ends the reduction with it. `nccl` sums on hosts (DeviceWork::on_host); required if `deps.net`
+  // has host groups, else it may be null. Both it and `transport` must outlive this.
   DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DeviceTransport& transport,
                net::DeviceCollectives* nccl, Result<std::vector<SliceMemory>> memory);
 

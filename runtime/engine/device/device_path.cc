@@ -49,7 +49,7 @@ Status DevicePath::reserve(const scheduler::Plan& plan, std::int64_t fusion_byte
     bytes += wire != tensor.dtype || static_cast<std::int64_t>(size) <= fusion_bytes ? round_up(size, kAlign) : 0;
   }
   if (bytes > 0) {
-    SRT_ASSIGN(memory_, transport_.take(bytes));
+    SRT_ASSIGN(memory_, transport_.keep(bytes));
     held_ = bytes;
   }
   return {};
@@ -80,7 +80,7 @@ Status DevicePath::make_memory() {
   if (needed_ == 0 || (memory_ && held_ >= needed_)) {
     return {};
   }
-  auto memory = transport_.take(needed_);
+  auto memory = transport_.keep(needed_);
   if (!memory) {
     return transport_.stage().fail(memory.status());
   }
@@ -153,7 +153,7 @@ Result<std::byte*> DeviceZeros::make(DeviceTransport& transport, std::size_t byt
   }
   const auto queue = [&]() -> Status {
     if (!memory_) {
-      SRT_ASSIGN(memory_, transport.take(bytes));
+      SRT_ASSIGN(memory_, transport.keep(bytes));
     }
     return transport.fill(memory_.get(), bytes, 0.0F);
   };

@@ -263,12 +263,13 @@ Status DeviceTransport::order_before(device::Stream before) {
   return deps_.stage.device().wait(before, mark.event());
 }
 
-Result<std::shared_ptr<std::byte>> DeviceTransport::take(std::size_t bytes) {
+Result<std::shared_ptr<std::byte>> DeviceTransport::take_from(Blocks DeviceTransport::*spare, std::size_t bytes) {
   std::byte* data = nullptr;
-  if (const auto fitting = spare_.lower_bound(bytes); fitting != spare_.end()) {
+  Blocks& blocks = this->*spare;
+  if (const auto fitting = blocks.lower_bound(bytes); fitting != blocks.end()) {
     bytes = fitting->first;
     data = fitting->second;
-    spare_.erase(fitting);
+    blocks.erase(fitting);
   } else {
     const auto made = deps_.stage.device().allocate(device::Place::kDevice, bytes);
     if (!made) {
@@ -278,15 +279,16 @@ Result<std::shared_ptr<std::byte>> DeviceTransport::take(std::size_t bytes) {
     data = *made;
     made_.push_back(data);
   }
-  return std::shared_ptr<std::byte>(data, [weak = std::weak_ptr(self_), bytes](std::byte* memory) {
+  return std::shared_ptr<std::byte>(data, [weak = std::weak_ptr(self_), spare, bytes](std::byte* memory) {
     if (const auto self = weak.lock()) {
-      (*self)->spare_.emplace(bytes, memory);
+      ((*self)->*spare).emplace(bytes, memory);
     }
   });
 }
 
 // Nobody can take the blocks while their last uses are waited for.
 void DeviceTransport::release_spare(Done then) {
+  spare_.merge(spare_kept_);
   if (spare_.empty()) {
     then({});
     return;
