@@ -65,7 +65,7 @@ class DeviceCoding {
   // Queues Coder::encode(), here also for numbers that are not finite.
   virtual kernels::cuda::Launch encode(const DeviceQueue& queue, const Piece& piece, const kernels::Feedback& arrays,
                                        const DeviceOutput& out) const = 0;
-  // Updates the state of the coder with the note of an encode() without such numbers, before the next one.
+  // Updates the state of the coder with the note of its last encode(), if that found no such number.
   virtual void encoded(const DeviceNote& /*note*/) {}
 
   // Queues Coder::sum(), and the division of an average.

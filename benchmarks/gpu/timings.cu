@@ -203,7 +203,7 @@ class Bench {
     std::byte* const exponents = room(count);
     must(cudaMemset(exponents, -6, static_cast<std::size_t>(count)));
     auto* const magnitudes =
-        reinterpret_cast<TwobitMagnitude*>(room(count * static_cast<std::int64_t>(sizeof(TwobitMagnitude))));
+        reinterpret_cast<TwobitMagnitude*>(room((count + 1) * static_cast<std::int64_t>(sizeof(TwobitMagnitude))));
     add("twobit_measure", 8 * elements_, [=, this] {
       must(kernels_.twobit_measure({blocks, arrays_, magnitudes}, nullptr));
     });

@@ -136,8 +136,8 @@ class ThresholdSparseCoder final : public Coder, private DeviceCoding {
                                           queue.stream);
   }
   void encoded(const DeviceNote& note) override {
-    const auto found = std::bit_cast<Found>(note).found;
-    if (estimates()) {
+    const auto found = std::bit_cast<kernels::cuda::ThresholdFound>(note);
+    if (found.exact != 0) {
       threshold_ = found.threshold;
     }
     follow(found.wanted);
@@ -146,12 +146,6 @@ class ThresholdSparseCoder final : public Coder, private DeviceCoding {
     auto* const firsts = reinterpret_cast<std::uint32_t*>(sum.scratch);
     return queue.kernels.sparse_sum({value_, numel_, sum.payloads, sum.out, firsts, sum.divisor}, queue.stream);
   }
-
-  // The note of a piece.
-  struct Found {
-    kernels::cuda::ThresholdFound found;
-    std::uint32_t unused;
-  };
 
   // Returns true if the next encoding uses an exact threshold.
   bool estimates() const { return room_.wanted < numel_ && (threshold_ == 0 || uses_ % reestimate_ == 0); }

@@ -110,7 +110,7 @@ class TwobitCoder final : public Coder, public CountedCodes, private DeviceCodin
                               std::byte* memory) const override {
     return choose(queue, numel_, whole, memory, true);
   }
-  // Magnitudes, then exponents.
+  // Magnitudes of the blocks and of all, then exponents.
   std::size_t scratch_bytes(std::int64_t numel, std::size_t /*payloads*/) const override {
     return exponents_at(numel) + exponent_bytes(numel);
   }
@@ -130,7 +130,7 @@ class TwobitCoder final : public Coder, public CountedCodes, private DeviceCodin
   }
 
   static std::size_t exponents_at(std::int64_t numel) {
-    return exponent_bytes(numel) * sizeof(kernels::cuda::TwobitMagnitude);
+    return (exponent_bytes(numel) + 1) * sizeof(kernels::cuda::TwobitMagnitude);
   }
   kernels::cuda::Launch choose(const DeviceQueue& queue, std::int64_t numel, const kernels::Feedback& arrays,
                                std::byte* memory, bool whole) const {

@@ -15,15 +15,15 @@ constexpr std::int32_t kTile = static_cast<std::int32_t>(kSparseTile);
 // The elements of a warp are contiguous, in rows of one element per lane.
 constexpr int kRows = kTile / static_cast<std::int32_t>(kThreads);
 constexpr std::uint32_t kBins = 2048;
+constexpr std::int64_t kMostElements = std::int64_t{1} << 31;
 
 // Selects the elements with a larger key, and the first `equal` of those with this key.
 struct State {
   std::uint32_t key;
   std::uint32_t equal;
-  // more elements reach the threshold than fit: `key` holds its upper bits so far, `equal` the rank among the keys with
-  // these bits
+  // 1 in a search, for a rank or because more elements reach the threshold than fit: `key` holds its upper bits so far,
+  // `equal` the rank among the keys with these bits
   std::uint32_t searching;
-  std::uint32_t threshold;  // the key that elements have to reach, like 1 if it is 0
   std::uint32_t entries;
   std::uint32_t histogram[kBins];
 };
@@ -88,11 +88,7 @@ __global__ void __launch_bounds__(kThreads) threshold_seek(const Encode args) {
 template <bool kFirst>
 __global__ void __launch_bounds__(kThreads) threshold_reach(const Encode args) {
   __shared__ std::uint32_t scratch[kWarps];
-  const std::uint32_t found = kFirst ? args.threshold : args.state->key;
-  const std::uint32_t threshold = greater(found, 1U);
-  if (first_thread() == 0) {
-    args.state->threshold = found;
-  }
+  const std::uint32_t threshold = kFirst ? args.threshold : greater(args.state->key, 1U);
   for (std::int64_t tile = blockIdx.x; tile < args.tiles; tile += gridDim.x) {
     std::uint32_t reached = 0;
     for_each_row(
@@ -123,12 +119,13 @@ __global__ void __launch_bounds__(kThreads) threshold_decide(const Encode args) 
   }
   if (threadIdx.x == 0) {
     State& state = *args.state;
+    const std::uint32_t threshold = args.rank == 0 ? args.threshold : state.key;
     const bool fits = wanted <= args.capacity;
     state.searching = !fits && args.capacity > 0 ? 1 : 0;
     // No key is above the largest word.
-    state.key = fits ? greater(state.threshold, 1U) - 1 : (state.searching != 0 ? 0 : ~0U);
+    state.key = fits ? greater(threshold, 1U) - 1 : (state.searching != 0 ? 0 : ~0U);
     state.equal = state.searching != 0 ? args.capacity : 0;
-    *args.found = ThresholdFound{0, wanted, std::bit_cast<float>(state.threshold)};
+    *args.found = ThresholdFound{0, wanted, std::bit_cast<float>(threshold), args.rank == 0 ? 0U : 1U};
   }
 }
 
@@ -381,21 +378,26 @@ Launch run(const Encode& args, DType value, Stream stream) {
 Launch threshold_select(const ThresholdEncode& args, Stream stream) {
   const bool value = args.how.value == DType::kF32 || args.how.value == DType::kF16 || args.how.value == DType::kBF16;
   if (!value || args.rank < 0 || args.rank > args.n || (args.rank == 0 && !(args.how.threshold > 0)) ||
-      args.how.capacity < 0 || args.n < 0 || args.n > 0x7FFFFFFF || !is_float(args.arrays) ||
-      !aligned(args.payload, 2) || args.payload_bytes % 2 != 0 || !aligned(args.scratch, 8)) {
+      args.how.capacity < 0 || args.n < 0 || args.n > kMostElements || !is_float(args.arrays) ||
+      args.found == nullptr || !aligned(args.payload, 2) || args.payload_bytes % 2 != 0 || !aligned(args.scratch, 8)) {
+    return kInvalid;
+  }
+  const std::int64_t most = lesser(args.how.capacity, args.n);
+  const std::int64_t tiles = pieces(args.n, kTile);
+  const std::int64_t each = 2 + static_cast<std::int64_t>(dtype_size(args.how.value));
+  if (static_cast<std::int64_t>(args.payload_bytes) < 4 + 2 * tiles + most * each) {
     return kInvalid;
   }
   const Arrays arrays(args.arrays);
   auto* const payload = reinterpret_cast<std::uint16_t*>(args.payload);
   auto* const counts = payload + 2;
-  const std::int64_t tiles = pieces(args.n, kTile);
   const Encode encode{arrays,
                       arrays.left != nullptr ? arrays.left : arrays.gradient,
                       args.n,
                       tiles,
                       args.rank == 0 ? ref::magnitude_bits(args.how.threshold) : 0,
                       static_cast<std::uint32_t>(args.rank),
-                      static_cast<std::uint32_t>(lesser(args.how.capacity, args.n)),
+                      static_cast<std::uint32_t>(most),
                       payload,
                       static_cast<std::int64_t>(args.payload_bytes / 2),
                       counts,

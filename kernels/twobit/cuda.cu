@@ -23,7 +23,7 @@ struct Chunk {
   std::int64_t block;
   std::int64_t payload;  // byte of the payload of the block
   std::int64_t place;    // byte of the planes
-  std::int32_t bytes;    // bytes of a plane from there on; 128 at most belong to this chunk
+  std::int32_t bytes;    // bytes of the chunk in a plane
   std::int64_t plane;    // bytes of the whole plane
 
   __device__ Chunk(const TwobitBlocks& blocks, std::int64_t number)
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads) twobit_add_magnitudes(const Measure 
 
 struct Choose {
   TwobitBlocks blocks;
-  const TwobitMagnitude* magnitudes;
+  TwobitMagnitude* magnitudes;
   double factor;
   std::byte* exponents;
 };
@@ -133,53 +133,52 @@ __device__ bool is_finite(float largest) {
   return std::bit_cast<std::uint32_t>(largest) < 0x7F800000U;
 }
 
-__global__ void __launch_bounds__(kThreads) twobit_choose_each(const Choose args) {
-  const std::int64_t all = pieces(args.blocks.n, args.blocks.block);
-  for (std::int64_t block = first_thread(); block < all; block += all_threads()) {
-    const TwobitMagnitude size = args.magnitudes[block];
-    const std::int64_t elements = lesser(args.blocks.n - block * args.blocks.block, args.blocks.block);
-    const int exponent =
-        greater(twobit_wanted(args.factor, size.sum, elements, size.largest), twobit_carrying(size.largest));
-    args.exponents[block] = is_finite(size.largest) ? static_cast<std::byte>(exponent) : kTwobitNotFinite;
-  }
-}
-
-// Runs as one block of threads: one of them adds the sums in order, while the others have loaded the next ones.
-__global__ void __launch_bounds__(kThreads) twobit_choose_whole(const Choose args) {
-  __shared__ double sums[kThreads];
+// Adds the magnitudes of all blocks in order, behind the last one. Runs as one block of threads: while one of them
+// adds, the others load the next ones.
+__global__ void __launch_bounds__(kThreads) twobit_add_blocks(const Choose args) {
+  __shared__ double sums[2][kThreads];
   __shared__ std::uint32_t largest_of[kWarps];
-  __shared__ double total;
   const std::int64_t all = pieces(args.blocks.n, args.blocks.block);
+  const auto load = [&](std::int64_t block) { return block < all ? args.magnitudes[block] : TwobitMagnitude{0, 0}; };
+  TwobitMagnitude size = load(threadIdx.x);
   std::uint32_t largest = 0;
   double sum = 0;
-  for (std::int64_t begin = 0; begin < all; begin += kThreads) {
-    const std::int64_t block = begin + threadIdx.x;
-    const TwobitMagnitude size = block < all ? args.magnitudes[block] : TwobitMagnitude{0, 0};
-    sums[threadIdx.x] = size.sum;
+  int turn = 0;
+  for (std::int64_t begin = 0; begin < all; begin += kThreads, turn ^= 1) {
+    sums[turn][threadIdx.x] = size.sum;
     largest = greater(largest, std::bit_cast<std::uint32_t>(size.largest));
+    size = load(begin + kThreads + threadIdx.x);
     __syncthreads();
     if (threadIdx.x == 0) {
 #pragma unroll 8
       for (unsigned t = 0; t < kThreads; ++t) {
-        sum += sums[t];
+        sum += sums[turn][t];
       }
-      total = sum;
     }
-    __syncthreads();
   }
   largest = warp_max(largest);
   if (lane() == 0) {
     largest_of[warp()] = largest;
   }
   __syncthreads();
-  for (const std::uint32_t one : largest_of) {
-    largest = greater(largest, one);
+  if (threadIdx.x == 0) {
+    for (const std::uint32_t one : largest_of) {
+      largest = greater(largest, one);
+    }
+    args.magnitudes[all] = TwobitMagnitude{sum, std::bit_cast<float>(largest)};
   }
-  const auto most = std::bit_cast<float>(largest);
-  const int wanted = twobit_wanted(args.factor, total, args.blocks.n, most);
-  for (std::int64_t block = threadIdx.x; block < all; block += kThreads) {
+}
+
+// Chooses from the magnitudes of each block or, kWhole, from those of all.
+template <bool kWhole>
+__global__ void __launch_bounds__(kThreads) twobit_choose_exponents(const Choose args) {
+  const std::int64_t all = pieces(args.blocks.n, args.blocks.block);
+  for (std::int64_t block = first_thread(); block < all; block += all_threads()) {
+    const std::int64_t elements = lesser(args.blocks.n - block * args.blocks.block, args.blocks.block);
+    const TwobitMagnitude size = args.magnitudes[kWhole ? all : block];
+    const int wanted = twobit_wanted(args.factor, size.sum, kWhole ? args.blocks.n : elements, size.largest);
     const int exponent = greater(wanted, twobit_carrying(args.magnitudes[block].largest));
-    args.exponents[block] = is_finite(most) ? static_cast<std::byte>(exponent) : kTwobitNotFinite;
+    args.exponents[block] = is_finite(size.largest) ? static_cast<std::byte>(exponent) : kTwobitNotFinite;
   }
 }
 
@@ -309,11 +308,12 @@ Launch twobit_choose(const TwobitChoose& args, Stream stream) {
     return kInvalid;
   }
   const Choose choose{args.blocks, args.magnitudes, args.factor, args.exponents};
-  const std::int64_t blocks = pieces(args.blocks.n, args.blocks.block);
-  if (args.whole) {
-    return launch(twobit_choose_whole, lesser<std::int64_t>(blocks, 1), kThreads, stream, choose);
+  const std::int64_t blocks = pieces(pieces(args.blocks.n, args.blocks.block), kThreads);
+  if (!args.whole) {
+    return launch(twobit_choose_exponents<false>, blocks, kThreads, stream, choose);
   }
-  return launch(twobit_choose_each, pieces(blocks, kThreads), kThreads, stream, choose);
+  const Launch added = launch(twobit_add_blocks, lesser<std::int64_t>(blocks, 1), kThreads, stream, choose);
+  return added.ok() ? launch(twobit_choose_exponents<true>, blocks, kThreads, stream, choose) : added;
 }
 
 Launch twobit_encode(const TwobitEncode& args, Stream stream) {
@@ -341,7 +341,8 @@ Launch twobit_sum(const TwobitSum& args, Stream stream) {
 }
 
 Launch load_twobit() {
-  return load(twobit_add_magnitudes, twobit_choose_each, twobit_choose_whole, twobit_quantise, twobit_add);
+  return load(twobit_add_magnitudes, twobit_add_blocks, twobit_choose_exponents<false>, twobit_choose_exponents<true>,
+              twobit_quantise, twobit_add);
 }
 
 }  // namespace sirtaki::kernels::cuda

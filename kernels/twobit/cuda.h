@@ -40,7 +40,7 @@ Launch twobit_measure(const TwobitMeasure& args, Stream stream);
 // all blocks, which is raised where it could not carry the largest element.
 struct TwobitChoose {
   TwobitBlocks blocks;
-  const TwobitMagnitude* magnitudes;
+  TwobitMagnitude* magnitudes;  // one per block, and room for one more, which `whole` uses
   double factor;
   bool whole;
   std::byte* exponents;  // an int8 per block; kTwobitNotFinite if the block, or with `whole` any block, is not finite

@@ -94,10 +94,16 @@ class DeviceCodingTest : public testing::TestWithParam<Case> {
 TEST_P(DeviceCodingTest, WritesWhatTheCoderWrites) {
   for (const std::int64_t numel : kSizes) {
     const auto on_host = open(numel);
-    const auto on_device = open(numel);
+    auto on_device = open(numel);
     ASSERT_NE(on_device->on_device(), nullptr);
     for (std::uint64_t step = 0; step < 6; ++step) {
       on_host->at_step(step);
+      if (step == 4) {  // goes on from a checkpoint
+        const CoderState state = on_device->state();
+        on_device = open(numel);
+        on_device->at_step(step);
+        on_device->restore(state);
+      }
       on_device->at_step(step);
       const Piece piece{0, numel};
       Floats gradient = draw(numel);

@@ -62,12 +62,11 @@ std::vector<std::byte> counted(const ThresholdSelect& how, std::int64_t n, const
 }
 
 // `rank`: 0, or the rank whose magnitude is the threshold.
-void expect_same_selection(ThresholdSelect how, Gradient& gradient, bool in_place, std::size_t shift,
-                           std::int64_t rank = 0) {
+void expect_same_selection(ThresholdSelect how, Gradient& gradient, std::size_t shift, std::int64_t rank = 0) {
   Memory payload(kCount + kernels::threshold_max_bytes(how, gradient.n()) + 6, shift);
   Memory note(sizeof(kernels::cuda::ThresholdFound));
   Memory scratch(kernels::cuda::threshold_scratch_bytes(gradient.n()));
-  const auto arrays = in_place ? gradient.device_in_place() : gradient.device();
+  const auto arrays = gradient.device();
   auto* const there = reinterpret_cast<kernels::cuda::ThresholdFound*>(note.data());
   const kernels::cuda::ThresholdEncode args{how,   rank,          gradient.n(), arrays, payload.data(), payload.size(),
                                             there, scratch.data()};
@@ -77,8 +76,9 @@ void expect_same_selection(ThresholdSelect how, Gradient& gradient, bool in_plac
     how.threshold = magnitude_of_rank(gradient, rank);
     EXPECT_EQ(std::bit_cast<std::uint32_t>(found.threshold), std::bit_cast<std::uint32_t>(how.threshold));
     how.threshold = how.threshold == 0 ? std::numeric_limits<float>::denorm_min() : how.threshold;
-    if (!(how.threshold > 0)) {
-      return;  // NaN, which makes the payload useless
+    if (!(how.threshold > 0)) {  // NaN, which makes the payload useless
+      EXPECT_EQ(found.not_finite, how.capacity > 0 ? 1U : 0U);
+      return;
     }
   }
   Selected selected;
@@ -87,7 +87,7 @@ void expect_same_selection(ThresholdSelect how, Gradient& gradient, bool in_plac
   EXPECT_EQ(found.wanted, static_cast<std::uint32_t>(selected.wanted));
   EXPECT_EQ(found.not_finite, selected.finite ? 0U : 1U);
   EXPECT_EQ(Gradient::first_difference(expected, payload.copy()), "");
-  gradient.expect_same_left(in_place);
+  gradient.expect_same_left();
 }
 
 TEST(ThresholdSelectOnDevice, WritesTheBytesOfTheReference) {
@@ -98,7 +98,8 @@ TEST(ThresholdSelectOnDevice, WritesTheBytesOfTheReference) {
     SCOPED_TRACE(words(how, n, seed));
     set_order(static_cast<int>(seed) % orders());
     Gradient gradient(n, kernels::kShapes[seed / 3 % 6], seed % 4 != 0, random);
-    expect_same_selection(how, gradient, seed % 4 == 1, 2 * (random() % 2));
+    gradient.place_left(seed);
+    expect_same_selection(how, gradient, 2 * (random() % 2));
   }
 }
 
@@ -112,7 +113,8 @@ TEST(ThresholdSelectOnDevice, FindsTheThresholdOfARank) {
     SCOPED_TRACE(words(how, n, seed) + " rank " + std::to_string(rank));
     set_order(static_cast<int>(seed) % orders());
     Gradient gradient(n, kernels::kShapes[seed % 6], seed % 4 != 0, random);
-    expect_same_selection(how, gradient, seed % 4 == 1, 2 * (random() % 2), rank);
+    gradient.place_left(seed);
+    expect_same_selection(how, gradient, 2 * (random() % 2), rank);
   }
 }
 
@@ -120,7 +122,7 @@ TEST(ThresholdSelectOnDevice, TakesAllThatIsNotZeroIfThatIsLessThanTheRank) {
   Random random(8);
   const ThresholdSelect how{1, 9000, DType::kF32};
   Gradient gradient(9000, Shape::kZeros, true, random);
-  expect_same_selection(how, gradient, false, 0, 4000);
+  expect_same_selection(how, gradient, 0, 4000);
 }
 
 TEST(ThresholdSelectOnDevice, WritesTheBytesOfTheReferenceForManyTiles) {
@@ -132,7 +134,7 @@ TEST(ThresholdSelectOnDevice, WritesTheBytesOfTheReferenceForManyTiles) {
     const std::size_t n = most_elements() - 7;
     SCOPED_TRACE(words(how, n, 3));
     Gradient gradient(n, how.threshold < 1 ? Shape::kNormal : Shape::kFewMagnitudes, true, random);
-    expect_same_selection(how, gradient, false, 0);
+    expect_same_selection(how, gradient, 0);
   }
 }
 
@@ -144,7 +146,7 @@ TEST(SparseOnDevice, IsTheReferenceWhereAScanTakesTwoTurns) {
   const ThresholdSelect how{2.0F, elements / 3 - 5000, DType::kF16};
   SCOPED_TRACE(words(how, n, 4));
   Gradient gradient(n, Shape::kFewMagnitudes, true, random);
-  expect_same_selection(how, gradient, false, 0);
+  expect_same_selection(how, gradient, 0);
   Selected selected;
   const std::vector<std::byte> payload = counted(how, elements, gradient.host(), selected);
   EXPECT_GT(selected.wanted, selected.entries);
@@ -214,6 +216,9 @@ TEST(SparseOnDevice, RefusesWhatItCannotRead) {
   EXPECT_FALSE(select({1.0F, -1}, 0));
   EXPECT_FALSE(select({1.0F, 4, DType::kI8}, 0));
   EXPECT_FALSE(select({1.0F, 4}, 1));
+  const kernels::cuda::ThresholdEncode small{
+      {1.0F, 4}, 0, 4, {memory.data()}, memory.data() + 1024, 29, found, memory.data() + 2048};
+  EXPECT_FALSE(device::kernels().threshold_select(small, nullptr).ok()) << "4 + 2 + 4 * 6 bytes";
   const std::byte* const odd = memory.data() + 1;
   EXPECT_FALSE(device::kernels().sparse_sum({DType::kF32, 4, {&odd, 1}, memory.data(), nullptr}, nullptr).ok());
 }

@@ -78,6 +78,7 @@ TEST(TwobitOnDevice, WritesTheBytesOfTheReference) {
     SCOPED_TRACE(the_case.words);
     set_order(static_cast<int>(seed) % orders());
     Gradient gradient(n, kernels::kShapes[seed % 6], seed % 5 != 0, random);
+    gradient.place_left(seed);
     expect_same_codes(the_case, gradient);
   }
 }
@@ -130,7 +131,7 @@ std::vector<std::byte> chosen(const Case& the_case, const std::vector<kernels::M
 
 void expect_same_exponents(const Case& the_case, Gradient& gradient, double factor) {
   const auto count = static_cast<std::size_t>(the_case.count());
-  Memory magnitudes(count * sizeof(kernels::cuda::TwobitMagnitude));
+  Memory magnitudes((count + 1) * sizeof(kernels::cuda::TwobitMagnitude));
   auto* const there = as<kernels::cuda::TwobitMagnitude>(magnitudes);
   ASSERT_TRUE(device::kernels().twobit_measure({the_case.blocks, gradient.device(), there}, nullptr).ok());
   std::vector<kernels::Magnitude> sizes;

@@ -136,7 +136,9 @@ void for_each_block(const kernels::cuda::TwobitBlocks& blocks, Body body) {
 
 kernels::cuda::Launch twobit_measure(const kernels::cuda::TwobitMeasure& args, kernels::cuda::Stream stream) {
   FakeDevice::queue(stream, [args] {
-    uses_arrays(args.arrays, args.blocks.n);
+    const std::size_t bytes = bytes_of(DType::kF32, args.blocks.n);
+    reads(args.arrays.gradient, bytes);
+    reads(args.arrays.residual, args.arrays.residual == nullptr ? 0 : bytes);
     for_each_block(args.blocks, [&](std::int64_t b, std::int64_t first, std::int64_t elements, std::size_t /*place*/) {
       const kernels::Magnitude size = kernels::ref::magnitude(elements, args.arrays.from(first));
       args.magnitudes[b] = {size.sum, size.largest};
@@ -223,7 +225,8 @@ kernels::cuda::Launch threshold_select(const kernels::cuda::ThresholdEncode& arg
     const kernels::Selected found = kernels::ref::threshold_select(how, args.n, args.arrays, entries.data());
     kernels::ref::Plain<std::uint32_t>::store(static_cast<std::uint32_t>(found.entries), args.payload);
     std::copy_n(entries.data(), kernels::sparse_bytes(how.value, args.n, found.entries), args.payload + 4);
-    *args.found = {found.finite ? 0U : 1U, static_cast<std::uint32_t>(found.wanted), threshold};
+    *args.found = {found.finite ? 0U : 1U, static_cast<std::uint32_t>(found.wanted), threshold,
+                   args.rank == 0 ? 0U : 1U};
   });
   return {};
 }
