@@ -34,6 +34,7 @@ DeviceTransport::DeviceTransport(const DeviceTransportDeps& deps, const DeviceTr
                const Status& opened = open_nccl();
                return DeviceSets::Nccl{opened, library_ ? library_->version : 0, ordered_.get(), nccl_};
              }}),
+      memory_(deps.stage.device()),
       poller_(deps.loop, deps.stage, options.poller) {
   if (never()) {
     transport_ = Transport::kHost;
@@ -263,46 +264,20 @@ Status DeviceTransport::order_before(device::Stream before) {
   return deps_.stage.device().wait(before, mark.event());
 }
 
-Result<std::shared_ptr<std::byte>> DeviceTransport::take_from(Blocks DeviceTransport::*spare, std::size_t bytes) {
-  std::byte* data = nullptr;
-  Blocks& blocks = this->*spare;
-  if (const auto fitting = blocks.lower_bound(bytes); fitting != blocks.end()) {
-    bytes = fitting->first;
-    data = fitting->second;
-    blocks.erase(fitting);
-  } else {
-    const auto made = deps_.stage.device().allocate(device::Place::kDevice, bytes);
-    if (!made) {
-      refused_bytes_ = bytes;
-      return made.status();
-    }
-    data = *made;
-    made_.push_back(data);
-  }
-  return std::shared_ptr<std::byte>(data, [weak = std::weak_ptr(self_), spare, bytes](std::byte* memory) {
-    if (const auto self = weak.lock()) {
-      ((*self)->*spare).emplace(bytes, memory);
-    }
-  });
-}
-
 // Nobody can take the blocks while their last uses are waited for.
 void DeviceTransport::release_spare(Done then) {
-  spare_.merge(spare_kept_);
-  if (spare_.empty()) {
+  DeviceMemory::Spare spare = memory_.take_spare();
+  if (spare.empty()) {
     then({});
     return;
   }
-  when_copied({}, [weak = std::weak_ptr(self_), spare = std::exchange(spare_, {}),
+  when_copied({}, [weak = std::weak_ptr(self_), spare = std::move(spare),
                    then = std::move(then)](const Status& copied) mutable {
     const auto self = weak.lock();
     if (self && copied.ok() && (!(*self)->ordered_ || (*self)->ordered_->idle())) {
-      for (const auto& [size, data] : spare) {
-        std::erase((*self)->made_, data);
-        (*self)->deps_.stage.device().release(device::Place::kDevice, data);
-      }
+      (*self)->memory_.release(spare);
     } else if (self) {
-      (*self)->spare_.merge(spare);
+      (*self)->memory_.put_back(std::move(spare));
     }
     then(copied);
   });
@@ -377,11 +352,9 @@ void DeviceTransport::close() {
   self_.reset();
   deps_.loop.cancel(timer_);
   if (copies_ != device::Stream()) {
-    if (last_copies_ && drained()) {
-      for (std::byte* const data : made_) {
-        deps_.stage.device().release(device::Place::kDevice, data);
-      }
-    } else {
+    const bool over = last_copies_ && drained();
+    memory_.close(over);
+    if (!over) {
       deps_.stage.keep_pinned();
     }
     deps_.stage.device().destroy(copies_);

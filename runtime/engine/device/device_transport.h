@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +23,7 @@
 #include "runtime/base/task.h"
 #include "runtime/base/telemetry/log.h"
 #include "runtime/base/telemetry/stats.h"
+#include "runtime/engine/device/device_memory.h"
 #include "runtime/engine/device/device_sets.h"
 #include "runtime/engine/device/device_stage.h"
 #include "runtime/engine/device/event_poller.h"
@@ -98,19 +98,17 @@ class DeviceTransport {
   // Makes later work on `before` wait for the work queued so far.
   Status order_before(device::Stream before);
   // Returns device memory for an operation. Drop it when all copies that use it have been queued, before the transport
-  // ends or after close(). Returned blocks are reused and kept, since releasing one waits for all work of the device.
-  // kExhausted if the device has no memory left; everything else goes on.
-  Result<std::shared_ptr<std::byte>> take(std::size_t bytes) { return take_from(&DeviceTransport::spare_, bytes); }
-  // Returns device memory for the life of a stream. Blocks that operations return are not used for it, so that those
-  // that were taken for later operations stay there.
-  Result<std::shared_ptr<std::byte>> keep(std::size_t bytes) { return take_from(&DeviceTransport::spare_kept_, bytes); }
+  // ends or after close(). kExhausted if the device has no memory left; everything else goes on.
+  Result<DeviceMemory::Block> take(std::size_t bytes) { return memory_.take(bytes); }
+  // Returns the same for the life of a stream; see DeviceMemory::keep().
+  Result<DeviceMemory::Block> keep(std::size_t bytes) { return memory_.keep(bytes); }
   // Releases the returned blocks once their uses are over, unless work on the device could wait for another rank then:
   // a release waits for all work of the device. Calls `then` exactly once, inline if there are none; an error means
   // that the device failed, or that the job is over.
   void release_spare(Done then);
   // Returns the size of the block that take() or keep() could not allocate since the last call of this method, if there
   // is one.
-  std::optional<std::size_t> take_refusal() { return std::exchange(refused_bytes_, std::nullopt); }
+  std::optional<std::size_t> take_refusal() { return memory_.take_refusal(); }
   DeviceStage& stage() { return deps_.stage; }
   Loop& loop() { return deps_.loop; }
   Logger& log() { return deps_.log; }
@@ -130,9 +128,6 @@ class DeviceTransport {
  private:
   enum class Transport : std::uint8_t { kUndecided, kAsking, kHost, kNccl, kRefused };
 
-  using Blocks = std::multimap<std::size_t, std::byte*>;  // keys are sizes
-
-  Result<std::shared_ptr<std::byte>> take_from(Blocks DeviceTransport::*spare, std::size_t bytes);
   bool never() const { return options_.data == "host" || deps_.net.size() == 1; }
   // Opens NCCL at the first call, without other ranks, and does all that may synchronize with the device. Returns its
   // result.
@@ -162,13 +157,10 @@ class DeviceTransport {
   std::optional<Status> opened_;                // result of open_nccl()
   net::nccl::NcclCollectives* nccl_ = nullptr;  // owned by ordered_; null if NCCL cannot be used
   std::unique_ptr<net::OrderedDevice> ordered_;
+  DeviceMemory memory_;
   device::Stream copies_;
-  EventPoller poller_;                        // polls marks on copies_
-  std::optional<device::Mark> last_copies_;   // set by leave()
-  std::vector<std::byte*> made_;              // all blocks
-  Blocks spare_;                              // returned blocks of take()
-  Blocks spare_kept_;                         // returned blocks of keep()
-  std::optional<std::size_t> refused_bytes_;  // see take_refusal()
+  EventPoller poller_;                       // polls marks on copies_
+  std::optional<device::Mark> last_copies_;  // set by leave()
   bool closed_ = false;
   bool closes_nccl_ = false;  // leave() has begun to
   TimerId timer_;
