@@ -208,7 +208,7 @@ class Bench {
       must(kernels_.twobit_measure({blocks, arrays_, magnitudes}, nullptr));
     });
     std::byte* const chosen = room(count);
-    add("twobit_choose", count * static_cast<std::int64_t>(sizeof(TwobitMagnitude) + 1), [=, this] {
+    add("twobit_choose", count * static_cast<std::int64_t>(2 * sizeof(TwobitMagnitude) + 1), [=, this] {
       must(kernels_.twobit_choose({blocks, magnitudes, 1.0, true, chosen}, nullptr));
     });
     const std::int64_t bytes = elements_ / 4 + count;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -136,6 +137,7 @@ class ThresholdSparseCoder final : public Coder, private DeviceCoding {
                                           queue.stream);
   }
   void encoded(const DeviceNote& note) override {
+    static_assert(offsetof(kernels::cuda::ThresholdFound, not_finite) == offsetof(DeviceNote, not_finite));
     const auto found = std::bit_cast<kernels::cuda::ThresholdFound>(note);
     if (found.exact != 0) {
       threshold_ = found.threshold;

@@ -133,8 +133,8 @@ __device__ bool is_finite(float largest) {
   return std::bit_cast<std::uint32_t>(largest) < 0x7F800000U;
 }
 
-// Adds the magnitudes of all blocks in order, behind the last one. Runs as one block of threads: while one of them
-// adds, the others load the next ones.
+// Adds the magnitudes of all blocks in order, and stores the total behind them. Runs as one block of threads: while one
+// of them adds, the others load the next ones.
 __global__ void __launch_bounds__(kThreads) twobit_add_blocks(const Choose args) {
   __shared__ double sums[2][kThreads];
   __shared__ std::uint32_t largest_of[kWarps];

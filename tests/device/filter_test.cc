@@ -40,7 +40,6 @@ TEST(FilterOnDevice, FindsTheNormsOfTheReference) {
     Memory norms(static_cast<std::size_t>(shape.filters) * sizeof(float));
     std::vector<std::byte> expected(norms.size());
     kernels::ref::filter_norms(shape, gradient.host(), expected.data());
-    gradient.place_left(seed);
     const auto arrays = gradient.device();
     ASSERT_TRUE(device::kernels().filter_norms({shape, arrays, norms.data()}, nullptr).ok());
     EXPECT_EQ(Gradient::first_difference(expected, norms.copy()), "");

@@ -101,6 +101,7 @@ class Gradient {
  public:
   Gradient(std::size_t n, kernels::Shape shape, bool feedback, kernels::Random& random)
       : shift_(4 * (random() % 5)),
+        place_(random() % 3),
         gradient_(kernels::gradient_array(n, shape, random)),
         residual_(kernels::gradient_array(n, shape, random)),
         expected_left_(gradient_.size(), 0),
@@ -118,9 +119,6 @@ class Gradient {
     return feedback_ ? kernels::Feedback{device_gradient_.data(), device_residual_.data(), left().data()}
                      : kernels::Feedback{device_gradient_.data()};
   }
-  // Makes kernels write the part not sent to memory of its own, over the residual, or over the gradient, as the runtime
-  // does; by the remainder of `seed`.
-  void place_left(std::uint64_t seed) { place_ = static_cast<int>(seed % 3); }
   void expect_same_left() {
     if (feedback_) {
       EXPECT_EQ(first_difference(expected_left_.copy(), left().copy()), "");
@@ -137,10 +135,11 @@ class Gradient {
   }
 
  private:
+  // Kernels write the part not sent to memory of its own, over the residual, or over the gradient, as the runtime does.
   Memory& left() { return place_ == 0 ? device_left_ : place_ == 1 ? device_residual_ : device_gradient_; }
 
-  int place_ = 0;
   std::size_t shift_;
+  std::uint64_t place_;
   kernels::Array gradient_;
   kernels::Array residual_;
   kernels::Array expected_left_;

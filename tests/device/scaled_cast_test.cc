@@ -51,7 +51,6 @@ TEST(ScaledCastOnDevice, WritesTheBytesOfTheReference) {
     SCOPED_TRACE(words(how, n, seed));
     set_order(static_cast<int>(seed) % orders());
     Gradient gradient(n, kernels::kShapes[seed / 3 % 6], seed % 4 != 0, random);
-    gradient.place_left(seed);
     expect_same_payload(how, gradient, random() % 4);
   }
 }

@@ -72,6 +72,7 @@ void expect_same_selection(ThresholdSelect how, Gradient& gradient, std::size_t 
                                             there, scratch.data()};
   ASSERT_TRUE(device::kernels().threshold_select(args, nullptr).ok());
   const auto found = note.value<kernels::cuda::ThresholdFound>();
+  EXPECT_EQ(found.exact, rank != 0 ? 1U : 0U);
   if (rank != 0) {
     how.threshold = magnitude_of_rank(gradient, rank);
     EXPECT_EQ(std::bit_cast<std::uint32_t>(found.threshold), std::bit_cast<std::uint32_t>(how.threshold));
@@ -98,7 +99,6 @@ TEST(ThresholdSelectOnDevice, WritesTheBytesOfTheReference) {
     SCOPED_TRACE(words(how, n, seed));
     set_order(static_cast<int>(seed) % orders());
     Gradient gradient(n, kernels::kShapes[seed / 3 % 6], seed % 4 != 0, random);
-    gradient.place_left(seed);
     expect_same_selection(how, gradient, 2 * (random() % 2));
   }
 }
@@ -113,7 +113,6 @@ TEST(ThresholdSelectOnDevice, FindsTheThresholdOfARank) {
     SCOPED_TRACE(words(how, n, seed) + " rank " + std::to_string(rank));
     set_order(static_cast<int>(seed) % orders());
     Gradient gradient(n, kernels::kShapes[seed % 6], seed % 4 != 0, random);
-    gradient.place_left(seed);
     expect_same_selection(how, gradient, 2 * (random() % 2), rank);
   }
 }
@@ -216,9 +215,15 @@ TEST(SparseOnDevice, RefusesWhatItCannotRead) {
   EXPECT_FALSE(select({1.0F, -1}, 0));
   EXPECT_FALSE(select({1.0F, 4, DType::kI8}, 0));
   EXPECT_FALSE(select({1.0F, 4}, 1));
-  const kernels::cuda::ThresholdEncode small{
-      {1.0F, 4}, 0, 4, {memory.data()}, memory.data() + 1024, 29, found, memory.data() + 2048};
-  EXPECT_FALSE(device::kernels().threshold_select(small, nullptr).ok()) << "4 + 2 + 4 * 6 bytes";
+  kernels::cuda::ThresholdEncode wrong{{1.0F, 4},           0, 4, {memory.data()}, memory.data() + 1024, 28, found,
+                                       memory.data() + 2048};
+  EXPECT_FALSE(device::kernels().threshold_select(wrong, nullptr).ok()) << "4 + 2 + 4 * 6 bytes";
+  wrong.payload_bytes = 64;
+  wrong.found = nullptr;
+  EXPECT_FALSE(device::kernels().threshold_select(wrong, nullptr).ok());
+  wrong.found = found;
+  wrong.n = (std::int64_t{1} << 31) + 1;
+  EXPECT_FALSE(device::kernels().threshold_select(wrong, nullptr).ok());
   const std::byte* const odd = memory.data() + 1;
   EXPECT_FALSE(device::kernels().sparse_sum({DType::kF32, 4, {&odd, 1}, memory.data(), nullptr}, nullptr).ok());
 }

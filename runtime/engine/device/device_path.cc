@@ -153,7 +153,7 @@ Result<std::byte*> DeviceZeros::make(DeviceTransport& transport, std::size_t byt
   }
   const auto queue = [&]() -> Status {
     if (!memory_) {
-      SRT_ASSIGN(memory_, transport.keep(bytes));
+      SRT_ASSIGN(memory_, transport.take(bytes));
     }
     return transport.fill(memory_.get(), bytes, 0.0F);
   };

@@ -28,14 +28,14 @@ Status LaunchAgreement::take(Rank from, const LaunchWord& word, LaunchSequencer&
 Status LaunchAgreement::name_ranks(Rank from, const LaunchWord& word) {
   const auto [place, first] = named_.try_emplace(from, Named{word.set, {}});
   Named& named = place->second;
-  if (named.own != word.set || word.number > size_ / kRanksOfWord) {
+  if (named.own != word.set || word.number > size_ / kRanksPerWord) {
     return breach("names unknown ranks, or too many, in", word);
   }
-  for (int bit = 0; bit < kRanksOfWord; ++bit) {
+  for (int bit = 0; bit < kRanksPerWord; ++bit) {
     if ((word.tag.value >> bit & 1U) == 0) {
       continue;
     }
-    const Rank rank = word.number * kRanksOfWord + bit;
+    const Rank rank = word.number * kRanksPerWord + bit;
     if (rank >= size_ || (!named.ranks.empty() && rank <= named.ranks.back())) {
       return breach("names unknown ranks, or too many, in", word);
     }

@@ -35,11 +35,11 @@ struct LaunchWord {
     kStopped = 12,
   };
   Kind kind = Kind::kReady;
-  // The tag of an operation; in kRanks one bit for each of kRanksOfWord ranks; from kConnect on the receiver's own
+  // The tag of an operation; in kRanks one bit for each of kRanksPerWord ranks; from kConnect on the receiver's own
   // number of the set; unused in kGone, kAble, kConnected and kStopped.
   OpTag tag;
   // kReady: priority. kPlaced: 1 if the next one belongs to its group. kGone: rank; that of the receiver if rank 0
-  // orders nothing any more. kRefused: rank. kRanks: first rank / kRanksOfWord. kAble: version of NCCL, 0 if it cannot
+  // orders nothing any more. kRefused: rank. kRanks: first rank / kRanksPerWord. kAble: version of NCCL, 0 if it cannot
   // be used. kConnected: 1 if it is. Unused in the others.
   std::int32_t number = 0;
   LaunchSet set = kJobSet;  // kReady, and all about process sets: from kConnected on the number of rank 0
@@ -51,7 +51,7 @@ struct LaunchWord {
 
 inline constexpr std::size_t kLaunchWordsBytes = 512;  // size of a message
 inline constexpr std::size_t kMostLaunchWords = 20;    // words in a message
-inline constexpr int kRanksOfWord = 64;                // ranks that a word of kind kRanks has bits for
+inline constexpr int kRanksPerWord = 64;               // ranks that a word of kind kRanks has bits for
 inline constexpr std::uint32_t kLaunchWordsCheck = 0x6f726472;
 
 // Encodes 1 to kMostLaunchWords words.

@@ -82,7 +82,7 @@ void OrderedDevice::open_set(std::vector<Rank> ranks, int version, AddSet add, O
   }
   std::map<Rank, std::uint64_t> blocks;
   for (const Rank rank : set.ranks) {
-    blocks[rank / kRanksOfWord] |= std::uint64_t{1} << (rank % kRanksOfWord);
+    blocks[rank / kRanksPerWord] |= std::uint64_t{1} << (rank % kRanksPerWord);
   }
   for (const auto& [block, bits] : blocks) {
     tell({Kind::kRanks, OpTag(bits), block, own});

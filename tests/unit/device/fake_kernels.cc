@@ -158,6 +158,9 @@ kernels::cuda::Launch twobit_choose(const kernels::cuda::TwobitChoose& args, ker
                      largest = std::max(largest, args.magnitudes[b].largest);
                      finite = finite && std::isfinite(args.magnitudes[b].largest);
                    });
+    if (args.whole) {
+      args.magnitudes[(args.blocks.n + args.blocks.block - 1) / args.blocks.block] = {sum, largest};
+    }
     const int common = kernels::twobit_wanted(args.factor, sum, args.blocks.n, largest);
     for_each_block(args.blocks, [&](std::int64_t b, std::int64_t /*first*/, std::int64_t elements,
                                     std::size_t /*place*/) {
