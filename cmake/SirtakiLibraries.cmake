@@ -60,10 +60,20 @@ target_include_directories(sirtaki_flags SYSTEM INTERFACE
 
 if(SIRTAKI_STATIC)
   # No symbol of a linked library may be seen by other libraries of a process, nor theirs be taken.
+  # Functions in sections of their own are left out where nothing calls them.
+  add_compile_options(-ffunction-sections -fdata-sections)
   add_link_options(-static-libstdc++ -Wl,--exclude-libs,ALL -Wl,--gc-sections)
   include(CheckSymbolExists)
   check_symbol_exists(arc4random stdlib.h SIRTAKI_NEW_GLIBC)
 endif()
+# sirtaki_small(TARGET...): optimizes libraries that wait for processes and messages for size, where size counts.
+function(sirtaki_small)
+  if(SIRTAKI_STATIC)
+    foreach(target ${ARGN})
+      target_compile_options(${target} PRIVATE -Os)
+    endforeach()
+  endif()
+endfunction()
 # sirtaki_self_contained(TARGET...): adds the parts that SIRTAKI_STATIC needs to finished libraries and programs.
 function(sirtaki_self_contained)
   if(SIRTAKI_STATIC AND NOT SIRTAKI_NEW_GLIBC)
