@@ -47,11 +47,9 @@ void expect_bits_of_the_cpu(int ranks, const char* codec) {
 }
 
 TEST(DeviceHosts, ResultsHaveTheBitsOfTheCpu) {
-  for (const char* codec :
-       {"int8:min=0,ndim=0,wire=gather", "fp8_e4m3:min=0,ndim=0,wire=gather,ef=off", kTopk,
-        "group_topk:min=0,ndim=0,wire=gather,rate=5%,values=f16,warmup=3", "twobit:min=0,ndim=0,wire=gather",
-        "threshold_sparse:min=0,ndim=0,wire=gather,density=5%,reestimate=2",
-        "weight0=>group_topk:min=0,ndim=0,wire=gather;*=>int8:min=0,ndim=0,wire=gather"}) {
+  for (const char* codec : {"int8:min=0,ndim=0,wire=gather", "fp8_e4m3:min=0,ndim=0,wire=gather,ef=off", kTopk,
+                            "group_topk:min=0,ndim=0,wire=gather,rate=5%,values=f16,warmup=3", kTwobit, kThreshold,
+                            "weight0=>group_topk:min=0,ndim=0,wire=gather;*=>int8:min=0,ndim=0,wire=gather"}) {
     expect_bits_of_the_cpu(4, codec);
     expect_bits_of_the_cpu(kRanks, codec);
   }
