@@ -384,7 +384,7 @@ Launch threshold_select(const ThresholdEncode& args, Stream stream) {
   }
   const std::int64_t most = lesser(args.how.capacity, args.n);
   const std::int64_t tiles = pieces(args.n, kTile);
-  const std::int64_t each = 2 + static_cast<std::int64_t>(dtype_size(args.how.value));
+  const std::int64_t each = 2 + (args.how.value == DType::kF32 ? 4 : 2);  // an offset and a value
   if (static_cast<std::int64_t>(args.payload_bytes) < 4 + 2 * tiles + most * each) {
     return kInvalid;
   }
