@@ -185,9 +185,10 @@ def test_the_last_stranger_trained_on_two_hosts_within_ten_minutes() -> None:
     assert hosts["result"] == "passed"
     assert {"install on alpha", "install on beta", "check", "training", "all"} == hosts["seconds"].keys()
     assert hosts["seconds"]["all"] < wheel_hosts.MAX_SECONDS <= 600
-    minutes = round(hosts["seconds"]["all"] / 60)
-    text = f"takes {minutes} minutes with a program for `torchrun` ([measured]"
-    assert text in wheel_hosts.README.read_text().replace("\n", " ")
+    text = wheel_hosts.README.read_text().replace("\n", " ")
+    said = re.search(r"takes less than (\d+) minutes with a program for `torchrun` \(\[measured\]", text)
+    assert said is not None
+    assert hosts["seconds"]["all"] < 60 * int(said[1])
 
 
 def test_the_programs_of_wheels_start_outside_of_pytest() -> None:
