@@ -79,12 +79,8 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts | None]:
     if unavailable_reason() is not None:
         yield None
         return
-    made = Hosts(tmp_path_factory.mktemp("hosts"))
-    try:
-        made.start()
+    with Hosts.of_a_test(tmp_path_factory.mktemp("hosts")) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def run_launcher(words: list[str], hosts: Hosts | None, folder: Path, env: dict[str, str]) -> None:

@@ -43,12 +43,8 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
     reason = unavailable_reason()
     if reason is not None:
         pytest.skip(reason)
-    made = Hosts(tmp_path)
-    try:
-        made.start()
+    with Hosts.of_a_test(tmp_path) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def test_the_commands_for_two_machines_run(hosts: Hosts, tmp_path: Path) -> None:

@@ -5,21 +5,10 @@
 #include <functional>
 #include <utility>
 
-#include "compression/codecs/catalog.h"
 #include "compression/device_coding.h"
 #include "runtime/base/check.h"
 
 namespace sirtaki::engine {
-
-namespace {
-
-// Returns a new coder of the tensor; null if it is not compressed.
-std::unique_ptr<compression::Coder> coder_of(const scheduler::PlannedTensor& tensor) {
-  const compression::PayloadCodec* const codec = compression::find_payload_codec(tensor.decision.codec);
-  return codec == nullptr ? nullptr : codec->open(tensor.decision.params, {tensor.numel, 1});
-}
-
-}  // namespace
 
 Result<std::unique_ptr<DeviceCompressor>> DeviceCompressor::create(DeviceTransport& transport,
                                                                    net::DeviceCollectives* nccl,

@@ -38,6 +38,11 @@ std::vector<Rank> all_ranks(int size) {
 
 }  // namespace
 
+std::unique_ptr<compression::Coder> coder_of(const scheduler::PlannedTensor& tensor) {
+  const compression::PayloadCodec* const codec = compression::find_payload_codec(tensor.decision.codec);
+  return codec == nullptr ? nullptr : codec->open(tensor.decision.params, {tensor.numel, 1});
+}
+
 DeviceGather::DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DeviceTransport& transport,
                            net::DeviceCollectives* nccl, Result<std::vector<SliceMemory>> memory)
     : Reduction(std::move(spec), deps.net.host_groups() == nullptr ? deps : host_deps(deps, *deps.net.host_groups()),
@@ -61,8 +66,7 @@ std::vector<std::size_t> DeviceGather::buffers(const scheduler::Partition& parti
   std::size_t scratch = 0;
   for (const scheduler::Slice& slice : partition.slices) {
     const scheduler::PlannedTensor& tensor = tensors[static_cast<std::size_t>(slice.tensor)];
-    const auto coder =
-        compression::find_payload_codec(tensor.decision.codec)->open(tensor.decision.params, {tensor.numel, 1});
+    const auto coder = coder_of(tensor);
     coder->at_step(0);  // a warm-up sends most in its first step
     const std::int64_t run = groups == nullptr ? slice.numel : std::min(tensor.stripe, slice.numel);
     for (std::int64_t at = 0; at < slice.numel; at += run) {

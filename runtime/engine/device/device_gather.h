@@ -35,6 +35,9 @@ struct SliceMemory {
   const std::byte* whole;  // filled by DeviceCoding::begin() in this step; null: there is no begin()
 };
 
+// Returns a new coder of the tensor; null if it is not compressed.
+std::unique_ptr<compression::Coder> coder_of(const scheduler::PlannedTensor& tensor);
+
 class DeviceGather final : public Reduction {
  public:
   // The slices of `spec` are on the device, and their coders have device kernels. `memory`: that of each slice; an
