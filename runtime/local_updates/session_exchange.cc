@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -23,6 +24,25 @@ std::string channel_name(const std::string& name, Channel channel) {
       return name + ".buffers";
   }
   return name;
+}
+
+// Returns whether reports of this kind are small and of one size, so that an allreduce can carry them.
+bool is_summed(ReportKind kind) {
+  return kind == ReportKind::kSnapshot || kind == ReportKind::kVote || kind == ReportKind::kRound;
+}
+
+// The first byte of a report in an allreduce. A rank in join() adds zeros.
+constexpr std::byte kPresent{1};
+
+// Returns the reports in `all`, each of so many bytes; summed ones without their first byte, and empty if it is 0.
+Reports split(std::span<const std::byte> all, std::size_t each, bool summed) {
+  Reports reports;
+  for (; each > 0 && each <= all.size(); all = all.subspan(each)) {
+    const auto part = all.first(each).subspan(summed ? 1 : 0);
+    const bool absent = summed && all.front() != kPresent;
+    reports.emplace_back(part.begin(), absent ? part.begin() : part.end());
+  }
+  return reports;
 }
 
 TensorView view_of(std::span<float> data) {
@@ -99,7 +119,7 @@ Status SessionExchange::open_fragment(const LocalModel& model, const FragmentLay
 // a report late or never, and Ctrl-C may be the reason for the end of this one.
 SessionExchange::~SessionExchange() {
   for (const auto& [channel, posted] : posted_) {
-    session_.forget(posted.request, posted.mine);
+    session_.forget(posted.request, posted.bytes);
   }
   for (const Fragment& fragment : fragments_) {
     for (const StreamId stream : fragment.streams) {
@@ -118,12 +138,23 @@ Status SessionExchange::post(Channel channel, ConstBytes mine) {
   const auto [place, fresh] = posted_.try_emplace(channel);
   SRT_CHECK(fresh);
   Posted& posted = place->second;
-  posted.mine = std::make_shared<std::vector<std::byte>>(mine.begin(), mine.end());
   engine::OpSpec op;
-  op.kind = OpKind::kAllgather;
   op.name = channel_name(name_, channel);
   op.ranks = ranks_;
-  op.input = {posted.mine->data(), static_cast<std::int64_t>(posted.mine->size()), DType::kU8, {}};
+  if (is_summed(channel.kind)) {
+    op.kind = OpKind::kAllreduce;
+    posted.each = 1 + mine.size();
+    posted.bytes = std::make_shared<std::vector<std::byte>>(posted.each * static_cast<std::size_t>(size()));
+    const auto part = posted.bytes->begin() + static_cast<std::ptrdiff_t>(posted.each) * rank();
+    *part = kPresent;
+    std::ranges::copy(mine, part + 1);
+  } else {
+    op.kind = OpKind::kAllgather;
+    posted.each = mine.size();
+    posted.bytes = std::make_shared<std::vector<std::byte>>(mine.begin(), mine.end());
+  }
+  op.input = {posted.bytes->data(), static_cast<std::int64_t>(posted.bytes->size()), DType::kU8, {}};
+  op.output = op.kind == OpKind::kAllreduce ? op.input : op.output;
   op.dims = {op.input.numel};
   std::vector<engine::OpSpec> ops;
   ops.push_back(std::move(op));
@@ -151,19 +182,21 @@ std::optional<Result<Reports>> SessionExchange::received(Channel channel, Durati
     // An interrupt ends the wait but not the operation; the destructor leaves its memory to the session.
     return Result<Reports>(*status);
   }
-  Reports reports;
-  const std::size_t each = posted.mine->size();
-  if (const engine::OpResult* all = session_.result(posted.request)) {
-    for (std::size_t at = 0; each > 0 && at + each <= all->data.size(); at += each) {
-      reports.emplace_back(all->data.begin() + static_cast<std::ptrdiff_t>(at),
-                           all->data.begin() + static_cast<std::ptrdiff_t>(at + each));
-    }
-  }
+  const engine::OpResult* const gathered = session_.result(posted.request);
+  auto reports = split(gathered != nullptr ? gathered->data : *posted.bytes, posted.each, is_summed(channel.kind));
   session_.release(posted.request);
   posted_.erase(place);
   if (static_cast<int>(reports.size()) != size()) {
     return Result<Reports>(
         Status(Code::kMismatch, channel_name(name_, channel) + ": the reports of ranks have different sizes"));
+  }
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    if (reports[rank].empty()) {
+      return Result<Reports>(Status(Code::kMismatch,
+                                    channel_name(name_, channel) + ": rank " + std::to_string(rank) +
+                                        " waits in join(), but with local updates all ranks make the same steps",
+                                    {static_cast<Rank>(rank), {}}));
+    }
   }
   return Result<Reports>(std::move(reports));
 }

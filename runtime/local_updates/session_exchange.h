@@ -2,7 +2,9 @@
 // fragment.
 //
 // The sum of a fragment is a step of its stream, so partitions, priorities, codecs, aborts and liveness are those of
-// streams. A fragment has a stream for each encoding; a drain sends it uncompressed. The owner of the LocalUpdater owns
+// streams. A fragment has a stream for each encoding; a drain sends it uncompressed. Small reports that training waits
+// for are allreduces: ranks add up arrays of bytes, in which each has filled only its own part. An allreduce takes one
+// exchange between ranks; an allgather takes two, since it does not know the sizes. The owner of the LocalUpdater owns
 // the exchange, and the session outlives it. Used on the thread of the training. The destructor waits for exchanges in
 // flight: if other ranks may never arrive, close the session first.
 #pragma once
@@ -46,7 +48,8 @@ class SessionExchange final : public LocalExchange {
  private:
   struct Posted {
     RequestId request;
-    std::shared_ptr<std::vector<std::byte>> mine;
+    std::size_t each = 0;                           // bytes of one rank
+    std::shared_ptr<std::vector<std::byte>> bytes;  // of this rank; in an allreduce, of all ranks in their order
   };
   struct Fragment {
     std::vector<StreamId> streams;      // indexed by encoding

@@ -327,6 +327,72 @@ TEST(LocalThreads, AStalledRankIsWaitedFor) {
   }
 }
 
+std::int64_t messages_sent(const engine::Session& session) {
+  constexpr std::string_view kKey = "\"messages_sent\":";
+  const std::string stats = session.stats_json();
+  const std::string::size_type peers = stats.find("\"peers\":");
+  std::int64_t sum = 0;
+  for (auto at = stats.find(kKey, peers); at != std::string::npos; at = stats.find(kKey, at + 1)) {
+    sum += std::stoll(stats.substr(at + kKey.size()));
+  }
+  return sum;
+}
+
+// On a link with a long latency training steps wait for these exchanges.
+TEST(LocalThreads, AReportTakesOneExchange) {
+  constexpr int kRounds = 100;
+  ThreadOptions options;
+  options.size = 3;
+  options.options_toml = kSmall;
+  const std::string error = run_sessions(options, [&](engine::Session& session) {
+    Training training({.sizes = kSizes}, session.rank());
+    const auto exchange = must(SessionExchange::open(session, training.model(1), local_options("4", 1)));
+    for (const auto kind :
+         {local_updates::ReportKind::kSnapshot, local_updates::ReportKind::kVote, local_updates::ReportKind::kRound}) {
+      std::int64_t before = 0;
+      for (int k = 0; k <= kRounds; ++k) {
+        std::vector<std::byte> mine(24, static_cast<std::byte>(2 * k + session.rank()));
+        mine.back() = std::byte{255};
+        must(exchange->post({kind, 0}, mine));
+        const auto reports = must(exchange->received({kind, 0}, kPatience).value());
+        for (Rank rank = 0; rank < options.size; ++rank) {
+          mine.assign(24, static_cast<std::byte>(2 * k + rank));
+          mine.back() = std::byte{255};
+          require(reports[static_cast<std::size_t>(rank)] == mine, "a report has changed on its way");
+        }
+        before = k == 0 ? messages_sent(session) : before;
+      }
+      const std::int64_t sent = messages_sent(session) - before;
+      // Those of the first use may leave late. An exchange of sizes would be a message more for each report.
+      require(sent < std::int64_t{kRounds} * (options.size - 1) * 3 / 2, "sent " + std::to_string(sent) + " messages");
+    }
+  });
+  EXPECT_EQ(error, "");
+}
+
+TEST(LocalThreads, ARankInJoinIsNamed) {
+  std::promise<void> told;
+  ThreadOptions options;
+  options.size = 2;
+  options.options_toml = kSmall;
+  const std::string error = run_sessions(options, [&](engine::Session& session) {
+    Training training({.sizes = kSizes}, session.rank());
+    const auto exchange = must(SessionExchange::open(session, training.model(1), local_options("4", 1)));
+    if (session.rank() == 1) {
+      require(!session.join(std::chrono::milliseconds(1)).has_value(), "the other rank has not joined");
+      require(told.get_future().wait_for(kPatience) == std::future_status::ready, "rank 0 got no answer");
+      return;
+    }
+    must(exchange->post({local_updates::ReportKind::kVote, 0}, std::vector<std::byte>(17)));
+    const auto reports = exchange->received({local_updates::ReportKind::kVote, 0}, kPatience);
+    told.set_value();
+    require(reports.has_value() && reports->status().code() == Code::kMismatch, "a rank in join() votes");
+    require(reports->status().to_string().find("rank 1 waits in join()") != std::string::npos,
+            reports->status().to_string());
+  });
+  EXPECT_EQ(error, "");
+}
+
 // Invariant I7.
 TEST(LocalThreads, BuffersAreEqualAfterADrain) {
   struct Buffers {
