@@ -37,7 +37,7 @@ bool get_flag(WireReader& in) {
 RankRound get_round(WireReader& in) {
   RankRound round;
   for (std::int64_t* field : {&round.step, &round.steps_left, &round.step_us, &round.transfer_us, &round.dense_us,
-                              &round.longest_us, &round.stall_us, &round.late_tags, &round.now_us}) {
+                              &round.longest_us, &round.latency_us, &round.stall_us, &round.late_tags, &round.now_us}) {
     *field = in.get<std::int64_t>();
   }
   round.lr = in.get<double>();
@@ -99,7 +99,7 @@ std::vector<std::byte> encode(const RoundReport& report) {
   const RankRound& round = report.round;
   WireWriter out;
   for (const std::int64_t field : {round.step, round.steps_left, round.step_us, round.transfer_us, round.dense_us,
-                                   round.longest_us, round.stall_us, round.late_tags, round.now_us}) {
+                                   round.longest_us, round.latency_us, round.stall_us, round.late_tags, round.now_us}) {
     out.put(field);
   }
   out.put(round.lr);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "scheduler/plan/profile.h"
 
 namespace sirtaki::local_updates {
 namespace {
@@ -69,6 +70,11 @@ bool SessionExchange::one_host() const {
     return std::ranges::all_of(ranks_, [&host](Rank rank) { return std::ranges::count(host, rank) != 0; });
   };
   return ranks_.empty() ? hosts.size() == 1 : std::ranges::any_of(hosts, has_all);
+}
+
+Duration SessionExchange::latency() const {
+  const Duration latency = session_.round_trip() / 2;
+  return latency < std::chrono::nanoseconds(scheduler::kDistantNs) ? Duration(0) : latency;
 }
 
 Result<std::unique_ptr<SessionExchange>> SessionExchange::open(engine::Session& session, const LocalModel& model,

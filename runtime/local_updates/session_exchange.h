@@ -35,6 +35,7 @@ class SessionExchange final : public LocalExchange {
   int size() const override;
   TimePoint now() const override;
   bool one_host() const override;
+  Duration latency() const override;
   Status post(Channel channel, ConstBytes mine) override;
   std::optional<Result<Reports>> received(Channel channel, Duration timeout) override;
   Status send(int fragment, std::span<float> data, std::int64_t encoding) override;

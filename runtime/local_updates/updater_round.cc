@@ -142,6 +142,7 @@ Status LocalUpdater::post_round(std::int64_t end, bool compare) {
     report.round.digest = synchronous ? model_.digest() : anchors_digest();
     round_.compared_at = end;
   }
+  report.round.latency_us = micros(exchange_.latency());
   report.round.late_tags = late_;
   report.round.now_us = now_us();
   SRT_TRY(exchange_.post({ReportKind::kRound, 0}, encode(report)));

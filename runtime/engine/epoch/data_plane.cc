@@ -197,6 +197,7 @@ class MeshPlane final : public DataPlane {
     json.end_array();
     return std::move(json).take();
   }
+  Duration round_trip() const override { return collectives_ ? collectives_->round_trip() : Duration(0); }
 
  private:
   net::EndpointChoice choice() const {

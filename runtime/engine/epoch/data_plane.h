@@ -53,6 +53,8 @@ class DataPlane {
   virtual void drop() = 0;
   // Returns [{"peer": 1, "bytes_sent": ..., ...}]. On the loop.
   virtual std::string peers_json() const = 0;
+  // Returns the shortest round trip to the farthest rank; 0 while none is known. On the loop.
+  virtual Duration round_trip() const { return Duration(0); }
   // Returns the transport of large data: "local", "tcp", "shared memory", or both of the latter if several hosts have
   // several ranks.
   virtual std::string_view path() const = 0;

@@ -418,6 +418,12 @@ std::optional<Result<Rank>> Session::join(Duration timeout) {
 
 // ---- introspection ----
 
+Duration Session::round_trip() const {
+  Duration found(0);
+  loop_.run_sync([&] { found = data_->round_trip(); });
+  return found;
+}
+
 std::string Session::stats_json() const {
   std::string peers = "[]";
   std::string path;

@@ -147,6 +147,8 @@ class Session {
   // Returns the calls of an open stream; those of any other id return kInvalidArgument.
   StreamHandle stream(StreamId stream) { return {*streams_, stream}; }
 
+  // Returns the shortest round trip to the farthest rank; 0 while none is known.
+  Duration round_trip() const;
   std::string stats_json() const;
   Status timeline_start(const std::string& path);
   Status timeline_stop();

@@ -93,6 +93,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
   if (stats.step_us == 0) {
     return;
   }
+  latency_ = over_step(stats.latency_us, stats.step_us);
   const bool changed = mode != mode_;
   if (changed) {
     // Fragments and gradients take different times for the same bytes.
@@ -137,14 +138,14 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
       reference_ = std::max<std::int64_t>(sent_.value, 1);
     }
   }
-  const auto follow_known = [this](std::int64_t& bound, const Mean& mean, std::int64_t more, auto needs) {
-    if (mean.count > 0) {
-      follow(bound, mean.value + more, options_.margin_permille, needs);
-    }
-  };
-  follow_known(steps_, sent_, 0, interval_for);
-  follow_known(delay_, longest_, hidden_, delay_for);
-  follow_known(link_delay_, longest_, 0, delay_for);
+  if (sent_.count > 0) {
+    follow(steps_, busy(sent_.value), options_.margin_permille, interval_for);
+  }
+  if (longest_.count > 0) {
+    follow(delay_, longest_.value + latency_ + hidden_, options_.margin_permille, delay_for);
+    follow(merge_delay_, longest_.value + latency_, options_.margin_permille, delay_for);
+    follow(link_delay_, busy(longest_.value), options_.margin_permille, delay_for);
+  }
 }
 
 std::size_t LinkBound::place_of(std::int64_t encoding) const {
@@ -153,11 +154,11 @@ std::size_t LinkBound::place_of(std::int64_t encoding) const {
 
 // Without the correction, an encoding that was predicted to fit and did not would be tried again and again.
 void LinkBound::learn_bits() {
-  if (before_load_ == 0 || sent_.count == 0) {
+  if (busy(before_load_) == 0 || sent_.count == 0) {
     return;
   }
   const Wide nominal = options_.bits_permille[place_of(encoding_)];
-  const Wide learned = Wide{bits_[place_of(before_)]} * sent_.value / before_load_;
+  const Wide learned = Wide{bits_[place_of(before_)]} * busy(sent_.value) / busy(before_load_);
   bits_[place_of(encoding_)] = static_cast<std::int64_t>(
       std::clamp<Wide>(learned, std::max<Wide>(nominal / kMostWrong, 1), nominal * kMostWrong));
   if (sent_.count == kMeanRounds) {
@@ -171,17 +172,21 @@ std::int64_t LinkBound::load_with(std::int64_t encoding, const Mean& sent, const
   }
   const auto bits = [this](std::int64_t index) { return Wide{bits_[place_of(index)]}; };
   const bool known = sent.count > 0;
-  const Wide load = Wide{(known ? sent : dense).value} * bits(encoding) / bits(known ? encoding_ : 0);
-  return static_cast<std::int64_t>(std::min<Wide>(load, kMostLoad));
+  const std::int64_t load = (known ? sent : dense).value;
+  const Wide scaled = Wide{busy(load)} * bits(encoding) / bits(known ? encoding_ : 0);
+  return static_cast<std::int64_t>(std::min<Wide>(std::min(load, latency_) + scaled, kMostLoad));
 }
 
 std::int64_t LinkBound::steps_with(std::int64_t encoding) const {
-  return is_measured(encoding) ? steps_ : interval_for(load_with(encoding, sent_, dense_), options_.margin_permille);
+  const std::int64_t steps =
+      is_measured(encoding) ? steps_ : interval_for(busy(load_with(encoding, sent_, dense_)), options_.margin_permille);
+  return beyond(steps, is_measured(encoding) ? merge_delay_ : delay_with(encoding));
 }
 
 std::int64_t LinkBound::delay_with(std::int64_t encoding) const {
-  return is_measured(encoding) ? delay_
-                               : delay_for(load_with(encoding, longest_, dense_longest_), options_.margin_permille);
+  return is_measured(encoding)
+             ? delay_
+             : delay_for(load_with(encoding, longest_, dense_longest_) + latency_, options_.margin_permille);
 }
 
 bool LinkBound::fits(std::int64_t encoding, std::int64_t steps) const {
@@ -189,7 +194,9 @@ bool LinkBound::fits(std::int64_t encoding, std::int64_t steps) const {
     return steps_ <= steps && link_delay_ <= 1;
   }
   const std::int64_t spare = encoding < encoding_ ? kSparePermille : 1000;
-  const auto spared = [spare](std::int64_t load) { return static_cast<std::int64_t>(Wide{load} * spare / 1000); };
+  const auto spared = [this, spare](std::int64_t load) {
+    return static_cast<std::int64_t>(Wide{busy(load)} * spare / 1000);
+  };
   return interval_for(spared(load_with(encoding, sent_, dense_)), options_.margin_permille) <= steps &&
          delay_for(spared(load_with(encoding, longest_, dense_longest_)), options_.margin_permille) <= 1;
 }
@@ -259,6 +266,7 @@ void LinkBound::state(StateIo& io) {
   for (Mean* mean : {&dense_, &cost_, &sent_, &longest_, &dense_longest_}) {
     mean->state(io);
   }
+  io.field(latency_, 0, kMostLoad);
   io.field(hidden_, 0, kMostHidden);
   io.field(mode_, Mode::kLocal);
   io.field(encoding_, 0, RoundStats::kMaxEncoding);
@@ -279,6 +287,7 @@ void LinkBound::state(StateIo& io) {
   io.field(steps_, 1, kMostScaled);
   io.field(delay_, 0, kMostScaled);
   io.field(link_delay_, 0, kMostScaled);
+  io.field(merge_delay_, 0, kMostScaled);
 }
 
 }  // namespace sirtaki::local_updates

@@ -193,6 +193,7 @@ Result<RoundStats> agree(const std::vector<RankRound>& ranks) {
     stats.transfer_us = std::max(stats.transfer_us, rank.transfer_us);
     stats.dense_us = std::max(stats.dense_us, rank.dense_us);
     stats.longest_us = std::max(stats.longest_us, rank.longest_us);
+    stats.latency_us = std::max(stats.latency_us, rank.latency_us);
     stats.late_tags = std::max(stats.late_tags, rank.late_tags);
     stats.now_us = std::max(stats.now_us, rank.now_us);
     if (rank.step_us > 0) {
@@ -219,6 +220,7 @@ Status check(const RoundStats& stats, std::size_t ranks, std::size_t fragments) 
       {"transfer_us", stats.transfer_us, 0, kTime},
       {"dense_us", stats.dense_us, 0, kTime},
       {"longest_us", stats.longest_us, 0, kTime},
+      {"latency_us", stats.latency_us, 0, kTime},
       {"encoding", stats.encoding, 0, RoundStats::kMaxEncoding},
       {"stall_us", stats.stall_us, 0, kTime},
       {"loss_before_e6", stats.loss_before_e6, -RoundStats::kMaxLoss, RoundStats::kMaxLoss},

@@ -9,6 +9,8 @@
 
 #include "runtime/local_updates/controller/interval_controller.h"
 #include "runtime/local_updates/model.h"
+#include "scheduler/plan/arith.h"
+#include "scheduler/plan/profile.h"
 
 namespace sirtaki::local_updates {
 namespace {
@@ -53,10 +55,12 @@ Result<Encoding> encoding_of(const engine::StreamSpec& spec, const std::vector<F
 class Rounds {
  public:
   // `chosen`: the controller chooses the encoding; else it is the last one.
-  Rounds(std::vector<Encoding> encodings, bool chosen, std::int64_t step_us, const engine::StepForecast& synchronous)
+  Rounds(std::vector<Encoding> encodings, bool chosen, const engine::Conditions& at,
+         const engine::StepForecast& synchronous)
       : encodings_(std::move(encodings)),
         chosen_(chosen),
-        step_us_(std::max<std::int64_t>(step_us, 1)),
+        step_us_(std::max<std::int64_t>(at.forward_us + at.backward_us, 1)),
+        latency_us_(at.link.latency_ns < scheduler::kDistantNs ? 0 : at.link.latency_ns / scheduler::kNsPerUs),
         synchronous_(synchronous) {}
 
   std::int64_t encoding(const Interval& now) const {
@@ -64,13 +68,13 @@ class Rounds {
   }
   const Encoding& used(const Interval& now) const { return encodings_[static_cast<std::size_t>(encoding(now))]; }
 
-  // Returns the waits of a round of local steps: for the link, if it is busy all the time, or for fragments that take
-  // longer than the delay.
+  // Returns the waits of a round of local steps: for the link, if it is busy all the time, or for the norms of
+  // fragments and for those that take longer, with the vote on them, than the delay.
   std::int64_t waits_us(const Interval& now) const {
     const Encoding& sent = used(now);
     std::int64_t late = 0;
     for (const std::int64_t us : sent.fragments_us) {
-      late += std::max<std::int64_t>(us - now.delay * step_us_, 0);
+      late += latency_us_ + std::max<std::int64_t>(us + latency_us_ - now.delay * step_us_, 0);
     }
     return std::max(late, sent.total_us - now.steps * step_us_);
   }
@@ -83,6 +87,7 @@ class Rounds {
     round.step = step_;
     round.lr = kRate;
     round.step_us = step_us_;
+    round.latency_us = latency_us_;
     if (local) {
       round.encoding = encoding(now);
       round.transfer_us = used(now).total_us;
@@ -102,6 +107,7 @@ class Rounds {
   const std::vector<Encoding> encodings_;
   const bool chosen_;
   const std::int64_t step_us_;
+  const std::int64_t latency_us_;  // between distant hosts
   const engine::StepForecast& synchronous_;
   std::int64_t step_ = 0;
   std::int64_t now_us_ = 0;
@@ -145,8 +151,7 @@ Result<LocalForecast> forecast(const engine::StreamSpec& spec, const engine::Con
   options.interval.warmup = options.interval.lr_warmup = 0;
   const auto ranks = static_cast<std::size_t>(at.ranks);
   SRT_ASSIGN(const auto controller, IntervalController::make(options.interval, ranks, fragments.size()));
-  const std::int64_t compute_us = at.forward_us + at.backward_us;
-  Rounds rounds(std::move(encodings), given.interval.may_compress, compute_us, out.synchronous);
+  Rounds rounds(std::move(encodings), given.interval.may_compress, at, out.synchronous);
   SRT_ASSIGN(out.interval, settled(*controller, rounds, ranks));
   if (out.interval.mode != Mode::kLocal) {
     out.step_us = out.synchronous.prediction.step_us;
@@ -159,7 +164,7 @@ Result<LocalForecast> forecast(const engine::StreamSpec& spec, const engine::Con
   out.codec = used.codec;
   out.transfer_us = used.total_us;
   out.sent_bytes = used.sent_bytes / out.interval.steps;
-  out.step_us = compute_us + rounds.waits_us(out.interval) / out.interval.steps;
+  out.step_us = at.forward_us + at.backward_us + rounds.waits_us(out.interval) / out.interval.steps;
   return out;
 }
 

@@ -247,10 +247,12 @@ TEST(LocalReports, CutOffReportsNameTheirRank) {
   local_updates::RoundReport report;
   report.round.step = 7;
   report.round.digest = 99;
+  report.round.latency_us = 20;
   const auto rounds = local_updates::decode_rounds({encode(report), encode(report)});
   ASSERT_TRUE(rounds);
   EXPECT_EQ((*rounds)[1].step, 7);
   EXPECT_EQ((*rounds)[1].digest, 99U);
+  EXPECT_EQ((*rounds)[1].latency_us, 20);
   local_updates::RoundReport other = report;
   other.decisions = 1;
   EXPECT_EQ(local_updates::decode_rounds({encode(report), encode(other)}).status().code(), Code::kMismatch);

@@ -69,6 +69,38 @@ TEST(Encodings, AutoSpendsBitsBeforeSteps) {
   }
 }
 
+// Fewer bits make no latency shorter, more steps hide it.
+TEST(Encodings, AutoHidesALatencyByStepsNotByBits) {
+  struct Case {
+    std::int64_t step_us;
+    std::int64_t dense_us;  // of the bytes
+    std::int64_t encoding;
+    std::int64_t steps;
+    std::int64_t delay;
+  };
+  for (const Case& c : std::vector<Case>{{36'000, 250'000, 2, 4, 2},
+                                         {36'000, 80'000, 1, 4, 2},
+                                         {36'000, 40'000, 0, 4, 3},
+                                         {5'000, 8'000, 1, 13, 12}}) {
+    Training training("auto:compress=on,warmup=0");
+    training.step_us = c.step_us;
+    training.dense_us = c.dense_us;
+    training.latency_us = 20'000;
+    training.longest_permille = 1000;
+    std::int64_t changes = 0;
+    for (int i = 0; i < 100; ++i) {
+      const Interval before = training.current();
+      const Interval now = training.round().interval;
+      changes += now.mode == Mode::kLocal && now.encoding != before.encoding ? 1 : 0;
+    }
+    const Interval& now = training.current();
+    EXPECT_EQ(now.encoding, c.encoding) << c.step_us << " " << c.dense_us << " " << to_string(now);
+    EXPECT_EQ(now.steps, c.steps) << c.step_us << " " << c.dense_us << " " << to_string(now);
+    EXPECT_EQ(now.delay, c.delay) << c.step_us << " " << c.dense_us << " " << to_string(now);
+    EXPECT_LE(changes, 1) << c.step_us << " " << c.dense_us << ": predicted at once";
+  }
+}
+
 TEST(Encodings, TheFirstMergeOnAnUnknownLinkHasFewBits) {
   Training training("auto:compress=on,warmup=0");
   training.dense_us = 2'880'000;
