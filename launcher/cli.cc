@@ -31,6 +31,8 @@ constexpr const char* kExamples = R"(Examples:
       the ranks go on without a lost one as long as two are left, and it is started again (docs/elastic.md)
   sirtakirun -np 2 --elastic 1:8 --join-port 41000 --secret-file job.secret python train.py
       other hosts may join the job; each runs: sirtakirun --join HOST:41000 --secret-file job.secret -np 2
+  sirtakirun --hub --elastic 2:8 --join-port 41000 --secret-file job.secret python train.py
+      the same for a machine that only coordinates: all ranks run on hosts that join
   sirtakirun -H node1:2,node2:2 --check
       checks the hosts, measures the links between them, and prints the settings that pay off on such links
 
@@ -160,6 +162,10 @@ void add_join_options(CLI::App& app, RunOptions& run) {
   app.add_option("--join-port", run.join.port, "Port at which hosts may join this job; 0: any free one")
       ->check(CLI::Range(0, 65535))
       ->option_text("PORT")
+      ->group(join);
+  app.add_flag(
+         "--hub", run.join.hub,
+         "Run no ranks here: the job starts when hosts with -np slots have joined (default: the MIN of --elastic)")
       ->group(join);
   app.add_option("--join", run.join.address,
                  "Runs ranks of the job at this address here, -np of them at most (default 1); takes no command")
@@ -332,6 +338,21 @@ Status convert_cooldown(const std::vector<std::string>& range, RunOptions& run) 
   return Status();
 }
 
+// Gives a job without ranks on this host a port, unless it has other hosts.
+Status complete_hub(RunOptions& run) {
+  if (!run.join.hub) {
+    return Status();
+  }
+  const bool named = !run.hosts.empty() || !run.hostfile.empty() || !run.discovery.script.empty();
+  if (named || run.check || !run.join.address.empty()) {
+    return invalid_argument(
+        "--hub: leave out -H, --hostfile, --host-discovery-script, --check and --join; all ranks run on hosts that "
+        "join");
+  }
+  run.join.port = run.join.port.value_or(0);
+  return Status();
+}
+
 // Checks the options of a job that hosts may join, and of a host that joins one.
 Status check_join(const CLI::App& app, const RunOptions& run) {
   if (!run.join.port && run.join.address.empty()) {
@@ -371,6 +392,7 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
   if (!run.discovery.script.empty() && (!run.hosts.empty() || !run.hostfile.empty() || run.check)) {
     return invalid_argument("--host-discovery-script names the hosts; leave out -H, --hostfile and --check");
   }
+  SRT_TRY(complete_hub(run));
   SRT_TRY(check_join(app, run));
   run.tag_output = !raw.no_tags;
   constexpr Duration kLongest = std::chrono::hours(24 * 7);

@@ -17,6 +17,7 @@ namespace sirtaki::launcher {
 // Hosts that come to an elastic job by themselves: the port of the job, or the job of this host.
 struct JoinOptions {
   std::optional<int> port;  // 0: any free one
+  bool hub = false;         // this host has no ranks: all of them run on hosts that join
   std::string address;      // not empty: this host joins the job there
   std::string secret_file;
 };

@@ -31,6 +31,10 @@ constexpr const char* kElsewhere = "192.0.2.1";
 // and these have answered.
 void Job::discover() {
   await_hosts();
+  if (plan_.options.join.hub) {
+    log("waiting for hosts with " + std::to_string(plan_.size) + (plan_.size == 1 ? " slot" : " slots") + ", for " +
+        format_duration(plan_.config->elastic.timeout) + " at most (elastic.timeout)");
+  }
   if (plan_.join_secret) {
     offer_hosts();
     return call_absent_hosts();
@@ -46,11 +50,16 @@ void Job::await_hosts() {
   phase_timer_.expires_after(plan_.config->elastic.timeout);
   phase_timer_.async_wait([this](const error_code& error) {
     if (!error && phase_ == Phase::kStarting) {
-      log("too few hosts within " + format_duration(plan_.config->elastic.timeout) +
-          " (elastic.timeout): " + (growth_.script ? "the script names " : "the hosts are ") +
-          growth_.fleet.describe() + ", of which " + std::to_string(growth_.fleet.ready_slots()) +
-          " can be used, and the job starts with " + std::to_string(plan_.size) + " ranks at least (-np)");
+      const std::string text = "too few hosts within " + format_duration(plan_.config->elastic.timeout) +
+                               " (elastic.timeout): " + (growth_.script ? "the script names " : "") +
+                               growth_.fleet.describe() + ", of which " + std::to_string(growth_.fleet.ready_slots()) +
+                               " can be used, and the job starts with " + std::to_string(plan_.size) +
+                               " ranks at least (-np)";
+      log(text);
       log("nothing was started");
+      for (const auto& link : links_) {
+        link->state() == AgentLink::State::kReady ? link->tell(text) : void();
+      }
       exit_code_ = 1;
       finish();
     }

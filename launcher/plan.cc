@@ -195,12 +195,15 @@ Status place(RunOptions& options, const std::vector<Host>& hosts, JobPlan& plan)
   SRT_TRY(check_spares(options.spares, least, static_cast<int>(plan.config->elastic.max)));
   plan.spares = options.check ? 0 : options.spares;
   if (!options.discovery.script.empty() || options.join.port) {
-    const std::string option = options.join.port ? "--join-port" : "--host-discovery-script";
+    const std::string option = options.join.hub    ? "--hub"
+                               : options.join.port ? "--join-port"
+                                                   : "--host-discovery-script";
     SRT_ASSIGN(plan.size, fewest_ranks(options.np, least, most, option));
     plan.places = most + plan.spares;
-    // Without other hosts, this one has the ranks of the start. Its name, unlike localhost, leads to an address that
-    // hosts which join can reach.
-    plan.hosts = hosts.empty() ? std::vector<Host>{{host_info().hostname, plan.size}} : hosts;
+    // Without other hosts, this one has the ranks of the start unless it is the hub alone. Its name, unlike localhost,
+    // leads to an address that hosts which join can reach.
+    const bool here = hosts.empty() && !options.join.hub;
+    plan.hosts = here ? std::vector<Host>{{host_info().hostname, plan.size}} : hosts;
     return {};
   }
   std::optional<int> np = options.np;

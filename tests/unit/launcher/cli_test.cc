@@ -129,6 +129,20 @@ TEST(CommandLine, TakesAPortAtWhichHostsJoin) {
   EXPECT_NE(refused({"--secret-file", "s", "cmd"}).find("--secret-file is for"), std::string::npos);
 }
 
+TEST(CommandLine, TakesAJobWithoutRanksOnThisHost) {
+  const RunOptions run = parsed({"--hub", "--elastic", "1:4", "cmd"});
+  EXPECT_TRUE(run.join.hub);
+  EXPECT_EQ(run.join.port, 0);
+  EXPECT_EQ(parsed({"--hub", "--elastic", "1:4", "--join-port", "41000", "cmd"}).join.port, 41000);
+  EXPECT_FALSE(parsed({"--elastic", "1:4", "--join-port", "0", "cmd"}).join.hub);
+  for (const Words& words :
+       {Words{"-H", "a:2"}, {"--hostfile", "f"}, {"--host-discovery-script", "x"}, {"--check"}, {"--join", "a:1"}}) {
+    Words all = {"--hub", "cmd"};
+    all.insert(all.begin(), words.begin(), words.end());
+    EXPECT_NE(refused(all).find("--hub: leave out "), std::string::npos) << words.front();
+  }
+}
+
 TEST(CommandLine, TakesAJobThatThisHostJoins) {
   const RunOptions run = parsed({"--join", "a:41000", "-np", "2", "--secret-file", "s", "--start-timeout", "5s"});
   EXPECT_EQ(run.join.address, "a:41000");

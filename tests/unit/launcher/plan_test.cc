@@ -36,6 +36,23 @@ TEST(JobPlan, AJobThatHostsJoinStartsOnThisHostAndHidesTheSecret) {
   }
 }
 
+TEST(JobPlan, AHubHasNoHostOfItsOwn) {
+  RunOptions options;
+  options.command = {"cmd"};
+  options.join.port = 0;
+  options.join.hub = true;
+  options.option_lines = "elastic.min = \"2\"\nelastic.max = \"4\"\n";
+  const Environment environment = {{"SIRTAKI_JOIN_SECRET", std::string(64, 'a')}};
+  const Result<JobPlan> plan = make_plan(options, environment);
+  ASSERT_TRUE(plan) << plan.status().to_string();
+  EXPECT_TRUE(plan->hosts.empty());
+  EXPECT_EQ(plan->size, 2);
+  options.np = 3;
+  EXPECT_EQ(make_plan(options, environment)->size, 3);
+  options.option_lines = "elastic.min = \"2\"\n";
+  EXPECT_TRUE(make_plan(options, environment).status().text().starts_with("--hub needs --elastic MIN:MAX"));
+}
+
 RunOptions with_spares(const std::string& hosts, int spares, const std::string& elastic) {
   RunOptions options;
   options.command = {"cmd"};
