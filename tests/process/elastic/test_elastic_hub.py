@@ -125,6 +125,20 @@ def test_a_host_leaves_and_no_step_is_lost(tmp_path: Path) -> None:
     assert "lost" not in done.out
 
 
+def test_the_last_host_stays_until_another_one_has_the_state(tmp_path: Path) -> None:
+    text = "rank 0 stays until a rank on another host has the state of the training"
+    with hub(tmp_path, "1:2") as (run, port), joining(tmp_path, port) as first:
+        await_size(run, 1)
+        first.process.terminate()
+        run.read_until(text)
+        first.read_until(text)
+        with joining(tmp_path, port) as second:
+            ended(first, 0)
+            assert hosts_of(await_size(run, 1)) == [NAMES[1]]
+            stop(run, tmp_path)
+            ended(second, 0)
+
+
 def test_a_job_fails_when_all_hosts_are_gone(tmp_path: Path) -> None:
     with (
         hub(tmp_path, "1:2", "-np", "2") as (run, port),
