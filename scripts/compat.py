@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.results import RESULTS, commit, machine  # noqa: E402
 
-TESTS = ("tests/python/test_compat.py", "tests/python/test_compat_trainers.py")
+TESTS = ("tests/python/test_compat.py", "tests/python/test_compat_trainers.py", "tests/docs/test_hub_recipes.py")
 RESULT = RESULTS / "compat.json"
 
 

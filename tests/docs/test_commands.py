@@ -31,7 +31,7 @@ OWN = ("sirtakirun", "sirtaki")
 #: Beginning or part of a command -> file with the test that runs such a command.
 ELSEWHERE = {
     "--join": "tests/process/elastic/test_elastic_join.py",
-    "--hub": "tests/process/elastic/test_elastic_hub.py",
+    "--hub": "tests/docs/test_hub_recipes.py",
     "examples/": "tests/process/test_examples.py",
     "--elastic-resume": "tests/process/elastic/test_elastic_snapshots.py",
     "…": "tests/python/test_parallel.py",
