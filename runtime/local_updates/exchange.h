@@ -40,8 +40,8 @@ class LocalExchange {
   virtual TimePoint now() const = 0;
   // Returns whether all ranks are on one host; equal on all ranks.
   virtual bool one_host() const { return false; }
-  // Returns the latency of one exchange with the farthest rank if that is on a distant host; 0 if it is near, or as long
-  // as nothing is known.
+  // Returns the latency of one exchange with the farthest rank if that is on a distant host; 0 if it is near, or as
+  // long as nothing is known.
   virtual Duration latency() const { return Duration(0); }
 
   // Sends `mine` to all ranks. Its size is the same on all ranks and in all calls of the channel.

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "runtime/base/check.h"
-#include "scheduler/plan/profile.h"
 
 namespace sirtaki::local_updates {
 namespace {
@@ -73,8 +72,7 @@ bool SessionExchange::one_host() const {
 }
 
 Duration SessionExchange::latency() const {
-  const Duration latency = session_.round_trip() / 2;
-  return latency < std::chrono::nanoseconds(scheduler::kDistantNs) ? Duration(0) : latency;
+  return session_.distant_latency();
 }
 
 Result<std::unique_ptr<SessionExchange>> SessionExchange::open(engine::Session& session, const LocalModel& model,

@@ -49,8 +49,9 @@ class SessionExchange final : public LocalExchange {
  private:
   struct Posted {
     RequestId request;
-    std::size_t each = 0;                           // bytes of one rank
-    std::shared_ptr<std::vector<std::byte>> bytes;  // of this rank; in an allreduce, of all ranks in their order
+    std::size_t each = 0;  // bytes of a part
+    std::shared_ptr<std::vector<std::byte>>
+        bytes;  // its report; in an allreduce, the parts of all ranks in their order
   };
   struct Fragment {
     std::vector<StreamId> streams;      // indexed by encoding

@@ -35,6 +35,10 @@ using CodecCosts = std::array<CodecCost, kTimedCodecs.size()>;
 
 // Latency of one exchange from which hosts count as distant: bytes then often take less time than the way.
 inline constexpr std::int64_t kDistantNs = 1'000'000;
+// Returns the latency if it is that of distant hosts, else 0.
+constexpr std::int64_t distant_latency(std::int64_t latency_ns) {
+  return latency_ns < kDistantNs ? 0 : latency_ns;
+}
 
 // Durations are means over the steps since the previous profile that ran with the present plan. Lists are indexed by
 // tensor. A step lasts from the end of the previous one to its own end.

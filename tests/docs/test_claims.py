@@ -166,7 +166,7 @@ def frontier() -> Iterator[tuple[str, str]]:
     )
     yield "docs/measured_trainings.md", text
     yield "docs/measured_trainings.md", of_slow_link()
-    yield "docs/measured_trainings.md", f"PowerSGD and DiLoCo are {span(above_ddp_with_muon(), 2)} nats above that of DDP"
+    yield "docs/measured_trainings.md", f"PowerSGD and DiLoCo are {span(above_with_muon(), 2)} nats above that of DDP"
 
 
 def of_slow_link() -> str:
@@ -179,12 +179,12 @@ def of_slow_link() -> str:
         for metric in ("speedup_over_ddp", "seconds_to_loss")
     )
     return (
-        f"both together come to the last loss of DDP plus 0.02 nats {gains[0]} times as fast as DDP (the small CNN) and "
-        f"{gains[1]} times as fast (the transformer), after {seconds[0]} and {seconds[1]} s"
+        f"both together come to the last loss of DDP plus 0.02 nats {gains[0]} times as fast as DDP (the small CNN) "
+        f"and {gains[1]} times as fast (the transformer), after {seconds[0]} and {seconds[1]} s"
     )
 
 
-def above_ddp_with_muon() -> list[float]:
+def above_with_muon() -> list[float]:
     """Returns the losses of PowerSGD and DiLoCo above that of DDP."""
     losses = [
         value_of("frontier", "final_loss", task="transformer", optimizer="muon", rate_mbit=20, method=method)

@@ -8,6 +8,8 @@
 #include "runtime/engine/stream/gradient_stream.h"
 #include "runtime/engine/stream/plan/codec_timing.h"
 #include "runtime/engine/stream/plan/stream_plan.h"
+#include "scheduler/plan/arith.h"
+#include "scheduler/plan/profile.h"
 #include "scheduler/replanner.h"
 
 namespace sirtaki::engine {
@@ -92,6 +94,10 @@ std::int64_t sent_bytes(const scheduler::Plan& plan, int ranks) {
 }
 
 }  // namespace
+
+std::int64_t distant_latency_us(const Conditions& at) {
+  return scheduler::distant_latency(at.link.latency_ns) / scheduler::kNsPerUs;
+}
 
 Status check_ranks(int ranks) {
   if (ranks < 1 || ranks > kMostRanks) {

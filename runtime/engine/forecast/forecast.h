@@ -34,6 +34,9 @@ struct Conditions {
   scheduler::CodecCosts codec_costs = {};
 };
 
+// Returns the latency of one exchange if hosts are distant, else 0.
+std::int64_t distant_latency_us(const Conditions& at);
+
 struct StepForecast {
   scheduler::Prediction prediction;
   std::shared_ptr<const scheduler::Plan> plan;  // the last plan

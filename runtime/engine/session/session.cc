@@ -22,6 +22,7 @@
 #include "runtime/engine/session/request_table.h"
 #include "runtime/engine/session/stream_table.h"
 #include "runtime/net/device/launch_server.h"
+#include "scheduler/plan/profile.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -418,10 +419,10 @@ std::optional<Result<Rank>> Session::join(Duration timeout) {
 
 // ---- introspection ----
 
-Duration Session::round_trip() const {
-  Duration found(0);
-  loop_.run_sync([&] { found = data_->round_trip(); });
-  return found;
+Duration Session::distant_latency() const {
+  Duration round_trip(0);
+  loop_.run_sync([&] { round_trip = data_->round_trip(); });
+  return Duration(scheduler::distant_latency(round_trip.count() / 2));
 }
 
 std::string Session::stats_json() const {

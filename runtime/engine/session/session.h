@@ -147,8 +147,9 @@ class Session {
   // Returns the calls of an open stream; those of any other id return kInvalidArgument.
   StreamHandle stream(StreamId stream) { return {*streams_, stream}; }
 
-  // Returns the shortest round trip to the farthest rank; 0 while none is known.
-  Duration round_trip() const;
+  // Returns the latency of one exchange with the farthest rank if that is on a distant host; 0 if it is near, or as
+  // long as nothing is known. Waits for the loop.
+  Duration distant_latency() const;
   std::string stats_json() const;
   Status timeline_start(const std::string& path);
   Status timeline_stop();

@@ -75,7 +75,7 @@ struct RankRound {
   std::int64_t encoding = 0;     // that of the differences of transfer_us and longest_us, as in Interval
   // Wait of a step: the median wait for the stream in Mode::kSync, the mean wait for merges in kLocal.
   std::int64_t stall_us = 0;
-  std::int64_t latency_us = 0;  // of one exchange, if the farthest rank is on a distant host; 0: near, or not known
+  std::int64_t latency_us = 0;  // L: one exchange with the farthest rank, if that is distant; 0: near, or not known
   bool loss_known = false;
   double loss_before = 0;               // running mean at the beginning of the round
   double loss_after = 0;                // running mean at its end

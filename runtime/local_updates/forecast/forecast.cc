@@ -9,8 +9,6 @@
 
 #include "runtime/local_updates/controller/interval_controller.h"
 #include "runtime/local_updates/model.h"
-#include "scheduler/plan/arith.h"
-#include "scheduler/plan/profile.h"
 
 namespace sirtaki::local_updates {
 namespace {
@@ -60,7 +58,7 @@ class Rounds {
       : encodings_(std::move(encodings)),
         chosen_(chosen),
         step_us_(std::max<std::int64_t>(at.forward_us + at.backward_us, 1)),
-        latency_us_(at.link.latency_ns < scheduler::kDistantNs ? 0 : at.link.latency_ns / scheduler::kNsPerUs),
+        latency_us_(engine::distant_latency_us(at)),
         synchronous_(synchronous) {}
 
   std::int64_t encoding(const Interval& now) const {

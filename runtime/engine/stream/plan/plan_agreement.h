@@ -72,7 +72,7 @@ class PlanAgreement {
     if (measures()) {
       // The meter reads shorter latencies well enough, and a device may have another network.
       const std::int64_t latency = deps_.link == nullptr ? 0 : Duration(deps_.link->round_trip()).count() / 2;
-      meter_.set_least_latency(latency < scheduler::kDistantNs ? 0 : latency);
+      meter_.set_least_latency(scheduler::distant_latency(latency));
       meter_.started(now_ns());
     }
   }
