@@ -62,24 +62,26 @@ void RoundMeter::report_transfers(RankRound& round) const {
   round.encoding = encoding_;
   bool dense_known = true;
   for (const Times& times : times_) {
-    const std::int64_t sent = times[static_cast<std::size_t>(encoding_)];
+    const std::int64_t sent = without_latency(times[static_cast<std::size_t>(encoding_)], round.latency_us);
     round.transfer_us += sent;
     round.longest_us = std::max(round.longest_us, sent);
-    round.dense_us += times[0];
+    round.dense_us += without_latency(times[0], round.latency_us);
     dense_known = dense_known && times[0] > 0;
   }
   round.dense_us = dense_known ? round.dense_us : 0;
 }
 
-RankRound RoundMeter::report(bool synchronous) {
+RankRound RoundMeter::report(bool synchronous, std::int64_t latency_us) {
   RankRound round;
+  round.latency_us = latency_us;
   round.steps_left = last_.steps_left;
   round.lr = last_.lr;
   round.step_us = steps_us_.empty() ? 0 : median(steps_us_);
   if (synchronous && !stalls_us_.empty()) {
     // In the mean of a few steps a single hiccup would dominate.
     round.stall_us = median(stalls_us_);
-    round.dense_us = round.transfer_us = gradients_us_ / static_cast<std::int64_t>(stalls_us_.size());
+    const std::int64_t gradients_us = gradients_us_ / static_cast<std::int64_t>(stalls_us_.size());
+    round.dense_us = round.transfer_us = without_latency(gradients_us, latency_us);
     round.longest_us = static_cast<std::int64_t>(static_cast<double>(round.dense_us) *
                                                  static_cast<double>(longest_numel_) / static_cast<double>(numel_));
   } else if (!synchronous) {

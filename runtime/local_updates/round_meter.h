@@ -40,9 +40,9 @@ class RoundMeter {
   // Returns the expected transfer time of a merge of the fragment; 0: not known.
   Duration expected(int fragment) const;
 
-  // Returns the report of a round; with `synchronous` gradients were averaged. The caller adds step, digest, time and
-  // late merges.
-  RankRound report(bool synchronous);
+  // Returns the report of a round; with `synchronous` gradients were averaged. `latency_us`: L, see RankRound. The
+  // caller adds step, digest, time and late merges.
+  RankRound report(bool synchronous, std::int64_t latency_us);
   // Begins a round: the reported loss becomes the loss before the next round.
   void next_round();
   // Drops all losses after the model was replaced.

@@ -26,13 +26,16 @@ std::string channel_name(const std::string& name, Channel channel) {
   return name;
 }
 
-// Returns whether reports of this kind are small and of one size, so that an allreduce can carry them.
-bool is_summed(ReportKind kind) {
-  return kind == ReportKind::kSnapshot || kind == ReportKind::kVote || kind == ReportKind::kRound;
-}
-
 // The first byte of a report in an allreduce. A rank in join() adds zeros.
 constexpr std::byte kPresent{1};
+// The largest array of reports in an allreduce. Each rank sends all of it to each of the others.
+constexpr std::size_t kMostSummed = 256;
+
+// Returns whether steps wait for reports of this kind, and those of all ranks are small.
+bool is_summed(ReportKind kind, std::size_t bytes_of_rank, int ranks) {
+  const bool awaited = kind == ReportKind::kSnapshot || kind == ReportKind::kVote;
+  return awaited && (1 + bytes_of_rank) * static_cast<std::size_t>(ranks) <= kMostSummed;
+}
 
 // Returns the reports in `all`, each of so many bytes; summed ones without their first byte, and empty if it is 0.
 Reports split(std::span<const std::byte> all, std::size_t each, bool summed) {
@@ -72,7 +75,7 @@ bool SessionExchange::one_host() const {
 }
 
 Duration SessionExchange::latency() const {
-  return session_.distant_latency();
+  return ranks_.empty() ? session_.distant_latency() : Duration(0);
 }
 
 Result<std::unique_ptr<SessionExchange>> SessionExchange::open(engine::Session& session, const LocalModel& model,
@@ -145,7 +148,8 @@ Status SessionExchange::post(Channel channel, ConstBytes mine) {
   engine::OpSpec op;
   op.name = channel_name(name_, channel);
   op.ranks = ranks_;
-  if (is_summed(channel.kind)) {
+  posted.summed = is_summed(channel.kind, mine.size(), size());
+  if (posted.summed) {
     op.kind = OpKind::kAllreduce;
     posted.each = 1 + mine.size();
     posted.bytes = std::make_shared<std::vector<std::byte>>(posted.each * static_cast<std::size_t>(size()));
@@ -187,7 +191,7 @@ std::optional<Result<Reports>> SessionExchange::received(Channel channel, Durati
     return Result<Reports>(*status);
   }
   const engine::OpResult* const gathered = session_.result(posted.request);
-  auto reports = split(gathered != nullptr ? gathered->data : *posted.bytes, posted.each, is_summed(channel.kind));
+  auto reports = split(gathered != nullptr ? gathered->data : *posted.bytes, posted.each, posted.summed);
   session_.release(posted.request);
   posted_.erase(place);
   if (static_cast<int>(reports.size()) != size()) {
@@ -196,10 +200,11 @@ std::optional<Result<Reports>> SessionExchange::received(Channel channel, Durati
   }
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     if (reports[rank].empty()) {
+      const Rank job_rank = ranks_.empty() ? static_cast<Rank>(rank) : ranks_[rank];
       return Result<Reports>(Status(Code::kMismatch,
-                                    channel_name(name_, channel) + ": rank " + std::to_string(rank) +
+                                    channel_name(name_, channel) + ": rank " + std::to_string(job_rank) +
                                         " waits in join(), but with local updates all ranks make the same steps",
-                                    {static_cast<Rank>(rank), {}}));
+                                    {job_rank, {}}));
     }
   }
   return Result<Reports>(std::move(reports));

@@ -2,8 +2,8 @@
 // fragment.
 //
 // The sum of a fragment is a step of its stream, so partitions, priorities, codecs, aborts and liveness are those of
-// streams. A fragment has a stream for each encoding; a drain sends it uncompressed. Small reports that training waits
-// for are allreduces: ranks add up arrays of bytes, in which each has filled only its own part. An allreduce takes one
+// streams. A fragment has a stream for each encoding; a drain sends it uncompressed. Reports for which steps wait are
+// allreduces among few ranks: they add up arrays of bytes, in which each has filled only its own part. That takes one
 // exchange between ranks; an allgather takes two, since it does not know the sizes. The owner of the LocalUpdater owns
 // the exchange, and the session outlives it. Used on the thread of the training. The destructor waits for exchanges in
 // flight: if other ranks may never arrive, close the session first.
@@ -49,9 +49,10 @@ class SessionExchange final : public LocalExchange {
  private:
   struct Posted {
     RequestId request;
+    bool summed = false;   // an allreduce carries it, not an allgather
     std::size_t each = 0;  // bytes of a part
-    std::shared_ptr<std::vector<std::byte>>
-        bytes;  // its report; in an allreduce, the parts of all ranks in their order
+    // The report of this rank; in an allreduce, the parts of all ranks in their order.
+    std::shared_ptr<std::vector<std::byte>> bytes;
   };
   struct Fragment {
     std::vector<StreamId> streams;      // indexed by encoding

@@ -129,7 +129,7 @@ std::int64_t LocalUpdater::lag() const {
 Status LocalUpdater::post_round(std::int64_t end, bool compare) {
   SRT_CHECK(!round_.posted);
   const bool synchronous = interval().mode == Mode::kSync;
-  RoundReport report{meter_.report(synchronous), decisions_digest_};
+  RoundReport report{meter_.report(synchronous, micros(exchange_.latency())), decisions_digest_};
   report.round.step = end;
   if (report.round.steps_left >= 0) {
     report.round.steps_left = std::max<std::int64_t>(report.round.steps_left - (end - step_), 0);
@@ -142,7 +142,6 @@ Status LocalUpdater::post_round(std::int64_t end, bool compare) {
     report.round.digest = synchronous ? model_.digest() : anchors_digest();
     round_.compared_at = end;
   }
-  report.round.latency_us = micros(exchange_.latency());
   report.round.late_tags = late_;
   report.round.now_us = now_us();
   SRT_TRY(exchange_.post({ReportKind::kRound, 0}, encode(report)));

@@ -37,6 +37,25 @@ print("latency", stats[f"streams.{stream}.link_latency_ns"]["value"], flush=True
 """
 
 
+# Steps of some milliseconds, which a merge outlasts.
+LOCAL_TRAINING = """
+import torch, sirtaki.torch as hvd
+hvd.init()
+torch.manual_seed(0)
+model = torch.nn.Linear(64, 64)
+updates = hvd.LocalUpdates("auto:warmup=0,gain=0")
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters(), local_updates=updates
+)
+batch = torch.randn(2048, 64)
+for step in range(300):
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+print("interval", optimizer.local_stats()["interval"], optimizer.local_stats()["delay"], flush=True)
+"""
+
+
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     with Hosts.of_a_test(tmp_path_factory.mktemp("hosts")) as made:
@@ -56,3 +75,18 @@ def test_a_late_rank_does_not_make_the_link_look_near(hosts: Hosts, tmp_path: Pa
     found = [int(line.split()[-1]) for line in done.out.splitlines() if "latency" in line]
     assert len(found) == 2, done.out
     assert min(found) >= 19e6, done.out
+
+
+@needs_hosts
+def test_intervals_of_local_updates_hide_the_latency(hosts: Hosts, tmp_path: Path) -> None:
+    program = tmp_path / "training.py"
+    program.write_text(LOCAL_TRAINING)
+    ranks = ("-H", f"{hosts.near_address}:1,{hosts.far_address}:1", *hosts.arguments())
+    with hosts.shaped(100, 100), hosts.delayed(20):
+        done = launch(*ranks, PYTHON, str(program), prefix=hosts.inside(hosts.near), timeout=120)
+    assert done.code == 0, done.out + done.err
+    found = {tuple(line.split()[-2:]) for line in done.out.splitlines() if "interval" in line}
+    assert len(found) == 1, done.out
+    interval, delay = (int(number) for number in found.pop())
+    assert interval > 4, done.out
+    assert interval > delay >= 3, done.out

@@ -137,7 +137,9 @@ void IntervalController::raise_for_link(std::int64_t allowed, Wish& wish) const 
     wish.encoding = link_.is_known() ? link_.encoding_for(allowed) : unknown;
   }
   wish.escalation = wish.encoding > 0 ? Escalation::kCompress : Escalation::kNone;
-  const std::int64_t needed = options_.may_compress ? link_.steps_with(wish.encoding) : link_.steps();
+  const std::int64_t busy = options_.may_compress ? link_.steps_with(wish.encoding) : link_.steps();
+  const std::int64_t latency = options_.delay < 0 ? link_.steps_for_latency(wish.encoding) : 1;
+  const std::int64_t needed = std::max(busy, latency);
   if (needed <= allowed) {
     return;
   }

@@ -9,7 +9,7 @@
 namespace sirtaki::local_updates {
 namespace {
 
-// Sums of two stay far below the limit of 64 bits.
+// Sums of a few stay below the limit of 64 bits.
 constexpr std::int64_t kMostLoad = std::int64_t{1} << 60;
 constexpr std::int64_t kMostScaled = std::numeric_limits<std::int64_t>::max() / 2;
 // Minimum number of local steps between two trials, and local steps for each step that synchronous ones waited. Trials
@@ -93,7 +93,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
   if (stats.step_us == 0) {
     return;
   }
-  latency_ = over_step(stats.latency_us, stats.step_us);
+  latency_.add(over_step(stats.latency_us, stats.step_us));
   const bool changed = mode != mode_;
   if (changed) {
     // Fragments and gradients take different times for the same bytes.
@@ -138,14 +138,15 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
       reference_ = std::max<std::int64_t>(sent_.value, 1);
     }
   }
-  if (sent_.count > 0) {
-    follow(steps_, busy(sent_.value), options_.margin_permille, interval_for);
-  }
-  if (longest_.count > 0) {
-    follow(delay_, longest_.value + latency_ + hidden_, options_.margin_permille, delay_for);
-    follow(merge_delay_, longest_.value + latency_, options_.margin_permille, delay_for);
-    follow(link_delay_, busy(longest_.value), options_.margin_permille, delay_for);
-  }
+  const auto follow_known = [this](std::int64_t& bound, const Mean& mean, std::int64_t more, auto needs) {
+    if (mean.count > 0) {
+      follow(bound, mean.value + more, options_.margin_permille, needs);
+    }
+  };
+  follow_known(steps_, sent_, 0, interval_for);
+  follow_known(delay_, longest_, 2 * latency_.value + hidden_, delay_for);
+  follow_known(merge_delay_, longest_, 2 * latency_.value, delay_for);
+  follow_known(link_delay_, longest_, 0, delay_for);
 }
 
 std::size_t LinkBound::place_of(std::int64_t encoding) const {
@@ -154,11 +155,11 @@ std::size_t LinkBound::place_of(std::int64_t encoding) const {
 
 // Without the correction, an encoding that was predicted to fit and did not would be tried again and again.
 void LinkBound::learn_bits() {
-  if (busy(before_load_) == 0 || sent_.count == 0) {
+  if (before_load_ == 0 || sent_.count == 0) {
     return;
   }
   const Wide nominal = options_.bits_permille[place_of(encoding_)];
-  const Wide learned = Wide{bits_[place_of(before_)]} * busy(sent_.value) / busy(before_load_);
+  const Wide learned = Wide{bits_[place_of(before_)]} * sent_.value / before_load_;
   bits_[place_of(encoding_)] = static_cast<std::int64_t>(
       std::clamp<Wide>(learned, std::max<Wide>(nominal / kMostWrong, 1), nominal * kMostWrong));
   if (sent_.count == kMeanRounds) {
@@ -172,21 +173,26 @@ std::int64_t LinkBound::load_with(std::int64_t encoding, const Mean& sent, const
   }
   const auto bits = [this](std::int64_t index) { return Wide{bits_[place_of(index)]}; };
   const bool known = sent.count > 0;
-  const std::int64_t load = (known ? sent : dense).value;
-  const Wide scaled = Wide{busy(load)} * bits(encoding) / bits(known ? encoding_ : 0);
-  return static_cast<std::int64_t>(std::min<Wide>(std::min(load, latency_) + scaled, kMostLoad));
+  const Wide load = Wide{(known ? sent : dense).value} * bits(encoding) / bits(known ? encoding_ : 0);
+  return static_cast<std::int64_t>(std::min<Wide>(load, kMostLoad));
 }
 
 std::int64_t LinkBound::steps_with(std::int64_t encoding) const {
-  const std::int64_t steps =
-      is_measured(encoding) ? steps_ : interval_for(busy(load_with(encoding, sent_, dense_)), options_.margin_permille);
-  return beyond(steps, is_measured(encoding) ? merge_delay_ : delay_with(encoding));
+  return is_measured(encoding) ? steps_ : interval_for(load_with(encoding, sent_, dense_), options_.margin_permille);
 }
 
 std::int64_t LinkBound::delay_with(std::int64_t encoding) const {
+  return is_measured(encoding) ? delay_ : merge_delay_with(encoding);
+}
+
+std::int64_t LinkBound::merge_delay_with(std::int64_t encoding) const {
   return is_measured(encoding)
-             ? delay_
-             : delay_for(load_with(encoding, longest_, dense_longest_) + latency_, options_.margin_permille);
+             ? merge_delay_
+             : delay_for(load_with(encoding, longest_, dense_longest_) + 2 * latency_.value, options_.margin_permille);
+}
+
+std::int64_t LinkBound::steps_for_latency(std::int64_t encoding) const {
+  return latency_.value > 0 ? merge_delay_with(encoding) + 1 : 1;
 }
 
 bool LinkBound::fits(std::int64_t encoding, std::int64_t steps) const {
@@ -194,9 +200,7 @@ bool LinkBound::fits(std::int64_t encoding, std::int64_t steps) const {
     return steps_ <= steps && link_delay_ <= 1;
   }
   const std::int64_t spare = encoding < encoding_ ? kSparePermille : 1000;
-  const auto spared = [this, spare](std::int64_t load) {
-    return static_cast<std::int64_t>(Wide{busy(load)} * spare / 1000);
-  };
+  const auto spared = [spare](std::int64_t load) { return static_cast<std::int64_t>(Wide{load} * spare / 1000); };
   return interval_for(spared(load_with(encoding, sent_, dense_)), options_.margin_permille) <= steps &&
          delay_for(spared(load_with(encoding, longest_, dense_longest_)), options_.margin_permille) <= 1;
 }
@@ -263,10 +267,9 @@ LinkBound::Path LinkBound::path(Mode mode, std::int64_t lr_permille) {
 }
 
 void LinkBound::state(StateIo& io) {
-  for (Mean* mean : {&dense_, &cost_, &sent_, &longest_, &dense_longest_}) {
+  for (Mean* mean : {&dense_, &cost_, &sent_, &longest_, &dense_longest_, &latency_}) {
     mean->state(io);
   }
-  io.field(latency_, 0, kMostLoad);
   io.field(hidden_, 0, kMostHidden);
   io.field(mode_, Mode::kLocal);
   io.field(encoding_, 0, RoundStats::kMaxEncoding);

@@ -1,12 +1,15 @@
 // LinkBound: number of steps that hide a merge, and the gain of local steps over averaged gradients.
 //
 // Used by the interval controller. T is the time of a step, C the transfer time of all fragments, M that of the longest
-// fragment, L the latency of one exchange between distant hosts, which every transfer contains, 0 between near ones:
-//   H >= margin * (C - L) / T   the link is busy for at most 80 % of the time; where L > 0, also H > D
-//   D  ~ margin * (M + L) / T   most of the transfer of a fragment and of the vote is hidden; more if steps wait anyway
-//   cost                  the wait of a synchronous step over T. Local steps that gain less than gain_permille are not
-//                         worth it. At the highest learning rate they have to gain rate_factor times as much, because a
-//                         training needs more of them to the same loss.
+// fragment, L the latency of one exchange between distant hosts, 0 between near ones; C and M do not contain it:
+//   H >= margin * C / T         the link is busy for at most 80 % of the time
+//   D  ~ margin * (M + 2L) / T  most of the transfer of a fragment and of the vote on it is hidden; more if steps wait
+//   for
+//                               merges nevertheless
+//   cost                        the wait of a synchronous step over T. Local steps that gain less than gain_permille
+//   are
+//                               not worth it. At the highest learning rate they have to gain rate_factor times as much,
+//                               because a training needs more of them to the same loss.
 // The cost is measured in Mode::kSync and never predicted. In Mode::kLocal a round of synchronous steps is therefore
 // tried after the link became so much faster that steps in proportion to transfers would be short enough, or after the
 // learning rate has risen, and otherwise so rarely that trials take a hundredth of the time. Values are running means,
@@ -14,7 +17,6 @@
 // integers only.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -61,14 +63,18 @@ class LinkBound {
   // Returns true if a transfer was measured in the present mode.
   bool is_known() const { return dense_.count > 0 || sent_.count > 0; }
   // Return H and D with the present encoding; 1 and 0 if unknown. Not limited.
-  std::int64_t steps() const { return beyond(steps_, merge_delay_); }
+  std::int64_t steps() const { return steps_; }
   std::int64_t delay() const { return delay_; }
   // Return H and D with an encoding, from measurements if it is the present one, else predicted. Not limited.
   std::int64_t steps_with(std::int64_t encoding) const;
   std::int64_t delay_with(std::int64_t encoding) const;
-  // Returns the encoding with the most bits that hides transfers behind so many steps, with merges at most a step later
-  // than the latency makes them; the last one if none does. More bits than at present have to fit with a margin.
-  // Requires is_known().
+  // Returns the least H that hides a merge with an encoding between distant hosts: fewer bits make no latency shorter,
+  // more steps hide it. 1 between near ones. It leaves out what D contains because steps wait: longer intervals cost a
+  // training more than such waits.
+  std::int64_t steps_for_latency(std::int64_t encoding) const;
+  // Returns the encoding with the most bits that hides transfers behind so many steps, with merges at most a step late
+  // by their bytes; the last one if none does. More bits than at present have to fit with a margin. Requires
+  // is_known().
   std::int64_t encoding_for(std::int64_t steps) const;
   // Returns the wait of the last synchronous steps in permille of T.
   std::int64_t cost_permille() const;
@@ -90,13 +96,7 @@ class LinkBound {
   };
 
   bool fits(std::int64_t encoding, std::int64_t steps) const;
-  // Returns the part of a load that its bytes make.
-  std::int64_t busy(std::int64_t load) const { return std::max<std::int64_t>(load - latency_, 0); }
-  // Returns H, raised beyond the D of a merge between distant hosts: fewer bits make no latency shorter, more steps
-  // hide it. The hidden part of D raises no H, because a longer interval costs a training more than such waits.
-  std::int64_t beyond(std::int64_t steps, std::int64_t delay) const {
-    return latency_ > 0 ? std::max(steps, delay + 1) : steps;
-  }
+  std::int64_t merge_delay_with(std::int64_t encoding) const;
   bool is_measured(std::int64_t encoding) const { return encoding == encoding_ && sent_.count > 0; }
   // Returns the load of an encoding, given that of the present one and that of float32.
   std::int64_t load_with(std::int64_t encoding, const Mean& sent, const Mean& dense) const;
@@ -114,7 +114,7 @@ class LinkBound {
   Mean sent_;
   Mean longest_;
   Mean dense_longest_;
-  std::int64_t latency_ = 0;   // L, that of the last round
+  Mean latency_;               // L
   std::int64_t hidden_ = 0;    // part of a transfer that M does not contain: encoding, busy processors
   Mode mode_ = Mode::kSync;    // mode of the rounds in dense_
   std::int64_t encoding_ = 0;  // that of the local rounds in sent_, longest_ and hidden_
@@ -133,7 +133,7 @@ class LinkBound {
   bool costly_ = false;           // the previous synchronous round waited too long
   std::int64_t steps_ = 1;
   std::int64_t delay_ = 0;
-  std::int64_t link_delay_ = 0;   // D for the bytes alone, without latency and hidden part
+  std::int64_t link_delay_ = 0;   // D for the bytes alone
   std::int64_t merge_delay_ = 0;  // D without the hidden part
 };
 

@@ -13,6 +13,7 @@
 // disables contraction (-ffp-contract=off). Pure values; the updater measures and exchanges.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -59,8 +60,14 @@ double one_step_variance(const std::vector<Merge>& merges);
 // Checks reports. kCorrupt names the rank with an invalid report.
 Status check(const std::vector<RankReport>& ranks);
 
+// Returns the part of a transfer that its bytes took, given L, the latency of an exchange between distant hosts or 0. A
+// latency varies, so that part is at least a sixteenth.
+constexpr std::int64_t without_latency(std::int64_t transfer_us, std::int64_t latency_us) {
+  return std::max(transfer_us - latency_us, transfer_us / 16);
+}
+
 // Measurements of one rank in a round. Transfer times are the time of the link for the bytes, without waits for late
-// ranks; in Mode::kSync they describe a merge of dense differences.
+// ranks and latencies of distant hosts; in Mode::kSync they describe a merge of dense differences.
 struct RankRound {
   static constexpr std::int64_t kUnknown = -1;
   static constexpr std::int64_t kMaxEncoding = 7;

@@ -23,6 +23,7 @@ constexpr double kRate = 0.1;  // any rate that stays
 struct Encoding {
   std::string codec = "none";
   std::vector<std::int64_t> fragments_us;
+  // Sum and maximum of the times of the bytes, without latencies.
   std::int64_t total_us = 0;
   std::int64_t longest_us = 0;
   std::int64_t sent_bytes = 0;
@@ -42,8 +43,9 @@ Result<Encoding> encoding_of(const engine::StreamSpec& spec, const std::vector<F
     }
     SRT_ASSIGN(const engine::StepForecast step, engine::forecast_transfer(std::move(part), at, config));
     out.fragments_us.push_back(step.prediction.done_us);
-    out.total_us += step.prediction.done_us;
-    out.longest_us = std::max(out.longest_us, step.prediction.done_us);
+    const std::int64_t bytes_us = without_latency(step.prediction.done_us, engine::distant_latency_us(at));
+    out.total_us += bytes_us;
+    out.longest_us = std::max(out.longest_us, bytes_us);
     out.sent_bytes += step.sent_bytes;
   }
   return out;
@@ -66,15 +68,19 @@ class Rounds {
   }
   const Encoding& used(const Interval& now) const { return encodings_[static_cast<std::size_t>(encoding(now))]; }
 
-  // Returns the waits of a round of local steps: for the link, if it is busy all the time, or for the norms of
-  // fragments and for those that take longer, with the vote on them, than the delay.
-  std::int64_t waits_us(const Interval& now) const {
+  // Returns the waits of a round of local steps for merges: for the link, if it is busy all the time, or for fragments
+  // that take longer, with the vote on them, than the delay.
+  std::int64_t merge_waits_us(const Interval& now) const {
     const Encoding& sent = used(now);
     std::int64_t late = 0;
     for (const std::int64_t us : sent.fragments_us) {
-      late += latency_us_ + std::max<std::int64_t>(us + latency_us_ - now.delay * step_us_, 0);
+      late += std::max<std::int64_t>(us + latency_us_ - now.delay * step_us_, 0);
     }
     return std::max(late, sent.total_us - now.steps * step_us_);
+  }
+  // Returns these waits and those for the norms of each fragment.
+  std::int64_t waits_us(const Interval& now) const {
+    return merge_waits_us(now) + latency_us_ * static_cast<std::int64_t>(used(now).fragments_us.size());
   }
 
   std::vector<RankRound> measured(const Interval& now, std::size_t ranks) {
@@ -91,7 +97,7 @@ class Rounds {
       round.transfer_us = used(now).total_us;
       round.longest_us = used(now).longest_us;
       round.dense_us = round.encoding == 0 ? round.transfer_us : 0;
-      round.stall_us = waits_us(now) / std::max<std::int64_t>(steps, 1);
+      round.stall_us = merge_waits_us(now) / std::max<std::int64_t>(steps, 1);
     } else {
       // A session does not measure the link in synchronous rounds.
       round.stall_us = synchronous_.prediction.exposed_us;

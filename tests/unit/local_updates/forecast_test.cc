@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::int64_t kComputeUs = 30'000;
 
-LocalForecast forecast_of(std::string_view interval, std::string_view codec, std::int64_t mbit) {
+LocalForecast forecast_of(std::string_view interval, std::string_view codec, std::int64_t mbit,
+                          std::int64_t latency_ns = 200'000) {
   engine::StreamSpec spec;
   spec.name = "model";
   spec.codec = "none";
@@ -24,7 +25,7 @@ LocalForecast forecast_of(std::string_view interval, std::string_view codec, std
   }
   engine::Conditions at;
   at.ranks = 4;
-  at.link = {.latency_ns = 200'000, .bytes_per_second = mbit * 125'000};
+  at.link = {.latency_ns = latency_ns, .bytes_per_second = mbit * 125'000};
   at.forward_us = kComputeUs / 3;
   at.backward_us = kComputeUs - at.forward_us;
   auto options = local_options(interval);
@@ -43,6 +44,15 @@ TEST(LocalForecast, AutoSendsFewerBitsOnSlowerLinks) {
   EXPECT_TRUE(slow.codec == "twobit" || slow.codec == "onebit") << slow.codec;
   EXPECT_LE(slow.step_us, kComputeUs + kComputeUs / 50) << "merges are hidden";
   EXPECT_LT(slow.sent_bytes, fast.sent_bytes);
+}
+
+TEST(LocalForecast, AutoHidesALatencyByStepsAndWaitsForTheNorms) {
+  constexpr std::int64_t kLatencyUs = 50'000;
+  const LocalForecast found = forecast_of("auto:compress=on", "auto", 100, kLatencyUs * 1000);
+  EXPECT_EQ(found.interval.mode, Mode::kLocal);
+  EXPECT_GT(found.interval.delay * kComputeUs, 2 * kLatencyUs);
+  EXPECT_GT(found.interval.steps, found.interval.delay);
+  EXPECT_GE(found.step_us, kComputeUs + kLatencyUs / found.interval.steps);
 }
 
 TEST(LocalForecast, AutoAveragesGradientsOnAFastLink) {

@@ -287,12 +287,12 @@ TEST(LocalBuffers, PoolWhatRanksHaveSeen) {
 TEST(LocalRounds, AreMeasuredWithoutOutliers) {
   Training training({}, 0);
   local_updates::RoundMeter meter(training.model(2));
-  EXPECT_EQ(meter.report(true).step_us, 0);
+  EXPECT_EQ(meter.report(true, 0).step_us, 0);
   for (const int ms : {10, 10, 5000, 10}) {
     meter.step({.lr = 0.1, .loss = 2.0, .steps_left = 5, .stall = std::chrono::milliseconds(4)},
                std::chrono::milliseconds(ms));
   }
-  const auto sync = meter.report(true);
+  const auto sync = meter.report(true, 0);
   EXPECT_EQ(sync.step_us, 6000);
   EXPECT_EQ(sync.stall_us, 4000);
   EXPECT_EQ(sync.steps_left, 5);
@@ -301,22 +301,27 @@ TEST(LocalRounds, AreMeasuredWithoutOutliers) {
   meter.step({.lr = 0.1, .loss = 1.0}, std::nullopt);
   meter.merged(0, 300, 0);
   meter.merged(1, 700, 0);
-  const auto local = meter.report(false);
+  const auto local = meter.report(false, 0);
   EXPECT_EQ(local.loss_before, 2.0);
   EXPECT_LT(local.loss_after, 2.0);
   EXPECT_EQ(local.transfer_us, 1000);
   EXPECT_EQ(local.longest_us, 700);
   EXPECT_EQ(local.encoding, 0);
+  const auto distant = meter.report(false, 250);
+  EXPECT_EQ(distant.latency_us, 250);
+  EXPECT_EQ(distant.transfer_us, 50 + 450) << "each fragment has its latency";
+  EXPECT_EQ(distant.longest_us, 450);
+  EXPECT_EQ(meter.report(false, 690).transfer_us, 300 / 16 + 700 / 16);
   meter.merged(0, 30, 2);
   meter.merged(1, 70, 2);
-  const auto compressed = meter.report(false);
+  const auto compressed = meter.report(false, 0);
   EXPECT_EQ(compressed.encoding, 2);
   EXPECT_EQ(compressed.transfer_us, 100);
   EXPECT_EQ(compressed.dense_us, 1000);
   local_updates::RoundMeter other(training.model(2));
   other.merged(0, 30, 2);
   other.merged(1, 70, 2);
-  EXPECT_EQ(other.report(false).dense_us, 0) << "nothing was sent without compression";
+  EXPECT_EQ(other.report(false, 0).dense_us, 0) << "nothing was sent without compression";
 }
 
 TEST(LocalRounds, WaitsForMergesAreOfTheStepsSinceTheLastReport) {
@@ -324,18 +329,18 @@ TEST(LocalRounds, WaitsForMergesAreOfTheStepsSinceTheLastReport) {
   local_updates::RoundMeter meter(training.model(2));
   const auto step = [&meter] { meter.step({.lr = 0.1}, std::chrono::milliseconds(10)); };
   meter.waited(std::chrono::milliseconds(5));
-  EXPECT_EQ(meter.report(false).stall_us, 0) << "there is no step to divide it by";
+  EXPECT_EQ(meter.report(false, 0).stall_us, 0) << "there is no step to divide it by";
   step();
   step();
   meter.waited(std::chrono::milliseconds(3));
-  EXPECT_EQ(meter.report(false).stall_us, 1500);
+  EXPECT_EQ(meter.report(false, 0).stall_us, 1500);
   step();
   meter.waited(std::chrono::milliseconds(1));
   meter.next_round();
   step();
-  EXPECT_EQ(meter.report(false).stall_us, 500) << "a report comes before the end of its round";
+  EXPECT_EQ(meter.report(false, 0).stall_us, 500) << "a report comes before the end of its round";
   step();
-  EXPECT_EQ(meter.report(false).stall_us, 0);
+  EXPECT_EQ(meter.report(false, 0).stall_us, 0);
 }
 
 // 1 + 2/F copies where merges come later than their snapshots, 1 + 1/F where they do not.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -99,6 +100,36 @@ TEST(Encodings, AutoHidesALatencyByStepsNotByBits) {
     EXPECT_EQ(now.delay, c.delay) << c.step_us << " " << c.dense_us << " " << to_string(now);
     EXPECT_LE(changes, 1) << c.step_us << " " << c.dense_us << ": predicted at once";
   }
+}
+
+TEST(Encodings, ALatencyWithStepsOfVaryingLengthChangesNoBits) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    std::mt19937_64 random(seed);
+    Training training("auto:compress=on,warmup=0");
+    training.dense_us = 100'000;
+    training.latency_us = 80'000;
+    training.edit = [&random](RoundStats& stats) {
+      stats.step_us = std::uniform_int_distribution<std::int64_t>(24'000, 36'000)(random);
+    };
+    std::int64_t changes = 0;
+    for (int i = 0; i < 400; ++i) {
+      const Interval before = training.current();
+      const Interval now = training.round().interval;
+      changes += now.mode == Mode::kLocal && now.encoding != before.encoding ? 1 : 0;
+    }
+    EXPECT_LE(changes, 2) << "seed " << seed;
+    EXPECT_GT(training.current().steps, 4) << "seed " << seed;
+  }
+}
+
+TEST(Encodings, AFixedDelayHidesNoLatency) {
+  Training training("auto:compress=on,warmup=0,delay=1");
+  training.step_us = 5'000;
+  training.dense_us = 8'000;
+  training.latency_us = 20'000;
+  training.rounds(30);
+  EXPECT_EQ(training.current().steps, 4);
+  EXPECT_EQ(training.current().delay, 1);
 }
 
 TEST(Encodings, TheFirstMergeOnAnUnknownLinkHasFewBits) {

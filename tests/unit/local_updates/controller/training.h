@@ -47,7 +47,7 @@ class Training {
   std::int64_t sync_steps = kSyncSteps;
   std::int64_t dense_us = 0;
   std::int64_t longest_permille = 250;  // part of a merge that the longest fragment takes
-  std::int64_t latency_us = 0;          // besides, in each transfer
+  std::int64_t latency_us = 0;          // besides
   std::int64_t steps_left = RoundStats::kUnknown;
   double loss = 1;
   // Learning rate of a step, counted from 1.
@@ -242,12 +242,11 @@ class Training {
     rank.lr = rate(step_);
     rank.step_us = step_us;
     rank.latency_us = latency_us;
-    rank.dense_us = latency_us + dense_us;
+    rank.dense_us = dense_us;
     rank.encoding = encoding;
-    const std::int64_t bytes_us =
+    rank.transfer_us =
         dense_us * controller_->options().link.bits_permille[static_cast<std::size_t>(encoding)] / 32'000;
-    rank.transfer_us = latency_us + bytes_us;
-    rank.longest_us = latency_us + bytes_us * longest_permille / 1000;
+    rank.longest_us = rank.transfer_us * longest_permille / 1000;
     rank.stall_us = stall_us;
     rank.loss_known = true;
     rank.loss_before = rank.loss_after = loss;
