@@ -165,7 +165,7 @@ void add_join_options(CLI::App& app, RunOptions& run) {
       ->group(join);
   app.add_flag(
          "--hub", run.join.hub,
-         "Run no ranks here: the job starts when hosts with -np slots have joined (default: the MIN of --elastic)")
+         "Runs no ranks here: the job starts when hosts with -np slots have joined (default: the MIN of --elastic)")
       ->group(join);
   app.add_option("--join", run.join.address,
                  "Runs ranks of the job at this address here, -np of them at most (default 1); takes no command")

@@ -58,7 +58,9 @@ void Job::await_hosts() {
       log(text);
       log("nothing was started");
       for (const auto& link : links_) {
-        link->state() == AgentLink::State::kReady ? link->tell(text) : void();
+        if (link->state() == AgentLink::State::kReady) {
+          link->tell(text);
+        }
       }
       exit_code_ = 1;
       finish();

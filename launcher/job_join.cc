@@ -134,7 +134,7 @@ void Job::on_leave(AgentLink& link) {
   retire_hosts();
   for (const Rank rank : ranks_of(link)) {
     const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
-    if (growth_.begun && phase_ == Phase::kRunning && !growth_.over && !state.asked && !state.exited) {
+    if (growth_.begun && phase_ == Phase::kRunning && !growth_.over && !state.asked && !state.lost && !state.exited) {
       const std::string text =
           "rank " + std::to_string(rank) + " stays until a rank on another host has the state of the training";
       log(text);

@@ -186,13 +186,15 @@ def test_torchrun_starts_hosts_again_but_no_ranks_of_a_hub(tmp_path: Path, port:
     pytest.importorskip("torch")
     (line,) = re.findall(r"^torchrun .*--join.*$", PAGE, re.MULTILINE)
     words = shlex.split(line.replace(f"hub:{PORT}", f"127.0.0.1:{port}"))
+    # Without it, torchrun listens on a fixed port, at which programs of other tests may meet.
+    own = ("--standalone",)
     torchrun = {"program": str(Path(sys.executable).with_name("torchrun")), **settings}
     hub = ("--hub", "--elastic", "1:1", "--join-port", port, "--secret-file", "job.secret", "python")
     waits = "import signal, sirtaki; sirtaki.init(); print('IN'); signal.pause()"
     with running(*hub, "-c", waits, **settings) as run:
-        with running("--nproc-per-node", "1", "train.py", **torchrun) as alone:
+        with running(*own, "--nproc-per-node", "1", "train.py", **torchrun) as alone:
             trained(alone, {"1"})
-        with running(*words[1:], **torchrun) as host:
+        with running(*own, *words[1:], **torchrun) as host:
             run.read_until("IN")
             run.process.kill()
             host.read_until("the connection to the launcher .* has ended")

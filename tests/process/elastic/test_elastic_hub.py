@@ -170,10 +170,10 @@ def test_a_signal_to_a_hub_that_waits_tells_the_hosts(tmp_path: Path) -> None:
 
 
 def test_a_hub_waits_for_so_many_hosts_and_so_long(tmp_path: Path) -> None:
-    with hub(tmp_path, "1:3", "-np", "2", "--elastic-timeout", "3s") as (run, port), joining(tmp_path, port) as host:
-        run.read_until("waiting for hosts with 2 slots, for 3s at most")
+    with hub(tmp_path, "1:3", "-np", "2", "--elastic-timeout", "10s") as (run, port), joining(tmp_path, port) as host:
+        run.read_until("waiting for hosts with 2 slots, for 10s at most")
         text = (
-            f"too few hosts within 3s (elastic.timeout): 1 host with 1 slot ({HERE}:1), of which 1 can be used, "
+            f"too few hosts within 10s (elastic.timeout): 1 host with 1 slot ({HERE}:1), of which 1 can be used, "
             "and the job starts with 2 ranks at least (-np)"
         )
         assert text in ended(run, 1).out
