@@ -80,6 +80,9 @@ def test_the_lines_of_the_readme_run_a_program_for_torchrun(hosts: Hosts, tmp_pa
     done = launch(*arguments, prefix=prefix, cwd=tmp_path, timeout=LIMIT_SECONDS, env=ENVIRONMENT)
     assert done.code == 0, done.out + done.err
     assert len(wheel_hosts.losses_of(done.out)) == 3 * wheel_hosts.RANKS, done.out
-    assert ("exposed communication" in done.err) != as_it_is, done.err
+    report = re.findall(r"^(sirtaki: report .*|  [a-z ]+)(?=$|  +\d)", use, re.MULTILINE)
+    assert len(report) == 5
+    for row in report:
+        assert (row in done.err.replace("[0!] ", "")) != as_it_is, (row, done.err)
     assert ("has no effect" in done.err) == as_it_is, done.err
     assert "refused" not in done.err
