@@ -37,7 +37,7 @@ print("latency", stats[f"streams.{stream}.link_latency_ns"]["value"], flush=True
 """
 
 
-# Steps of some milliseconds, which a merge outlasts.
+# Short steps, which a merge outlasts.
 LOCAL_TRAINING = """
 import torch, sirtaki.torch as hvd
 hvd.init()
@@ -47,7 +47,7 @@ updates = hvd.LocalUpdates("auto:warmup=0,gain=0")
 optimizer = hvd.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters(), local_updates=updates
 )
-batch = torch.randn(2048, 64)
+batch = torch.randn(64, 64)
 for step in range(300):
     optimizer.zero_grad()
     model(batch).square().mean().backward()

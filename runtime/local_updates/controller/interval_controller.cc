@@ -137,9 +137,12 @@ void IntervalController::raise_for_link(std::int64_t allowed, Wish& wish) const 
     wish.encoding = link_.is_known() ? link_.encoding_for(allowed) : unknown;
   }
   wish.escalation = wish.encoding > 0 ? Escalation::kCompress : Escalation::kNone;
-  const std::int64_t busy = options_.may_compress ? link_.steps_with(wish.encoding) : link_.steps();
-  const std::int64_t latency = options_.delay < 0 ? link_.steps_for_latency(wish.encoding) : 1;
-  const std::int64_t needed = std::max(busy, latency);
+  std::int64_t needed = options_.may_compress ? link_.steps_with(wish.encoding) : link_.steps();
+  if (options_.delay < 0) {
+    const std::int64_t hides =
+        options_.may_compress ? link_.steps_for_latency_with(wish.encoding) : link_.steps_for_latency();
+    needed = std::max(needed, hides);
+  }
   if (needed <= allowed) {
     return;
   }
@@ -280,7 +283,7 @@ Result<Decision> IntervalController::decide(const RoundStats& stats) {
     SRT_ASSIGN(const Wish next, wish(stats, decision));
     SRT_TRY(apply(next));
   }
-  decision.link_steps = link_.steps();
+  decision.link_steps = options_.delay < 0 ? std::max(link_.steps(), link_.steps_for_latency()) : link_.steps();
   decision.cost_permille = link_.cost_permille();
   decision.interval = now_;
   decision.changed = before.steps != now_.steps || before.delay != now_.delay || before.mode != now_.mode ||

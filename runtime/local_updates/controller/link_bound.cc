@@ -93,7 +93,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
   if (stats.step_us == 0) {
     return;
   }
-  latency_.add(over_step(stats.latency_us, stats.step_us));
+  learn_latency(stats);
   const bool changed = mode != mode_;
   if (changed) {
     // Fragments and gradients take different times for the same bytes.
@@ -191,7 +191,7 @@ std::int64_t LinkBound::merge_delay_with(std::int64_t encoding) const {
              : delay_for(load_with(encoding, longest_, dense_longest_) + 2 * latency_.value, options_.margin_permille);
 }
 
-std::int64_t LinkBound::steps_for_latency(std::int64_t encoding) const {
+std::int64_t LinkBound::steps_for_latency_with(std::int64_t encoding) const {
   return latency_.value > 0 ? merge_delay_with(encoding) + 1 : 1;
 }
 
@@ -212,6 +212,15 @@ std::int64_t LinkBound::encoding_for(std::int64_t steps) const {
     ++encoding;
   }
   return encoding;
+}
+
+// The mean of ranks that are near again would never come back to 0.
+void LinkBound::learn_latency(const RoundStats& stats) {
+  if (stats.latency_us == 0) {
+    latency_ = {};
+  } else {
+    latency_.add(over_step(stats.latency_us, stats.step_us));
+  }
 }
 
 // The value grows while steps wait, so it converges at the point where they do not.

@@ -1,15 +1,13 @@
 // LinkBound: number of steps that hide a merge, and the gain of local steps over averaged gradients.
 //
 // Used by the interval controller. T is the time of a step, C the transfer time of all fragments, M that of the longest
-// fragment, L the latency of one exchange between distant hosts, 0 between near ones; C and M do not contain it:
+// fragment, L the latency of one exchange between distant hosts, 0 between near ones. Transfers have lost one L each;
+// the second one of a large sum stays in them.
 //   H >= margin * C / T         the link is busy for at most 80 % of the time
-//   D  ~ margin * (M + 2L) / T  most of the transfer of a fragment and of the vote on it is hidden; more if steps wait
-//   for
-//                               merges nevertheless
-//   cost                        the wait of a synchronous step over T. Local steps that gain less than gain_permille
-//   are
-//                               not worth it. At the highest learning rate they have to gain rate_factor times as much,
-//                               because a training needs more of them to the same loss.
+//   D  ~ margin * (M + 2L) / T  hides most of the transfer of a fragment and of the vote; more if steps wait anyway
+//   cost                        the wait of a synchronous step over T
+// Local steps that gain less than gain_permille are not worth it. At the highest learning rate they have to gain
+// rate_factor times as much, because a training needs more of them to the same loss.
 // The cost is measured in Mode::kSync and never predicted. In Mode::kLocal a round of synchronous steps is therefore
 // tried after the link became so much faster that steps in proportion to transfers would be short enough, or after the
 // learning rate has risen, and otherwise so rarely that trials take a hundredth of the time. Values are running means,
@@ -68,10 +66,11 @@ class LinkBound {
   // Return H and D with an encoding, from measurements if it is the present one, else predicted. Not limited.
   std::int64_t steps_with(std::int64_t encoding) const;
   std::int64_t delay_with(std::int64_t encoding) const;
-  // Returns the least H that hides a merge with an encoding between distant hosts: fewer bits make no latency shorter,
-  // more steps hide it. 1 between near ones. It leaves out what D contains because steps wait: longer intervals cost a
-  // training more than such waits.
-  std::int64_t steps_for_latency(std::int64_t encoding) const;
+  // Return the least H that hides a merge between distant hosts, with the present encoding or another one: fewer bits
+  // make no latency shorter, more steps hide it. 1 between near ones. They leave out what D contains because steps
+  // wait: longer intervals cost a training more than such waits.
+  std::int64_t steps_for_latency() const { return latency_.value > 0 ? merge_delay_ + 1 : 1; }
+  std::int64_t steps_for_latency_with(std::int64_t encoding) const;
   // Returns the encoding with the most bits that hides transfers behind so many steps, with merges at most a step late
   // by their bytes; the last one if none does. More bits than at present have to fit with a margin. Requires
   // is_known().
@@ -103,6 +102,7 @@ class LinkBound {
   // `least_permille`: cost from which local steps go on.
   bool trial_is_due(std::int64_t gain_permille, std::int64_t least_permille) const;
   void change_encoding(std::int64_t encoding);
+  void learn_latency(const RoundStats& stats);
   void learn_waits(const RoundStats& stats, std::int64_t steps);
   void learn_bits();
   std::size_t place_of(std::int64_t encoding) const;  // its index in bits_

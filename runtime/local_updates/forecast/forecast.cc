@@ -27,6 +27,11 @@ struct Encoding {
   std::int64_t total_us = 0;
   std::int64_t longest_us = 0;
   std::int64_t sent_bytes = 0;
+
+  // Returns the time of all transfers with their latencies.
+  std::int64_t transfer_us() const {
+    return std::accumulate(fragments_us.begin(), fragments_us.end(), std::int64_t{0});
+  }
 };
 
 Result<Encoding> encoding_of(const engine::StreamSpec& spec, const std::vector<FragmentLayout>& fragments,
@@ -150,7 +155,7 @@ Result<LocalForecast> forecast(const engine::StreamSpec& spec, const engine::Con
     SRT_ASSIGN(Encoding encoding, encoding_of(spec, fragments, codec, at, config));
     encodings.push_back(std::move(encoding));
   }
-  out.dense_us = encodings.front().total_us;
+  out.dense_us = encodings.front().transfer_us();
   LocalOptions options = given;
   options.interval.warmup = options.interval.lr_warmup = 0;
   const auto ranks = static_cast<std::size_t>(at.ranks);
@@ -166,7 +171,7 @@ Result<LocalForecast> forecast(const engine::StreamSpec& spec, const engine::Con
   }
   const Encoding& used = rounds.used(out.interval);
   out.codec = used.codec;
-  out.transfer_us = used.total_us;
+  out.transfer_us = used.transfer_us();
   out.sent_bytes = used.sent_bytes / out.interval.steps;
   out.step_us = at.forward_us + at.backward_us + rounds.waits_us(out.interval) / out.interval.steps;
   return out;

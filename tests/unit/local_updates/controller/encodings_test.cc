@@ -122,6 +122,34 @@ TEST(Encodings, ALatencyWithStepsOfVaryingLengthChangesNoBits) {
   }
 }
 
+TEST(Encodings, AFixedCodecCountsWithItsOwnBits) {
+  Training training("auto:warmup=0");
+  training.latency_us = 20'000;
+  training.step_us = 36'000;
+  training.dense_us = 250'000;
+  training.edit = [&](RoundStats& stats) {
+    if (training.current().mode == Mode::kLocal) {
+      stats.encoding = 1;
+      stats.transfer_us = stats.longest_us = 62'000;
+    }
+  };
+  training.rounds(60);
+  EXPECT_EQ(training.current().steps, 5) << to_string(training.current());
+  EXPECT_EQ(training.current().delay, 4) << to_string(training.current());
+}
+
+TEST(Encodings, ALatencyThatIsGoneIsForgotten) {
+  Training training("auto:compress=on,warmup=0");
+  training.step_us = 5'000;
+  training.dense_us = 12'000;
+  training.latency_us = 20'000;
+  training.rounds(60);
+  ASSERT_GT(training.current().steps, 8);
+  training.latency_us = 0;
+  training.rounds(60);
+  EXPECT_EQ(training.current().steps, 4) << to_string(training.current());
+}
+
 TEST(Encodings, AFixedDelayHidesNoLatency) {
   Training training("auto:compress=on,warmup=0,delay=1");
   training.step_us = 5'000;
