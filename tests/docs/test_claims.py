@@ -58,6 +58,9 @@ def headline() -> Iterator[tuple[str, str]]:
         for task in ("cnn", "transformer")
     ]
     yield "README.md", f'and {compressed[0]:.1f} and {compressed[1]:.1f} times with `compression="auto"`'
+    report = json.loads((ROOT / "benchmarks/results/install.json").read_text())["hosts"]["report"]
+    for name in ("gradients", "sent as", "steps", "exposed communication"):
+        yield "README.md", f"{name} {report[name]}"
     lost = value_of("local_updates", "quality_cost", part="race", task="cnn", method="auto")
     yield "docs/choose.md", f"the CNN ends {lost:.2f} points of accuracy below"
     lost = value_of("local_updates", "quality_cost", part="race", task="cnn", method="compressed")
