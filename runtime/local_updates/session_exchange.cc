@@ -75,7 +75,7 @@ bool SessionExchange::one_host() const {
 }
 
 Duration SessionExchange::latency() const {
-  return ranks_.empty() ? session_.distant_latency() : Duration(0);
+  return ranks_.empty() && !one_host() ? session_.distant_latency() : Duration(0);
 }
 
 Result<std::unique_ptr<SessionExchange>> SessionExchange::open(engine::Session& session, const LocalModel& model,

@@ -361,7 +361,7 @@ TEST(LocalThreads, AReportForWhichStepsWaitTakesOneExchange) {
         before = k == 0 ? messages_sent(session) : before;
       }
       const std::int64_t sent = messages_sent(session) - before;
-      // Those of the first use may leave late. An exchange of sizes would be a message more for each report.
+      // Messages of the first use may leave late. An exchange of sizes would be a message more for each report.
       require(sent < std::int64_t{kRounds} * (options.size - 1) * 3 / 2, "sent " + std::to_string(sent) + " messages");
     }
   });

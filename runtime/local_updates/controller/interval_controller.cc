@@ -30,6 +30,12 @@ bool has_lasted(std::int64_t steps, std::int64_t waited, std::int64_t wanted) {
   return steps >= wanted / kParts && steps + waited >= wanted;
 }
 
+LinkOptions link_options(const IntervalOptions& options) {
+  LinkOptions link = options.link;
+  link.fixed_delay = options.delay >= 0;
+  return link;
+}
+
 bool lowers_interval(Action action) {
   return action == Action::kPullBack || action == Action::kHalve;
 }
@@ -59,7 +65,7 @@ IntervalController::IntervalController(const IntervalOptions& options, std::size
       ranks_(ranks),
       fragments_(fragments),
       policy_(make_policy(options)),
-      link_(options.link),
+      link_(link_options(options)),
       guards_(options.guard, ranks, fragments) {}
 
 Result<std::unique_ptr<IntervalController>> IntervalController::make(const IntervalOptions& options, std::size_t ranks,
@@ -137,12 +143,7 @@ void IntervalController::raise_for_link(std::int64_t allowed, Wish& wish) const 
     wish.encoding = link_.is_known() ? link_.encoding_for(allowed) : unknown;
   }
   wish.escalation = wish.encoding > 0 ? Escalation::kCompress : Escalation::kNone;
-  std::int64_t needed = options_.may_compress ? link_.steps_with(wish.encoding) : link_.steps();
-  if (options_.delay < 0) {
-    const std::int64_t hides =
-        options_.may_compress ? link_.steps_for_latency_with(wish.encoding) : link_.steps_for_latency();
-    needed = std::max(needed, hides);
-  }
+  const std::int64_t needed = options_.may_compress ? link_.steps_with(wish.encoding) : link_.steps();
   if (needed <= allowed) {
     return;
   }
@@ -283,7 +284,7 @@ Result<Decision> IntervalController::decide(const RoundStats& stats) {
     SRT_ASSIGN(const Wish next, wish(stats, decision));
     SRT_TRY(apply(next));
   }
-  decision.link_steps = options_.delay < 0 ? std::max(link_.steps(), link_.steps_for_latency()) : link_.steps();
+  decision.link_steps = link_.steps();
   decision.cost_permille = link_.cost_permille();
   decision.interval = now_;
   decision.changed = before.steps != now_.steps || before.delay != now_.delay || before.mode != now_.mode ||

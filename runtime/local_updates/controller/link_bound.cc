@@ -178,7 +178,9 @@ std::int64_t LinkBound::load_with(std::int64_t encoding, const Mean& sent, const
 }
 
 std::int64_t LinkBound::steps_with(std::int64_t encoding) const {
-  return is_measured(encoding) ? steps_ : interval_for(load_with(encoding, sent_, dense_), options_.margin_permille);
+  const std::int64_t steps =
+      is_measured(encoding) ? steps_ : interval_for(load_with(encoding, sent_, dense_), options_.margin_permille);
+  return std::max(steps, steps_beyond(merge_delay_with(encoding)));
 }
 
 std::int64_t LinkBound::delay_with(std::int64_t encoding) const {
@@ -189,10 +191,6 @@ std::int64_t LinkBound::merge_delay_with(std::int64_t encoding) const {
   return is_measured(encoding)
              ? merge_delay_
              : delay_for(load_with(encoding, longest_, dense_longest_) + 2 * latency_.value, options_.margin_permille);
-}
-
-std::int64_t LinkBound::steps_for_latency_with(std::int64_t encoding) const {
-  return latency_.value > 0 ? merge_delay_with(encoding) + 1 : 1;
 }
 
 bool LinkBound::fits(std::int64_t encoding, std::int64_t steps) const {

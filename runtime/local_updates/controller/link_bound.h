@@ -15,6 +15,7 @@
 // integers only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -34,6 +35,7 @@ struct LinkOptions {
   // All ranks are on one host. Nothing is a link then, waits are those for processors and other ranks, and steps stay
   // synchronous, so that auto changes no result there; unless gain_permille is 0, which asks for local steps.
   bool one_host = false;
+  bool fixed_delay = false;  // the program fixes D, so no H hides a latency
   // Part of T that synchronous steps have to wait before local ones are worth it, with small learning rates.
   std::int64_t gain_permille = 100;
   std::int64_t rate_factor = kRateFactorSgd;
@@ -61,16 +63,11 @@ class LinkBound {
   // Returns true if a transfer was measured in the present mode.
   bool is_known() const { return dense_.count > 0 || sent_.count > 0; }
   // Return H and D with the present encoding; 1 and 0 if unknown. Not limited.
-  std::int64_t steps() const { return steps_; }
+  std::int64_t steps() const { return std::max(steps_, steps_beyond(merge_delay_)); }
   std::int64_t delay() const { return delay_; }
   // Return H and D with an encoding, from measurements if it is the present one, else predicted. Not limited.
   std::int64_t steps_with(std::int64_t encoding) const;
   std::int64_t delay_with(std::int64_t encoding) const;
-  // Return the least H that hides a merge between distant hosts, with the present encoding or another one: fewer bits
-  // make no latency shorter, more steps hide it. 1 between near ones. They leave out what D contains because steps
-  // wait: longer intervals cost a training more than such waits.
-  std::int64_t steps_for_latency() const { return latency_.value > 0 ? merge_delay_ + 1 : 1; }
-  std::int64_t steps_for_latency_with(std::int64_t encoding) const;
   // Returns the encoding with the most bits that hides transfers behind so many steps, with merges at most a step late
   // by their bytes; the last one if none does. More bits than at present have to fit with a margin. Requires
   // is_known().
@@ -96,6 +93,12 @@ class LinkBound {
 
   bool fits(std::int64_t encoding, std::int64_t steps) const;
   std::int64_t merge_delay_with(std::int64_t encoding) const;
+  // Returns the least H that hides a merge between distant hosts, 1 between near ones: fewer bits make no latency
+  // shorter, more steps hide it. `delay` leaves out what D contains because steps wait, since longer intervals cost a
+  // training more than such waits.
+  std::int64_t steps_beyond(std::int64_t delay) const {
+    return latency_.value > 0 && !options_.fixed_delay ? delay + 1 : 1;
+  }
   bool is_measured(std::int64_t encoding) const { return encoding == encoding_ && sent_.count > 0; }
   // Returns the load of an encoding, given that of the present one and that of float32.
   std::int64_t load_with(std::int64_t encoding, const Mean& sent, const Mean& dense) const;

@@ -13,6 +13,17 @@
 namespace sirtaki::local_updates {
 namespace {
 
+// Plays rounds; returns the number of changes of the encoding of local steps.
+std::int64_t changes_of_bits(Training& training, int rounds) {
+  std::int64_t changes = 0;
+  for (int i = 0; i < rounds; ++i) {
+    const Interval before = training.current();
+    const Interval now = training.round().interval;
+    changes += now.mode == Mode::kLocal && now.encoding != before.encoding ? 1 : 0;
+  }
+  return changes;
+}
+
 TEST(Encodings, AutoEscalatesInOrder) {
   struct Case {
     std::int64_t dense_us;  // of steps of 30 ms
@@ -58,12 +69,7 @@ TEST(Encodings, AutoSpendsBitsBeforeSteps) {
        std::vector<Case>{{84'000, 0, 4}, {360'000, 1, 4}, {1'440'000, 2, 4}, {2'880'000, 3, 4}, {5'760'000, 3, 8}}) {
     Training training("auto:compress=on,warmup=0");
     training.dense_us = c.dense_us;
-    std::int64_t changes = 0;
-    for (int i = 0; i < 100; ++i) {
-      const Interval before = training.current();
-      const Interval now = training.round().interval;
-      changes += now.mode == Mode::kLocal && now.encoding != before.encoding ? 1 : 0;
-    }
+    const std::int64_t changes = changes_of_bits(training, 100);
     EXPECT_EQ(training.current().encoding, c.encoding) << c.dense_us;
     EXPECT_EQ(training.current().steps, c.steps) << c.dense_us;
     EXPECT_LE(changes, 1) << c.dense_us << ": predicted at once";
@@ -88,12 +94,7 @@ TEST(Encodings, AutoHidesALatencyByStepsNotByBits) {
     training.dense_us = c.dense_us;
     training.latency_us = 20'000;
     training.longest_permille = 1000;
-    std::int64_t changes = 0;
-    for (int i = 0; i < 100; ++i) {
-      const Interval before = training.current();
-      const Interval now = training.round().interval;
-      changes += now.mode == Mode::kLocal && now.encoding != before.encoding ? 1 : 0;
-    }
+    const std::int64_t changes = changes_of_bits(training, 100);
     const Interval& now = training.current();
     EXPECT_EQ(now.encoding, c.encoding) << c.step_us << " " << c.dense_us << " " << to_string(now);
     EXPECT_EQ(now.steps, c.steps) << c.step_us << " " << c.dense_us << " " << to_string(now);
@@ -111,12 +112,7 @@ TEST(Encodings, ALatencyWithStepsOfVaryingLengthChangesNoBits) {
     training.edit = [&random](RoundStats& stats) {
       stats.step_us = std::uniform_int_distribution<std::int64_t>(24'000, 36'000)(random);
     };
-    std::int64_t changes = 0;
-    for (int i = 0; i < 400; ++i) {
-      const Interval before = training.current();
-      const Interval now = training.round().interval;
-      changes += now.mode == Mode::kLocal && now.encoding != before.encoding ? 1 : 0;
-    }
+    const std::int64_t changes = changes_of_bits(training, 400);
     EXPECT_LE(changes, 2) << "seed " << seed;
     EXPECT_GT(training.current().steps, 4) << "seed " << seed;
   }
