@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from launch_support import PYTHON, Outcome, Run
+from launch_support import PYTHON, Outcome, Run, running, wait_until
 
 # Each rank trains on data of its own; without a framework, whose import takes longer than the test. In each step all
 # compare the parameters of the step before. The training ends when the file "stop" is there. A rank whose "fail.SLOT"
@@ -116,4 +119,31 @@ def stop(run: Run, folder: Path) -> Outcome:
     assert ends, text
     assert all(int(size) == len(ends) for size, _ in ends), text
     assert len({result for _, result in ends}) == 1, text
+    return done
+
+
+@contextmanager
+def joinable(folder: Path, *options: str, prefix: tuple[str, ...] = ()) -> Iterator[tuple[Run, int]]:
+    """Yields a job that hosts may join, with a secret in the folder, and its port."""
+    secret = ("--secret-file", str(folder / "secret"))
+    with running(*options, *secret, "--horovod", *command(folder), prefix=prefix, stderr=subprocess.STDOUT) as run:
+        port, _ = run.read_until(r"hosts may join: sirtakirun --join \S+:(\d+) --secret-file \S+ \[-np SLOTS\]")
+        yield run, int(port[1])
+
+
+@contextmanager
+def joining(
+    folder: Path, port: int, *more: str, address: str = "127.0.0.1", prefix: tuple[str, ...] = ()
+) -> Iterator[Run]:
+    """Yields a host that joins the job at this port."""
+    options = ("--join", f"{address}:{port}", "--secret-file", str(folder / "secret"), *more)
+    with running(*options, prefix=prefix, stderr=subprocess.STDOUT) as run:
+        yield run
+
+
+def ended(run: Run, code: int) -> Outcome:
+    """Waits for the end of a process that must leave no agent and no rank behind."""
+    done = run.finish(30)
+    assert done.code == code, done.out
+    wait_until(lambda: not run.marked(), 10, "agent and ranks have ended, too")
     return done

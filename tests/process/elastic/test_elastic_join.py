@@ -8,18 +8,17 @@ import random
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from elastic_hosts import Seats, await_size, command, stop
-from launch_support import PYTHON, Outcome, Run, launch, pester, running, wait_until
+from elastic_hosts import Seats, await_size, ended, joinable, joining, stop
+from launch_support import PYTHON, Run, launch, pester, wait_until
 from ssh_hosts import Hosts, unavailable_reason
 
 HERE = socket.gethostname()
@@ -35,32 +34,9 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         yield made
 
 
-@contextmanager
-def job(folder: Path, ranks: str, *more: str, prefix: tuple[str, ...] = ()) -> Iterator[tuple[Run, int]]:
-    """Yields an elastic job that hosts may join, and its port."""
-    secret = str(folder / "secret")
-    options = ("--elastic", ranks, "--join-port", "0", "--secret-file", secret, "--horovod", *more)
-    with running(*options, *command(folder), prefix=prefix, stderr=subprocess.STDOUT) as run:
-        port, _ = run.read_until(r"hosts may join: sirtakirun --join \S+:(\d+) --secret-file \S+ \[-np SLOTS\]")
-        yield run, int(port[1])
-
-
-@contextmanager
-def joining(
-    folder: Path, port: int, *more: str, address: str = "127.0.0.1", prefix: tuple[str, ...] = ()
-) -> Iterator[Run]:
-    """Yields a host that joins the job at this port."""
-    options = ("--join", f"{address}:{port}", "--secret-file", str(folder / "secret"), *more)
-    with running(*options, prefix=prefix, stderr=subprocess.STDOUT) as run:
-        yield run
-
-
-def ended(run: Run, code: int) -> Outcome:
-    """Waits for the end of a process that must leave no agent behind."""
-    done = run.finish(30)
-    assert done.code == code, done.out
-    wait_until(lambda: not run.marked(), 10, "the agent has ended, too")
-    return done
+def job(folder: Path, ranks: str, *more: str, prefix: tuple[str, ...] = ()) -> AbstractContextManager[tuple[Run, int]]:
+    """Returns an elastic job that hosts may join, and its port."""
+    return joinable(folder, "--elastic", ranks, "--join-port", "0", *more, prefix=prefix)
 
 
 def await_end(seats: Seats, host: str) -> None:
