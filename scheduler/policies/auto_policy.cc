@@ -15,6 +15,9 @@ using params::kOne;
 // step of a level are as good.
 constexpr std::int64_t kNearPermille = 30;
 constexpr std::int64_t kSamePermille = 5;
+// A training comes to a loss later by so many times its steps for each nat that a level costs. In benchmarks.frontier
+// the last 0.02 nats of dense trainings took 8 to 27 % of their steps, that is 4 to 13 times for a nat.
+constexpr std::int64_t kLaterForANat = 13;
 // Without a profile of steps, gradients that take no longer than this are not compressed.
 constexpr std::int64_t kShortStepUs = 20'000;
 // On a faster link a dense step takes at most 24 ms for a million parameters, and the next profile knows the steps.
@@ -98,25 +101,43 @@ std::vector<AutoPolicy::Outcome> AutoPolicy::all_levels(const StepProfile& profi
   return outcomes;
 }
 
+// Steps of a level that costs loss count as longer, since more of them lead to the same loss.
+std::int64_t AutoPolicy::to_a_loss(std::size_t level, std::int64_t step_us) const {
+  const Wide later = Wide{step_us} * levels_[level].cost_unats * kLaterForANat / 1'000'000;
+  return step_us + static_cast<std::int64_t>(later);
+}
+
+// Returns the mildest level that is nearly as good as the best one. `best_us`: as to_a_loss() counts.
+std::size_t AutoPolicy::mildest(const std::vector<Outcome>& outcomes, std::int64_t best_us,
+                                std::int64_t permille) const {
+  std::size_t level = 0;
+  while (!within(to_a_loss(level, outcomes[level].step_us), best_us, permille)) {
+    ++level;
+  }
+  return level;
+}
+
+std::int64_t AutoPolicy::best_of(const std::vector<Outcome>& outcomes, std::int64_t Outcome::*step_us) const {
+  std::int64_t best = to_a_loss(0, outcomes.front().*step_us);
+  for (std::size_t level = 1; level < outcomes.size(); ++level) {
+    best = std::min(best, to_a_loss(level, outcomes[level].*step_us));
+  }
+  return best;
+}
+
 // It goes down only for a gain, to the mildest level that is nearly as good as the best, and back up only to a level
 // that costs less than half the gain. The gap between both conditions keeps the level stable.
 std::size_t AutoPolicy::choose(const std::vector<Outcome>& outcomes, std::int64_t now_us) const {
-  const std::int64_t best = std::ranges::min_element(outcomes, {}, &Outcome::step_us)->step_us;
-  const auto mildest = [&](std::int64_t permille) {
-    std::size_t level = 0;
-    while (!within(outcomes[level].step_us, best, permille)) {
-      ++level;
-    }
-    return level;
-  };
-  const std::size_t down = mildest(kNearPermille);
+  const std::int64_t best = best_of(outcomes, &Outcome::step_us);
+  const std::size_t down = mildest(outcomes, best, kNearPermille);
   if (!judged_) {
     return Wide{best} * kOne < Wide{outcomes.front().step_us} * (kOne - gain_) ? down : 0;
   }
-  if (down > level_ && Wide{outcomes[down].step_us} * kOne < Wide{now_us} * (kOne - gain_)) {
+  if (down > level_ &&
+      Wide{to_a_loss(down, outcomes[down].step_us)} * kOne < Wide{to_a_loss(level_, now_us)} * (kOne - gain_)) {
     return down;
   }
-  return std::min(mildest(back_permille()), level_);
+  return std::min(mildest(outcomes, best, back_permille()), level_);
 }
 
 std::int64_t AutoPolicy::back_permille() const {
@@ -163,18 +184,21 @@ void AutoPolicy::prune(Outcome& outcome, const Outcome& dense, const StepProfile
   }
 }
 
-// Compares steps with those of the level before the last change, scaled by the ratio of the predictions for that level
-// now and then. So a change that the model judges wrongly, in either direction, is taken back.
+// Compares steps, as to_a_loss() counts, with those of the level before the last change, scaled by the ratio of the
+// predictions for that level now and then. So a change that the model judges wrongly, in either direction, is taken
+// back.
 bool AutoPolicy::proved_wrong(const StepProfile& profile, const std::vector<Outcome>& outcomes) {
   if (!before_) {
     return false;
   }
-  const auto expected = static_cast<std::int64_t>(Wide{before_->measured_us} * outcomes[before_->level].step_us /
-                                                  std::max<std::int64_t>(before_->model_us, 1));
+  const auto step_us = static_cast<std::int64_t>(Wide{before_->measured_us} * outcomes[before_->level].step_us /
+                                                 std::max<std::int64_t>(before_->model_us, 1));
+  const std::int64_t expected = to_a_loss(before_->level, step_us);
+  const std::int64_t measured = to_a_loss(level_, profile.step_us);
   // A milder level is taken back at once if its first steps are much longer: that costs no more than the loss budget.
   const bool fresh = ++before_->profiles == 1 && before_->level > level_;
-  const bool much = fresh && !within(profile.step_us, expected, kMuchWrongPermille);
-  worse_ = within(profile.step_us, expected, kWrongPermille) ? 0 : worse_ + (much ? kWrongProfiles : 1);
+  const bool much = fresh && !within(measured, expected, kMuchWrongPermille);
+  worse_ = within(measured, expected, kWrongPermille) ? 0 : worse_ + (much ? kWrongProfiles : 1);
   return worse_ >= kWrongProfiles;
 }
 
@@ -190,9 +214,8 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::first(const StepProfile& l
     return std::nullopt;
   }
   std::vector<Outcome> outcomes = all_levels(all_at_once(link, tensors_.size()), now);
-  const std::int64_t best = std::ranges::min_element(outcomes, {}, &Outcome::step_us)->step_us;
-  while (outcomes[first_level_].step_us > kShortStepUs &&
-         !within(outcomes[first_level_].step_us, best, kNearPermille)) {
+  const std::size_t mildest_good = mildest(outcomes, best_of(outcomes, &Outcome::step_us), kNearPermille);
+  while (first_level_ < mildest_good && outcomes[first_level_].step_us > kShortStepUs) {
     ++first_level_;
   }
   level_ = first_level_;
@@ -239,10 +262,10 @@ StepProfile AutoPolicy::with_trusted_link(const StepProfile& profile, const std:
 // lasts. The nearest of the levels that would be good enough sends least.
 std::optional<std::size_t> AutoPolicy::trial(std::vector<Outcome>& outcomes, const StepProfile& profile,
                                              const std::vector<PlannedTensor>& now) {
-  const std::int64_t best = std::min(std::ranges::min_element(outcomes, {}, &Outcome::step_us)->step_us,
-                                     std::ranges::min_element(outcomes, {}, &Outcome::face_us)->face_us);
+  const std::int64_t best = std::min(best_of(outcomes, &Outcome::step_us), best_of(outcomes, &Outcome::face_us));
   for (std::size_t level = level_; level-- > 0;) {
-    if (outcomes[level].face_us < outcomes[level].step_us && within(outcomes[level].face_us, best, back_permille())) {
+    if (outcomes[level].face_us < outcomes[level].step_us &&
+        within(to_a_loss(level, outcomes[level].face_us), best, back_permille())) {
       if (++doubted_ < ban_) {
         return std::nullopt;
       }

@@ -1,12 +1,12 @@
 // The policy auto: compresses tensors only if the model predicts shorter steps.
 //
 // It has levels from dense to sparse, ordered by the training loss that they cost (loss_ladder.h), and no level beyond
-// the loss budget. It takes the mildest level whose step is nearly as short as the shortest one, and compresses as few
-// tensors as suffice.
-// The first level follows from the link alone: the mildest level whose gradients take less than a short step on the
-// link. The first profile of steps replaces it without confirmation. A link may read faster with small payloads than
-// with large ones, so such a reading counts for larger payloads only after a trial of a milder level (lasting_link.h).
-// Used through codec_controller.h. Pure.
+// the loss budget. It takes the mildest level that is nearly as good as the best one, which comes to a loss first:
+// steps of a level that costs loss count as longer. It compresses as few tensors as suffice. The first level follows
+// from the link alone: the mildest level whose gradients take less than a short step on the link. The first profile of
+// steps replaces it without confirmation. A link may read faster with small payloads than with large ones, so such a
+// reading counts for larger payloads only after a trial of a milder level (lasting_link.h). Used through
+// codec_controller.h. Pure.
 #pragma once
 
 #include <memory>
@@ -46,6 +46,9 @@ class AutoPolicy final : public CodecController {
   Outcome at_level(std::size_t level, const StepProfile& profile, const std::vector<PlannedTensor>& now) const;
   std::vector<Outcome> all_levels(const StepProfile& profile, const std::vector<PlannedTensor>& now) const;
   StepProfile believed(const StepProfile& profile, const std::vector<PlannedTensor>& tensors, std::int64_t sent) const;
+  std::int64_t to_a_loss(std::size_t level, std::int64_t step_us) const;
+  std::int64_t best_of(const std::vector<Outcome>& outcomes, std::int64_t Outcome::*step_us) const;
+  std::size_t mildest(const std::vector<Outcome>& outcomes, std::int64_t best_us, std::int64_t permille) const;
   std::size_t choose(const std::vector<Outcome>& outcomes, std::int64_t now_us) const;
   void explain(Outcome& outcome, const std::string& change) const;
   void prune(Outcome& outcome, const Outcome& dense, const StepProfile& profile, std::int64_t sent) const;

@@ -163,6 +163,53 @@ TEST_F(AutoPolicyTest, HasNoLevelBeyondItsLossBudget) {
   }
 }
 
+// Before the first steps only the time of gradients is known. Their computation hides most of it.
+TEST_F(AutoPolicyTest, LeavesALevelThatCostsMoreLossThanItSavesSteps) {
+  constexpr std::int64_t kRate = 36'000'000;
+  make("auto");
+  StepProfile link;
+  link.latency_ns = 100'000;
+  link.bytes_per_second = kRate;
+  now_ = controller_->first(link, now_).value();
+  ASSERT_EQ(now_[6].decision.codec, CodecId::kPowerSgd);
+  int changes = 0;
+  for (int i = 0; i < 60; ++i) {
+    changes += profile(kRate) ? 1 : 0;
+  }
+  EXPECT_EQ(changes, 1) << "longer steps of a milder level prove nothing: " << controller_->last_decision();
+  EXPECT_TRUE(std::ranges::none_of(now_, [](const PlannedTensor& t) { return t.decision.codec == CodecId::kPowerSgd; }))
+      << controller_->last_decision();
+}
+
+// Low rank of small matrices saves a tenth of the bytes of four bits, and costs a training more steps than that saves.
+TEST_F(ControllerTest, ALevelThatCostsLossHasToShortenSteps) {
+  for (const std::int64_t size : {144, 512}) {
+    SCOPED_TRACE(size);
+    infos_.clear();
+    profile_ = {};
+    profile_.backward_us = 40'000;
+    profile_.forward_us = 20'000;
+    profile_.latency_ns = 100'000;
+    profile_.bytes_per_second = 100'000;
+    for (int i = 0; i < 8; ++i) {
+      add("layer" + std::to_string(i) + ".weight", {size, size}, 37'500 - 5'000 * i);
+    }
+    make("auto");
+    const auto first = controller_->first(profile_, now_);
+    ASSERT_TRUE(first);
+    const CodecId expected = size == 144 ? CodecId::kInt4 : CodecId::kPowerSgd;
+    EXPECT_EQ(first->at(3).decision.codec, expected) << controller_->last_decision();
+    now_ = *first;
+    for (int i = 0; i < 3; ++i) {
+      const Prediction p = predict_tensors(now_, profile_, planner_);
+      profile_.step_us = p.step_us;
+      profile_.exposed_us = p.exposed_us;
+      consider();
+    }
+    EXPECT_EQ(now_[3].decision.codec, expected) << controller_->last_decision();
+  }
+}
+
 TEST_F(AutoPolicyTest, BeginsWithTheLevelThatTheLinkNeeds) {
   StepProfile link;
   link.latency_ns = 100'000;
