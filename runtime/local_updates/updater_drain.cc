@@ -9,7 +9,6 @@
 #include "runtime/local_updates/updater.h"
 
 namespace sirtaki::local_updates {
-namespace {}  // namespace
 
 Result<LocalOutcome> LocalUpdater::drain() {
   SRT_TRY(check_running());

@@ -10,6 +10,8 @@ std::string_view reason_name(Reason reason) {
       return "warm-up";
     case Reason::kFastLink:
       return "fast link";
+    case Reason::kHighRate:
+      return "high learning rate";
     case Reason::kTrial:
       return "trial of synchronous steps";
     case Reason::kFixed:

@@ -19,6 +19,8 @@ constexpr std::int64_t kParts = 5;  // one such part of a warm-up or pause is ma
 // Steps without a rise of the learning rate, after which the warm-up of its schedule is over.
 constexpr std::int64_t kRestOfRate = 16;
 constexpr std::int64_t kMostExtraDelay = kLongestInterval;
+// Part of the highest learning rate below which the rate has fallen; smaller changes are those of a rate that rests.
+constexpr std::int64_t kFallenPermille = 990;
 
 std::int64_t warmup_of(const RoundStats& stats) {
   const std::int64_t planned = stats.steps_left > 0 ? stats.step + stats.steps_left : 0;
@@ -83,7 +85,9 @@ bool IntervalController::warming_up(const RoundStats& stats) {
   if (stats.lr_pico > highest_lr_pico_) {
     last_rise_ = highest_lr_pico_ >= 0 ? stats.step : last_rise_;
     highest_lr_pico_ = stats.lr_pico;
+    rate_fell_ = false;
   }
+  rate_fell_ = rate_fell_ || lr_permille(stats) < kFallenPermille;
   if (options_.warmup >= 0) {
     warm_ = stats.step >= options_.warmup;
   } else if (!warm_) {
@@ -98,6 +102,11 @@ std::int64_t IntervalController::lr_permille(const RoundStats& stats) const {
   return stats.lr_pico < 0 || highest_lr_pico_ <= 0
              ? 1000
              : static_cast<std::int64_t>(Wide{stats.lr_pico} * 1000 / highest_lr_pico_);
+}
+
+bool IntervalController::rate_is_high(const RoundStats& stats) const {
+  return options_.policy == PolicyId::kAuto && options_.link.gain_permille > 0 && rate_fell_ && stats.lr_pico >= 0 &&
+         lr_permille(stats) > options_.link.most_rate_permille;
 }
 
 // Steps count with their waits, as in the warm-up.
@@ -176,12 +185,12 @@ Result<IntervalController::Wish> IntervalController::wish(const RoundStats& stat
   decision.statistics_steps = bound.steps;
   Wish wish;
   const bool automatic = options_.policy == PolicyId::kAuto;
-  if (warms_up) {
-    // Waits of the warm-up count, so that local steps begin at its end.
-    if (automatic) {
+  if (const bool high = rate_is_high(stats); warms_up || high) {
+    // Waits count, so that local steps begin as soon as they may.
+    if (automatic && mode_.mode == Mode::kSync) {
       link_.path(mode_.mode, lr_permille(stats));
     }
-    wish.reason = Reason::kWarmUp;
+    wish.reason = warms_up ? Reason::kWarmUp : Reason::kHighRate;
     return wish;
   }
   if (pausing(stats.step)) {

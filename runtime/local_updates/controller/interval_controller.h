@@ -100,6 +100,8 @@ class IntervalController {
   bool warming_up(const RoundStats& stats);
   // Returns the learning rate as a part of the highest one; all of it if unknown.
   std::int64_t lr_permille(const RoundStats& stats) const;
+  // Returns true if local steps would cost too much loss, and the rate falls: one that has never fallen may stay.
+  bool rate_is_high(const RoundStats& stats) const;
   bool pausing(std::int64_t step) const;
   void apply_alarms(const std::vector<Alarm>& alarms, std::int64_t step);
   Result<Wish> wish(const RoundStats& stats, Decision& decision);
@@ -128,6 +130,7 @@ class IntervalController {
   bool warm_ = false;                // the warm-up is over
   bool synchronous_wanted_ = false;
   std::int64_t highest_lr_pico_ = RoundStats::kUnknown;
+  bool rate_fell_ = false;      // the learning rate has been clearly below the highest one since that
   std::int64_t last_rise_ = 0;  // step in which the learning rate last rose; 0: never
   std::int64_t step_ = 0;
   std::int64_t pause_until_ = 0;             // step at which a pause without waits ends

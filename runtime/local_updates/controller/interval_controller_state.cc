@@ -6,7 +6,7 @@
 namespace sirtaki::local_updates {
 namespace {
 
-constexpr std::int64_t kVersion = 7;
+constexpr std::int64_t kVersion = 8;
 constexpr std::int64_t kMostRounds = RoundStats::kMaxStep;
 constexpr Interval kNoLocal;
 
@@ -67,6 +67,7 @@ void IntervalController::state(StateIo& io) {
   io.field(warm_);
   io.field(synchronous_wanted_);
   io.field(highest_lr_pico_, RoundStats::kUnknown, RoundStats::kMaxRate);
+  io.field(rate_fell_);
   io.field(last_rise_, 0, RoundStats::kMaxStep);
   io.field(step_, 0, RoundStats::kMaxStep);
   io.field(pause_until_, 0, 2 * RoundStats::kMaxStep);

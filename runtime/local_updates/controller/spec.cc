@@ -100,6 +100,7 @@ IntervalOptions options_of(const PolicyInfo& policy, const std::vector<std::int6
   std::int64_t optimizer = 0;
   take("optimizer", optimizer);
   options.link.rate_factor = optimizer == 0 ? kRateFactorSgd : kRateFactorOthers;
+  options.link.most_rate_permille = optimizer == 0 ? kMostRateSgd : kMostRateOthers;
   std::int64_t on = 0;
   take("compress", on);
   options.may_compress = on != 0;
@@ -172,6 +173,7 @@ Status check(const IntervalOptions& options) {
       {"delay", options.delay, kByItself, kLongestInterval - 1},
       {"gain", options.link.gain_permille, 0, 1000},
       {"rate_factor", options.link.rate_factor, 1, 1000},
+      {"most_rate_permille", options.link.most_rate_permille, 0, 1000},
       {"band_permille", options.link.band_permille, 0, 1000},
       {"margin_permille", options.link.margin_permille, 1000, 100'000},
   });
@@ -210,6 +212,7 @@ std::uint64_t digest(const IntervalOptions& options) {
       std::int64_t{options.may_compress},
       options.link.gain_permille,
       options.link.rate_factor,
+      options.link.most_rate_permille,
       options.link.band_permille,
       options.link.margin_permille,
       std::int64_t{guard.on},

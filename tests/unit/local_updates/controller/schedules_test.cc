@@ -163,5 +163,47 @@ TEST(IntervalSchedules, RanksAgreeWheneverTheirReportsCome) {
   }
 }
 
+// Returns the highest learning rate of a local step from a step on, and 0 if there is none.
+double highest_local(const std::string& text, const Rate& rate, std::int64_t from = 0) {
+  constexpr std::int64_t kSteps = 4'000;
+  Training training(text);
+  training.rate = rate;
+  training.dense_us = 600'000;
+  training.sync_steps = 4;
+  training.steps_left = kSteps;
+  double highest = 0;
+  while (training.step() < kSteps) {
+    const std::int64_t begin = training.step();
+    const bool local = training.current().mode == Mode::kLocal;
+    training.round();
+    highest = local && begin >= from ? std::max(highest, rate(begin + 1)) : highest;
+  }
+  return highest;
+}
+
+TEST(IntervalSchedules, AutoTrainsAloneOnlyAtRatesAtWhichItCostsLittle) {
+  constexpr std::int64_t kFallen = 400;  // the cosine is below 99 % of its highest value
+  const Rate there_and_back = [](std::int64_t step) { return linear(2'000)(step <= 2'000 ? step : 4'100 - step); };
+  for (const Rate& rate : {linear(4'000), cosine(4'000), there_and_back}) {
+    EXPECT_NEAR(highest_local("auto:warmup=0", rate, kFallen), 0.75 * kHighest, 0.02 * kHighest);
+    EXPECT_NEAR(highest_local("auto:warmup=0,optimizer=adam", rate, kFallen), 0.35 * kHighest, 0.02 * kHighest);
+    EXPECT_GT(highest_local("auto:warmup=0,gain=0", rate, kFallen), 0.76 * kHighest) << "local steps were asked for";
+  }
+}
+
+TEST(IntervalSchedules, AtARateThatRestsTheGainAloneDecides) {
+  const Rate constant = [](std::int64_t) { return kHighest; };
+  const Rate unsteady = [](std::int64_t step) { return kHighest * (1 - 1e-4 * static_cast<double>(step % 3)); };
+  for (const Rate& rate : {constant, unsteady, tenths(1'000)}) {
+    EXPECT_NEAR(highest_local("auto:warmup=0", rate), kHighest, 1e-3 * kHighest);
+  }
+}
+
+TEST(IntervalSchedules, ARateThatHalvesIsLowEnoughForSgdOnly) {
+  const Rate halves = [](std::int64_t step) { return step <= 1'000 ? kHighest : kHighest / 2; };
+  EXPECT_EQ(highest_local("auto:warmup=0", halves, 1'100), kHighest / 2);
+  EXPECT_EQ(highest_local("auto:warmup=0,optimizer=adam", halves, 1'100), 0);
+}
+
 }  // namespace
 }  // namespace sirtaki::local_updates

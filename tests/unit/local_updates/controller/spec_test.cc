@@ -63,6 +63,8 @@ TEST(IntervalSpec, KeysSetOptions) {
   EXPECT_EQ(parsed("auto:optimizer=sgd").link.rate_factor, kRateFactorSgd);
   EXPECT_EQ(parsed("auto:optimizer=adam").link.rate_factor, kRateFactorOthers);
   EXPECT_EQ(parsed("auto:optimizer=other").link.rate_factor, kRateFactorOthers);
+  EXPECT_EQ(parsed("auto:optimizer=sgd").link.most_rate_permille, kMostRateSgd);
+  EXPECT_EQ(parsed("auto:optimizer=adam").link.most_rate_permille, kMostRateOthers);
   EXPECT_TRUE(options.may_compress);
   EXPECT_EQ(options.warmup, 100);
   EXPECT_FALSE(options.guard.on);
@@ -152,6 +154,7 @@ TEST(IntervalSpec, EveryOptionIsInTheDigest) {
       [](IntervalOptions& o) { o.may_compress = true; },
       [](IntervalOptions& o) { ++o.link.gain_permille; },
       [](IntervalOptions& o) { ++o.link.rate_factor; },
+      [](IntervalOptions& o) { ++o.link.most_rate_permille; },
       [](IntervalOptions& o) { ++o.link.band_permille; },
       [](IntervalOptions& o) { ++o.link.margin_permille; },
       [](IntervalOptions& o) { ++o.link.bits_permille[1]; },
