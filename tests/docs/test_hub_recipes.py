@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/process"), str(ROOT / "tests/python")]
 
-from launch_support import Outcome, Run, running, wait_until
+from launch_support import Outcome, Run, held_port, running, wait_until
 from slurm_cluster import slurm_cluster
 
 PAGE = (ROOT / "docs/elastic/hub.md").read_text()
@@ -70,11 +70,10 @@ def block(language: str) -> str:
 
 
 @pytest.fixture
-def port() -> str:
-    """Returns a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+def port() -> Iterator[str]:
+    """Returns a port for the hub."""
+    with held_port() as held:
+        yield str(held)
 
 
 @pytest.fixture

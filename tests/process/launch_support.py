@@ -142,6 +142,19 @@ def launch(*arguments: str, timeout: float = 30.0, **options: object) -> Outcome
         return outcome
 
 
+@contextlib.contextmanager
+def held_port() -> Iterator[int]:
+    """Yields a port for a server of the test, and for the next one, that no other process gets meanwhile.
+
+    The socket does not listen, so a server may that allows the reuse of addresses, as those of Sirtaki do. The system
+    gives the port to nobody who asks for any free one.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        yield held.getsockname()[1]
+
+
 def listening_ports(pids: list[int]) -> list[int]:
     """Returns the TCP ports on which these processes listen."""
     inodes = set()
