@@ -34,9 +34,9 @@ constexpr auto kSilenceLimit = std::chrono::seconds(30);
 
 class Agent {
  public:
-  // `launcher`: see run_joined_agent(); empty: over stdin and stdout.
-  Agent(ChannelEnds ends, std::string launcher);
-  int run();
+  // `joined`: see run_joined_agent(); else over stdin and stdout.
+  Agent(ChannelEnds ends, bool joined);
+  AgentEnd run();
 
  private:
   void on_frame(const Frame& frame);
@@ -53,7 +53,6 @@ class Agent {
   void stand_still();
   void go_on();
   void say(const std::string& text) const;
-  bool joined() const { return !launcher_.empty(); }
   void terminate();
   void kill_all_now();
   void leave_if_signalled();
@@ -62,7 +61,7 @@ class Agent {
   void protocol_error(const Status& status);
 
   const Environment environment_;
-  const std::string launcher_;
+  const bool joined_;
   const Hello hello_;
   asio::io_context io_;
   asio::signal_set signals_;
@@ -75,6 +74,7 @@ class Agent {
   bool by_signal_ = false;        // ... because this process has got it
   bool paused_ = false;           // the job is stopped, and its launcher is silent
   bool ending_ = false;           // the launcher is gone
+  bool lost_ = false;             // ... before the host has left the job
   bool leaving_ = false;          // the user has asked for it
   std::optional<int> exit_code_;  // known once the launcher has said its last word
 };
@@ -87,10 +87,10 @@ Hello hello_of(const Environment& environment, const ChannelEnds& ends, bool joi
   return hello;
 }
 
-Agent::Agent(ChannelEnds ends, std::string launcher)
+Agent::Agent(ChannelEnds ends, bool joined)
     : environment_(process_environment()),
-      launcher_(std::move(launcher)),
-      hello_(hello_of(environment_, ends, !launcher_.empty())),
+      joined_(joined),
+      hello_(hello_of(environment_, ends, joined)),
       signals_(io_, SIGCHLD, SIGTERM, SIGHUP),
       kill_timer_(io_),
       silence_(io_),
@@ -101,10 +101,10 @@ Agent::Agent(ChannelEnds ends, std::string launcher)
         leave_if_signalled();
       }) {
   signals_.add(SIGINT);
-  if (joined()) {
+  if (joined_) {
     signals_.add(SIGQUIT);
   }
-  if (joined() && !is_ignored(SIGTSTP)) {
+  if (joined_ && !is_ignored(SIGTSTP)) {
     signals_.add(SIGTSTP);
     signals_.add(SIGCONT);
   }
@@ -114,7 +114,7 @@ Agent::Agent(ChannelEnds ends, std::string launcher)
   close(null);
 }
 
-int Agent::run() {
+AgentEnd Agent::run() {
   channel_.send_raw(kPreamble);
   channel_.send(FrameType::kHello, encode(hello_));
   channel_.start();
@@ -122,15 +122,16 @@ int Agent::run() {
   watch_silence();
   io_.run();
   kill_descendants(kSweepLimit);
-  if (!joined()) {
-    return 0;
+  if (!joined_) {
+    return {0};
   }
-  if (!exit_code_ && leaving_) {
+  if (exit_code_) {
+    return {*exit_code_};
+  }
+  if (!lost_) {
     say("this host has left the job");
-  } else if (!exit_code_) {
-    say("the connection to the launcher at " + launcher_ + " has ended, and the ranks here with it");
   }
-  return exit_code_.value_or(leaving_ ? 0 : 1);
+  return {lost_ ? 1 : 0, lost_};
 }
 
 void Agent::watch_silence() {
@@ -273,7 +274,7 @@ void Agent::leave(int signal_number) {
     exit_code_ = 128 + signal_number;
     return finish();
   }
-  if (!again) {
+  if (!again && !ending_) {
     say("this host leaves the job: its ranks leave at their next commit (Ctrl-C again: they are ended at once)");
     channel_.send(FrameType::kLeave, {});
   }
@@ -346,7 +347,7 @@ void Agent::wait_for_signal() {
       stand_still();
     } else if (number == SIGCONT) {
       go_on();
-    } else if (joined()) {
+    } else if (joined_) {
       leave(number);
     } else if (ranks_.all_exited()) {
       on_end();
@@ -375,7 +376,7 @@ void Agent::on_end() {
     return;
   }
   ending_ = true;
-  leaving_ = leaving_ && ranks_.all_exited();  // else the connection has broken
+  lost_ = !leaving_ || !ranks_.all_exited();
   if (ranks_.all_exited()) {
     finish();
     return;
@@ -394,13 +395,9 @@ void Agent::finish() {
   io_.stop();
 }
 
-// Forks the supervisor, and runs the agent.
-int run_supervised(ChannelEnds ends, const std::string& launcher) {
+AgentEnd run_supervised(ChannelEnds ends, bool joined) {
   const auto release = [&ends] { ends = {}; };  // the agent alone holds the connection
-  if (const std::optional<int> exit_code = fork_agent(!launcher.empty(), release)) {
-    return *exit_code;
-  }
-  return Agent(std::move(ends), launcher).run();
+  return supervise(joined, release, [&] { return Agent(std::move(ends), joined).run(); });
 }
 
 }  // namespace
@@ -409,11 +406,11 @@ int run_agent() {
   ChannelEnds ends;
   ends.in = FileDescriptor(fcntl(0, F_DUPFD_CLOEXEC, 3));
   ends.out = FileDescriptor(fcntl(1, F_DUPFD_CLOEXEC, 3));
-  return run_supervised(std::move(ends), "");
+  return run_supervised(std::move(ends), false).exit_code;
 }
 
-int run_joined_agent(ChannelEnds ends, const std::string& launcher) {
-  return run_supervised(std::move(ends), launcher);
+AgentEnd run_joined_agent(ChannelEnds ends) {
+  return run_supervised(std::move(ends), true);
 }
 
 }  // namespace sirtaki::launcher

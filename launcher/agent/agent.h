@@ -10,17 +10,17 @@
 // all at once. SIGTSTP stops the ranks, agent and supervisor, and SIGCONT continues them.
 #pragma once
 
-#include <string>
-
 #include "launcher/agent/channel.h"
+#include "launcher/agent/supervisor.h"
 
 namespace sirtaki::launcher {
 
-// Forks the supervisor, runs the agent and returns the exit code of the process. Call it before any thread exists.
+// Runs the agent under its supervisor (supervisor.h) and returns the exit code of the process. Call it before any
+// thread exists.
 int run_agent();
-// The same over `ends`, for a host that has joined the job of the launcher at `launcher` ("a:41000"). The exit code is
-// that of the job, 0 after an orderly leave, 1 if the connection has broken, or 128 and the number of the signal that
-// has ended all at once.
-int run_joined_agent(ChannelEnds ends, const std::string& launcher);
+// The same over `ends`, for a host that has joined a job by itself. The exit code is that of the job, 0 after an
+// orderly leave, 1 if the launcher is lost, or 128 and the number of the signal that has ended all at once. A process
+// may call it again for another connection.
+AgentEnd run_joined_agent(ChannelEnds ends);
 
 }  // namespace sirtaki::launcher

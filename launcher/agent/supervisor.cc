@@ -6,7 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
+
 #include "launcher/process/processes.h"
+#include "launcher/process/spawn.h"
 
 namespace sirtaki::launcher {
 
@@ -42,19 +45,44 @@ void follow_stop(pid_t agent, int wish) {
   }
 }
 
-// Waits for the agent and passes signals on; returns the exit code of the agent once all processes below have ended.
-int guard(pid_t agent, const sigset_t& signals, bool joined) {
+// Lets the agent say, beside its exit code, that its launcher is gone.
+class Note {
+ public:
+  Note() {
+    int ends[2] = {-1, -1};
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0) {
+      in_.reset(ends[0]);
+      out_.reset(ends[1]);
+    }
+  }
+  void write_lost() const { [[maybe_unused]] const ssize_t written = write(out_.get(), "", 1); }
+  bool says_lost() const {
+    char byte = 0;
+    return read(in_.get(), &byte, 1) == 1;
+  }
+
+ private:
+  FileDescriptor in_;
+  FileDescriptor out_;
+};
+
+// Waits for the agent and passes signals on; returns once all processes below have ended.
+AgentEnd guard(pid_t agent, const sigset_t& signals, bool joined, const Note& note) {
   prctl(PR_SET_NAME, "sirtaki-warden", 0, 0, 0);
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   dup2(null, 0);  // the agent alone must hold the pipes, or neither side would see their end
   dup2(null, 1);
+  close(null);
   int status = 0;
   int wish = 0;
+  bool asked = false;
   while (true) {
     int number = 0;
     sigwait(&signals, &number);
     if (number != SIGCHLD) {
-      wish = number == SIGTSTP || number == SIGCONT ? number : wish;
+      const bool stops = number == SIGTSTP || number == SIGCONT;
+      wish = stops ? number : wish;
+      asked = asked || !stops;
       kill(agent, joined ? number : SIGTERM);
       continue;
     }
@@ -63,7 +91,7 @@ int guard(pid_t agent, const sigset_t& signals, bool joined) {
         pid == agent ? follow_stop(agent, wish) : void();
       } else if (pid == agent) {
         kill_descendants(kSweepLimit);
-        return exit_code_of(status);
+        return {exit_code_of(status), note.says_lost(), asked};
       }
     }
   }
@@ -71,7 +99,7 @@ int guard(pid_t agent, const sigset_t& signals, bool joined) {
 
 }  // namespace
 
-std::optional<int> fork_agent(bool joined, const std::function<void()>& release) {
+AgentEnd supervise(bool joined, const std::function<void()>& release, const std::function<AgentEnd()>& run) {
   signal(SIGPIPE, SIG_IGN);
   signal(SIGUSR1, SIG_IGN);  // a scheduler's warning to all processes is meant for the ranks
   signal(SIGUSR2, SIG_IGN);
@@ -79,25 +107,32 @@ std::optional<int> fork_agent(bool joined, const std::function<void()>& release)
   const sigset_t signals = signals_of_supervisor(joined);
   sigset_t before;
   sigprocmask(SIG_BLOCK, &signals, &before);
+  const Note note;
   const pid_t supervisor = getpid();
   const pid_t pid = fork();
   if (pid > 0) {
     release();
-    return guard(pid, signals, joined);
+    const AgentEnd end = guard(pid, signals, joined, note);
+    if (joined) {
+      sigprocmask(SIG_SETMASK, &before, nullptr);
+    }
+    return end;
   }
-  sigprocmask(SIG_SETMASK, &before, nullptr);
+  sigprocmask(SIG_UNBLOCK, &signals, nullptr);
   become_subreaper();
   // Without a supervisor (fork failed) the agent still does its own work.
-  if (pid == 0) {
-    if (joined) {
-      setpgid(0, 0);  // Ctrl-C reaches the supervisor alone, which passes it on, so that it counts once
-    }
-    prctl(PR_SET_PDEATHSIG, joined ? SIGQUIT : SIGTERM, 0, 0, 0);
-    if (getppid() != supervisor) {
-      return 1;
-    }
+  if (pid < 0) {
+    return run();
   }
-  return std::nullopt;
+  if (joined) {
+    setpgid(0, 0);  // Ctrl-C reaches the supervisor alone, which passes it on, so that it counts once
+  }
+  prctl(PR_SET_PDEATHSIG, joined ? SIGQUIT : SIGTERM, 0, 0, 0);
+  const AgentEnd end = getppid() == supervisor ? run() : AgentEnd();
+  if (end.lost) {
+    note.write_lost();
+  }
+  std::exit(end.exit_code);
 }
 
 }  // namespace sirtaki::launcher

@@ -136,7 +136,11 @@ int join_job(const JoinerOptions& options, const Environment& environment) {
   if (!ends) {
     return say(std::string(ends.status().text()), 1);
   }
-  return run_joined_agent(std::move(*ends), options.address);
+  const AgentEnd end = run_joined_agent(std::move(*ends));
+  return end.lost
+             ? say("the connection to the launcher at " + options.address + " has ended, and the ranks here with it",
+                   end.exit_code)
+             : end.exit_code;
 }
 
 }  // namespace sirtaki::launcher
