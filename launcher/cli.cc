@@ -361,10 +361,15 @@ Status check_join(const CLI::App& app, const RunOptions& run) {
                : invalid_argument("--secret-file is for --join-port or --join; other jobs make a secret by themselves");
   }
   if (run.join.port) {
+    if (app.count("--elastic-hub-wait") > 0) {
+      return invalid_argument(
+          "--elastic-hub-wait: give it to sirtakirun --join; it is the time for which that host waits");
+    }
     const bool others = !run.discovery.script.empty() || run.check || !run.join.address.empty();
     return others ? invalid_argument("--join-port: leave out --join, --host-discovery-script and --check") : Status();
   }
-  constexpr std::string_view kOfAJoiner[] = {"--join", "--secret-file", "--np", "--start-timeout"};
+  constexpr std::string_view kOfAJoiner[] = {"--join", "--secret-file", "--np", "--start-timeout",
+                                             "--elastic-hub-wait"};
   for (const CLI::Option* option : app.get_options()) {
     const auto is_same = [option](std::string_view name) { return option->check_name(std::string(name)); };
     if (option->count() > 0 && std::ranges::none_of(kOfAJoiner, is_same)) {

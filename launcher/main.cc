@@ -55,7 +55,7 @@ int run(const std::vector<std::string>& arguments) {
   }
   if (!line->run.join.address.empty()) {
     const RunOptions& run = line->run;
-    return join_job({run.join.address, run.join.secret_file, run.np.value_or(1), run.start_timeout},
+    return join_job({run.join.address, run.join.secret_file, run.np.value_or(1), run.start_timeout, run.option_lines},
                     sirtaki::process_environment());
   }
   sirtaki::Result<JobPlan> plan = make_plan(std::move(line->run), sirtaki::process_environment());

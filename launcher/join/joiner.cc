@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
-#include <optional>
 #include <utility>
 
 #include "launcher/agent/agent.h"
@@ -39,16 +39,15 @@ class EndSignals {
  public:
   EndSignals() {
     sigemptyset(&set_);
-    for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+    for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
       if (!is_ignored(number)) {
         sigaddset(&set_, number);
       }
     }
-    pthread_sigmask(SIG_BLOCK, &set_, &before_);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   }
   EndSignals(const EndSignals&) = delete;
   EndSignals& operator=(const EndSignals&) = delete;
-  ~EndSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
   // Returns the first signal that has come, or comes within this time; 0 if there is none.
   int wait(std::chrono::milliseconds time = {}) {
@@ -60,7 +59,6 @@ class EndSignals {
 
  private:
   sigset_t set_{};
-  sigset_t before_{};
   int taken_ = 0;
 };
 
@@ -80,22 +78,23 @@ Result<rendezvous::Secret> await_secret(const JoinerOptions& options, const Envi
   }
 }
 
-Result<rendezvous::Dialed> reach(const JoinerOptions& options, const rendezvous::Secret& secret, TimePoint deadline,
-                                 EndSignals& signals) {
+// Connects to the job, at first or `again` after its launcher was lost.
+Result<ChannelEnds> reach(const JoinerOptions& options, const rendezvous::Secret& secret, Duration time, bool again,
+                          EndSignals& signals) {
   rendezvous::DialOptions dial;
   dial.addresses = {options.address};
-  dial.who = "a job";
-  dial.fix =
-      "check that the job runs with --join-port, its address and port, and firewalls between; "
-      "--start-timeout waits longer";
+  dial.who = again ? "the job again" : "a job";
+  dial.fix = again ? "start its launcher again at this address; elastic.hub_wait waits longer"
+                   : "check that the job runs with --join-port, its address and port, and firewalls between; "
+                     "--start-timeout waits longer";
   dial.purpose = rendezvous::Purpose::kAgent;
   dial.hello = encode(HostOffer{host_info().hostname, options.slots});
   dial.secret = secret;
-  const auto begin = std::chrono::steady_clock::now();
-  dial.connect_timeout = std::max<Duration>(deadline - begin, std::chrono::milliseconds(1));
+  dial.connect_timeout = std::max<Duration>(time, std::chrono::milliseconds(1));
   dial.handshake_timeout = kHandshakeTime;
   dial.silence_timeout = kSilence;
-  bool told = false;
+  const auto begin = std::chrono::steady_clock::now();
+  bool told = again;
   MoveFunction<bool()> tell_if_slow = [&] {
     if (!told && std::chrono::steady_clock::now() - begin > kQuietTime) {
       told = true;
@@ -104,7 +103,27 @@ Result<rendezvous::Dialed> reach(const JoinerOptions& options, const rendezvous:
     return signals.wait() != 0;
   };
   rendezvous::AsioLoop loop("srt-join");
-  return rendezvous::dial(loop, dial, tell_if_slow);
+  SRT_ASSIGN(rendezvous::Dialed dialed, rendezvous::dial(loop, dial, tell_if_slow));
+  return socket_ends(FileDescriptor(dialed.fd.release()), StreamCipher(dialed.session, StreamCipher::Side::kInitiator),
+                     std::move(dialed.following));
+}
+
+Result<Duration> hub_wait(const JoinerOptions& options, const Environment& environment) {
+  ConfigSources sources;
+  sources.environment = environment;
+  sources.command_line = options.option_lines;
+  SRT_ASSIGN(const auto config, load_config(sources));
+  return config->elastic.hub_wait;
+}
+
+// Returns the local date and time after this time.
+std::string time_after(Duration time) {
+  const auto then = std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::seconds>(time);
+  const std::time_t clock = std::chrono::system_clock::to_time_t(then);
+  std::tm local{};
+  localtime_r(&clock, &local);
+  char text[32];
+  return std::string(text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &local));
 }
 
 }  // namespace
@@ -113,34 +132,42 @@ int join_job(const JoinerOptions& options, const Environment& environment) {
   if (const auto where = rendezvous::parse_host_port(options.address); !where) {
     return say("--join " + options.address + ": " + std::string(where.status().text()), kUsageError);
   }
+  const auto wait = hub_wait(options, environment);
+  if (!wait) {
+    return say(std::string(wait.status().text()), kUsageError);
+  }
   // The agent of this host is in the background of its terminal, where output may stop a process ("stty tostop").
   signal(SIGTTOU, SIG_IGN);
   const TimePoint deadline = std::chrono::steady_clock::now() + options.patience;
-  std::optional<EndSignals> signals(std::in_place);
-  const auto secret = await_secret(options, environment, deadline, *signals);
+  EndSignals signals;
+  const auto secret = await_secret(options, environment, deadline, signals);
   if (!secret) {
-    const int by = signals->wait();
+    const int by = signals.wait();
     return by != 0 ? 128 + by : say(std::string(secret.status().text()), kUsageError);
   }
-  Result<rendezvous::Dialed> dialed = reach(options, *secret, deadline, *signals);
-  if (const int by = signals->wait(); by != 0) {
-    return 128 + by;
+  Duration time = deadline - std::chrono::steady_clock::now();
+  for (bool again = false;; again = true) {
+    Result<ChannelEnds> ends = reach(options, *secret, time, again, signals);
+    if (const int by = signals.wait(); by != 0) {
+      return 128 + by;
+    }
+    if (!ends) {
+      return say(std::string(ends.status().text()), 1);
+    }
+    const AgentEnd end = run_joined_agent(std::move(*ends));
+    if (!end.lost) {
+      return end.exit_code;
+    }
+    const std::string lost =
+        "the connection to the launcher at " + options.address + " has ended, and the ranks here with it";
+    if (end.asked || *wait <= Duration::zero()) {
+      return say(lost, end.exit_code);
+    }
+    say(lost + "; start it again there with the same secret: this host waits for it until " + time_after(*wait) +
+            " (elastic.hub_wait; Ctrl-C ends the wait)",
+        0);
+    time = *wait;
   }
-  if (!dialed) {
-    return say(std::string(dialed.status().text()), 1);
-  }
-  signals.reset();
-  Result<ChannelEnds> ends =
-      socket_ends(FileDescriptor(dialed->fd.release()), StreamCipher(dialed->session, StreamCipher::Side::kInitiator),
-                  std::move(dialed->following));
-  if (!ends) {
-    return say(std::string(ends.status().text()), 1);
-  }
-  const AgentEnd end = run_joined_agent(std::move(*ends));
-  return end.lost
-             ? say("the connection to the launcher at " + options.address + " has ended, and the ranks here with it",
-                   end.exit_code)
-             : end.exit_code;
 }
 
 }  // namespace sirtaki::launcher

@@ -67,9 +67,9 @@ exec sh -c "$command"
 Seats = dict[int, tuple[int, str, int]]
 
 
-def command(folder: Path) -> tuple[str, ...]:
+def command(folder: Path, program: str = TRAIN) -> tuple[str, ...]:
     """Returns the command of a rank."""
-    return (PYTHON, "-c", TRAIN, str(folder))
+    return (PYTHON, "-c", program, str(folder))
 
 
 def with_false_ssh(folder: Path) -> dict[str, str]:
@@ -123,10 +123,12 @@ def stop(run: Run, folder: Path) -> Outcome:
 
 
 @contextmanager
-def joinable(folder: Path, *options: str, prefix: tuple[str, ...] = ()) -> Iterator[tuple[Run, int]]:
+def joinable(
+    folder: Path, *options: str, prefix: tuple[str, ...] = (), program: str = TRAIN
+) -> Iterator[tuple[Run, int]]:
     """Yields a job that hosts may join, with a secret in the folder, and its port."""
-    secret = ("--secret-file", str(folder / "secret"))
-    with running(*options, *secret, "--horovod", *command(folder), prefix=prefix, stderr=subprocess.STDOUT) as run:
+    options += ("--secret-file", str(folder / "secret"), "--horovod", *command(folder, program))
+    with running(*options, prefix=prefix, stderr=subprocess.STDOUT) as run:
         port, _ = run.read_until(r"hosts may join: sirtakirun --join \S+:(\d+) --secret-file \S+ \[-np SLOTS\]")
         yield run, int(port[1])
 

@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from elastic_hosts import Seats, await_size, ended, joinable, joining, stop
-from launch_support import Run, held_port, launch, wait_until
+from launch_support import Run, launch
 from ssh_hosts import Hosts, unavailable_reason
 
 HERE = socket.gethostname()
@@ -155,26 +155,6 @@ def test_a_hub_waits_for_so_many_hosts_and_so_long(tmp_path: Path) -> None:
         )
         assert text in ended(run, 1).out
         assert text in ended(host, 1).out
-
-
-def test_a_hub_that_is_started_again_goes_on_from_a_snapshot(tmp_path: Path) -> None:
-    snapshots = tmp_path / "snapshots"
-    options = ("-np", "2", "--elastic-snapshot-dir", str(snapshots), "--elastic-snapshot-every", "0s")
-    options = (*options, "--elastic-resume", "auto")
-    with held_port() as port:
-        options = (*options, "--join-port", str(port))
-        with hub(tmp_path, "1:2", *options) as (run, _), joining(tmp_path, port, "-np", "2") as host:
-            await_size(run, 2)
-            wait_until(lambda: any(snapshots.glob("snapshot-*")), 30, "there is a snapshot")
-            run.process.kill()
-            assert "the connection to the launcher at" in ended(host, 1).out
-        # Its hosts know the port, and the operating system still knows the old connections.
-        with hub(tmp_path, "1:2", *options) as (run, again):
-            assert again == port
-            with joining(tmp_path, port, "-np", "2") as host:
-                run.read_until(r"goes on from commit [1-9]\d*")
-                stop(run, tmp_path)
-                ended(host, 0)
 
 
 def test_a_port_that_is_taken_and_a_wrong_secret(tmp_path: Path) -> None:

@@ -88,12 +88,14 @@ def test_a_host_that_is_killed_is_lost_and_may_come_back(unit: str, tmp_path: Pa
             ended(host, 0)
 
 
-def test_a_host_ends_its_ranks_when_the_launcher_is_gone(tmp_path: Path) -> None:
+def test_a_host_ends_its_ranks_and_waits_when_the_launcher_is_gone(tmp_path: Path) -> None:
     with job(tmp_path, "1:2") as (run, port), joining(tmp_path, port) as host:
         seats = await_size(run, 2)
         run.process.kill()
-        assert f"the connection to the launcher at 127.0.0.1:{port} has ended" in ended(host, 1).out
+        host.read_until(f"the connection to the launcher at 127.0.0.1:{port} has ended, .* this host waits")
         await_end(seats, SECOND)
+        host.process.terminate()
+        ended(host, 128 + signal.SIGTERM)
 
 
 def test_a_host_leaves_in_order(tmp_path: Path) -> None:

@@ -148,6 +148,10 @@ TEST(CommandLine, TakesAJobThatThisHostJoins) {
   EXPECT_EQ(run.join.address, "a:41000");
   EXPECT_EQ(run.np, 2);
   EXPECT_EQ(run.start_timeout, std::chrono::seconds(5));
+  EXPECT_EQ(parsed({"--join", "a:41000", "--elastic-hub-wait", "5s"}).option_lines, "elastic.hub_wait = \"5s\"\n");
+  EXPECT_NE(
+      refused({"--hub", "--elastic", "1:2", "--elastic-hub-wait", "5s", "cmd"}).find("give it to sirtakirun --join"),
+      std::string::npos);
   for (const Words& words : {Words{"-H", "b"},
                              {"--elastic", "1:2"},
                              {"-x", "A=1"},

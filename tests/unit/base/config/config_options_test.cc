@@ -39,6 +39,7 @@ const Row kRows[] = {
     {"elastic.reset_limit", "4", [](const Config& c) { return c.elastic.reset_limit == 4; }},
     {"elastic.restarts", "9", [](const Config& c) { return c.elastic.restarts == 9; }},
     {"elastic.timeout", "30s", [](const Config& c) { return c.elastic.timeout == 30s; }},
+    {"elastic.hub_wait", "0s", [](const Config& c) { return c.elastic.hub_wait == 0s; }},
     {"elastic.join_timeout", "3min", [](const Config& c) { return c.elastic.join_timeout == 3min; }},
     {"elastic.silence", "600ms", [](const Config& c) { return c.elastic.silence == 600ms; }},
     {"elastic.snapshot_dir", "/local/a", [](const Config& c) { return c.elastic.snapshot_dir == "/local/a"; }},
