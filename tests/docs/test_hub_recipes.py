@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ PAGE = (ROOT / "docs/elastic/hub.md").read_text()
 PORT = "41000"  # of the page
 LIMIT_SECONDS = 120.0
 TRAIN = """
+import os
 import sirtaki
 from sirtaki.elastic import ObjectState, run
 from sirtaki.objects import allgather_object
@@ -195,8 +197,25 @@ def test_torchrun_starts_hosts_again_but_no_ranks_of_a_hub(tmp_path: Path, port:
             trained(alone, {"1"})
         with running(*own, *words[1:], **torchrun) as host:
             run.read_until("IN")
-            run.process.kill()
-            host.read_until("the connection to the launcher .* has ended")
+            for process, command in host.marked().items():
+                if "--join" in command[1:2]:
+                    os.kill(process, signal.SIGKILL)
+            assert run.finish(LIMIT_SECONDS).code == 1, "the job has lost its host"
             with running(*hub, "train.py", **settings) as again:
                 trained(again, {"1"})
             assert host.finish(LIMIT_SECONDS).code == 0
+
+
+def test_the_loop_starts_a_hub_again_that_was_killed(tmp_path: Path, port: str, settings: dict[str, Any]) -> None:
+    end = "not any(allgather_object(os.path.exists('stop'))):"
+    (tmp_path / "train.py").write_text(TRAIN.replace("state.step < 3:\n        allgather_object(state.step)", end))
+    (tmp_path / "loop").write_text(block("sh").replace(PORT, port).replace("/dev/shm", str(tmp_path)))
+    join = ("--join", f"127.0.0.1:{port}", "--secret-file", "job.secret", "-np", "2")
+    with running(str(tmp_path / "loop"), program="sh", **settings) as run, running(*join, **settings) as host:
+        wait_until(lambda: list((tmp_path / "job").glob("snapshot-*")), LIMIT_SECONDS, "there is a snapshot")
+        (hub,) = [process for process, command in run.marked().items() if "--hub" in command]
+        os.kill(hub, signal.SIGKILL)
+        run.read_until("goes on from commit")
+        (tmp_path / "stop").touch()
+        trained(run, {"2"})
+        assert host.finish(LIMIT_SECONDS).code == 0
