@@ -31,6 +31,8 @@ namespace {
 constexpr auto kKillRound = std::chrono::milliseconds(10);
 // A cut connection need not end stdin, so silence counts as the end; the launcher sends a frame every 2 s.
 constexpr auto kSilenceLimit = std::chrono::seconds(30);
+// Time in which the ranks of a lost launcher may end by themselves. Those in elastic.run() write their last commit.
+constexpr auto kLossGrace = std::chrono::seconds(2);
 
 class Agent {
  public:
@@ -41,6 +43,7 @@ class Agent {
  private:
   void on_frame(const Frame& frame);
   void on_end();
+  void end_ranks();
   void wait_for_signal();
   void reap();
   void probe(ConstBytes payload);
@@ -135,8 +138,8 @@ AgentEnd Agent::run() {
 }
 
 void Agent::watch_silence() {
-  if (hello_.launcher_address.empty()) {
-    return;  // it is on this host
+  if (hello_.launcher_address.empty() || ending_) {
+    return;  // it is on this host, or gone
   }
   if (paused_) {
     silence_.cancel();
@@ -381,6 +384,18 @@ void Agent::on_end() {
     finish();
     return;
   }
+  if (!joined_ || terminating_) {
+    return end_ranks();
+  }
+  silence_.expires_after(kLossGrace);
+  silence_.async_wait([this](const error_code& error) {
+    if (!error) {
+      end_ranks();
+    }
+  });
+}
+
+void Agent::end_ranks() {
   terminate();
   // A process that cannot be killed (blocked on a dead disk) must not delay the end for ever.
   silence_.expires_after(term_grace_ + kSweepLimit);

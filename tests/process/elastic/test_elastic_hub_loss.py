@@ -124,6 +124,25 @@ def check_end(run: Run, folder: Path) -> None:
     assert samples == sum(range(2 * step))
 
 
+def test_a_hub_that_is_killed_in_the_training_costs_no_commit(tmp_path: Path, port: int) -> None:
+    with joining(tmp_path, port, "--start-timeout", "60s") as first, joining(tmp_path, port) as second:
+        with hub(tmp_path, port, every="1h") as (run, _):
+            await_steps(tmp_path, 0, 20)
+            killed = kill(run)
+            for host in (first, second):
+                host.read_until(WAITS)
+        with hub(tmp_path, port, every="1h") as (run, _):
+            run.read_until(r"goes on from commit \d+, written")
+            await_steps(tmp_path, 1, 5)
+            check_end(run, tmp_path)
+        for host in (first, second):
+            assert "the job has ended" in ended(host, 0).out
+    before, after = lives(tmp_path)
+    # The last commit may have been written before it was noted.
+    assert after.steps[0] in (before.steps[-1] + 1, before.steps[-1] + 2)
+    print(f"next commit {after.first_commit - killed:.2f} s after the kill of the hub")
+
+
 def test_steps_behind_the_last_snapshot_are_made_again_if_ranks_cannot_write_one(tmp_path: Path, port: int) -> None:
     with hub(tmp_path, port) as (run, _), joining(tmp_path, port) as first, joining(tmp_path, port) as second:
         await_steps(tmp_path, 0, 20)
