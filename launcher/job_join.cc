@@ -154,7 +154,8 @@ void Job::tell_end() {
                            : exit_code_ == 0      ? "the job has ended"
                                                   : "the job has ended with exit code " + std::to_string(exit_code_);
   for (const auto& link : links_) {
-    if (link->state() == AgentLink::State::kReady) {
+    // One whose hello is still to come would take the end of its connection for the loss of the launcher.
+    if (!link->ended()) {
       link->tell(text, exit_code_);
     }
   }

@@ -26,6 +26,12 @@ constexpr auto kFlushDelay = milliseconds(150);
 constexpr auto kLinksEnd = milliseconds(1500);
 constexpr auto kStopWait = milliseconds(1000);  // time in which all hosts confirm that their ranks are stopped
 
+// Returns true for an agent that reads how the job has ended, and then ends. An agent that the launcher has started and
+// that has not sent its hello has no ranks to end.
+bool ends_itself(const std::shared_ptr<AgentLink>& link) {
+  return link->state() == AgentLink::State::kReady || (link->joined() && !link->ended());
+}
+
 }  // namespace
 
 void Job::log(const std::string& text) {
@@ -286,8 +292,7 @@ void Job::finish() {
   links_finishing_ = true;
   tell_end();
   for (const auto& link : links_) {
-    // An agent that has not sent its hello has no ranks to end.
-    link->state() == AgentLink::State::kReady ? link->finish() : link->cut();
+    ends_itself(link) ? link->finish() : link->cut();
   }
   phase_timer_.expires_after(kLinksEnd);
   phase_timer_.async_wait([this](const error_code& error) {
@@ -302,8 +307,7 @@ void Job::finish() {
 }
 
 void Job::check_links_ended() {
-  const bool all = std::all_of(links_.begin(), links_.end(),
-                               [](const auto& link) { return link->state() != AgentLink::State::kReady; });
+  const bool all = std::ranges::none_of(links_, ends_itself);
   if (all && links_finishing_) {
     conclude();
   }
