@@ -79,6 +79,7 @@ class Agent {
   bool ending_ = false;           // the launcher is gone
   bool lost_ = false;             // ... before the host has left the job
   bool leaving_ = false;          // the user has asked for it
+  bool broken_ = false;           // the launcher has sent what this agent does not understand
   std::optional<int> exit_code_;  // known once the launcher has said its last word
 };
 
@@ -98,7 +99,11 @@ Agent::Agent(ChannelEnds ends, bool joined)
       kill_timer_(io_),
       silence_(io_),
       channel_(io_, std::move(ends), false,
-               {[this](const Frame& frame) { on_frame(frame); }, [this](const Status&) { on_end(); }}),
+               {[this](const Frame& frame) { on_frame(frame); },
+                [this](const Status& status) {
+                  broken_ = status.code() == Code::kCorrupt;
+                  on_end();
+                }}),
       ranks_(io_, environment_, raise_open_files(), [this](FrameType type, ConstBytes payload) {
         channel_.send(type, payload);
         leave_if_signalled();
@@ -133,8 +138,10 @@ AgentEnd Agent::run() {
   }
   if (!lost_) {
     say("this host has left the job");
+  } else if (leaving_) {
+    say("the connection to the launcher has ended before the ranks here had left");
   }
-  return {lost_ ? 1 : 0, lost_};
+  return {lost_ ? 1 : 0, lost_ && !leaving_ && !broken_};
 }
 
 void Agent::watch_silence() {
@@ -191,6 +198,7 @@ void Agent::on_frame(const Frame& frame) {
 void Agent::protocol_error(const Status& status) {
   const std::string line = "sirtakirun agent: " + status.to_string() + "\n";
   [[maybe_unused]] const ssize_t written = write(2, line.data(), line.size());
+  broken_ = true;
   on_end();
 }
 
@@ -386,6 +394,10 @@ void Agent::on_end() {
   }
   if (!joined_ || terminating_) {
     return end_ranks();
+  }
+  if (paused_) {
+    stop_or_continue_descendants(SIGCONT);  // ranks that stand still write nothing
+    paused_ = false;
   }
   silence_.expires_after(kLossGrace);
   silence_.async_wait([this](const error_code& error) {
