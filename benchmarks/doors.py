@@ -12,7 +12,7 @@ Trainings of a seed run one after the other, in an order that alternates, each i
 
 For `ddp`, steps of accelerate(), of DistributedOptimizer with the same settings, of DDP and of `alone` are also timed
 block by block in turns, in the same processes. `idle_hook` is DDP with a communication hook that sends nothing: the
-bound of every hook.
+bound of every hook. All that with the default buckets of DDP, which hold a small net in one, and with small ones.
 
 The libraries come from `scripts/setup.sh compat`; what is missing is left out, and the run says so.
 """
@@ -24,7 +24,19 @@ from collections.abc import Sequence
 from itertools import product
 
 from benchmarks.adapters import measuring
-from benchmarks.adapters.cases import ALONE, DDP, DOORS, FSDP, LIBRARIES, SETTINGS, SHARDS, TASKS, DoorCase, ways
+from benchmarks.adapters.cases import (
+    ALONE,
+    DDP,
+    DOORS,
+    FSDP,
+    LIBRARIES,
+    SETTINGS,
+    SHARDS,
+    TASKS,
+    DoorCase,
+    Setting,
+    ways,
+)
 from benchmarks.adapters.figures import Training, accelerated_rows, door_rows
 from benchmarks.common.rig import LOOPBACK, Options, finish, network, parse, run, say, turn_order
 from benchmarks.results import Row, Store
@@ -44,9 +56,9 @@ def training_key(case: DoorCase, name: str, seed: int) -> str:
     return f"{case.key}/{name}/{seed}"
 
 
-def settings_key(case: DoorCase, compression: str) -> str:
+def settings_key(case: DoorCase, setting: Setting) -> str:
     """Key of the steps in turns in the partial file."""
-    return f"{case.key}/turns/{compression}"
+    return f"{case.key}/turns/{setting.key}"
 
 
 def names_of(case: DoorCase, steps: int, seed: int, first: int) -> list[str]:
@@ -59,14 +71,14 @@ def measure(options: Options, store: Store, case: DoorCase, seeds: Sequence[int]
     """Measures what the store does not hold of a case."""
     plan = [(seed, name) for seed in seeds for name in names_of(case, steps, seed, seeds[0])]
     trainings = [(seed, name) for seed, name in plan if store.samples(training_key(case, name, seed)) is None]
-    settings = [name for name in settings_of(options, case) if store.samples(settings_key(case, name)) is None]
+    settings = [one for one in settings_of(options, case) if store.samples(settings_key(case, one)) is None]
     if not trainings and not settings:
         return
     with network(case.net, case.size, strict=not options.quick) as net:
-        for compression in settings:
-            say(f"{case.key}: steps in turns, compression {compression}")
-            found = measuring.time_accelerated(options, case, net, compression)
-            store.keep(settings_key(case, compression), found)
+        for setting in settings:
+            say(f"{case.key}: steps in turns, {setting}")
+            found = measuring.time_accelerated(options, case, net, setting)
+            store.keep(settings_key(case, setting), found)
         for seed, name in trainings:
             found = measuring.train(case, net, name, seed, steps)
             store.keep(training_key(case, name, seed), found)
@@ -74,7 +86,7 @@ def measure(options: Options, store: Store, case: DoorCase, seeds: Sequence[int]
             say(f"{case.key}: {name}, seed {seed}: loss {loss:.4f} after {seconds:.2f} s")
 
 
-def settings_of(options: Options, case: DoorCase) -> tuple[str, ...]:
+def settings_of(options: Options, case: DoorCase) -> tuple[Setting, ...]:
     """Returns the settings with which steps are timed in turns; a quick run has one of them."""
     return () if case.door != DDP else SETTINGS[:1] if options.quick else SETTINGS
 
@@ -82,8 +94,8 @@ def settings_of(options: Options, case: DoorCase) -> tuple[str, ...]:
 def rows_of(options: Options, store: Store, case: DoorCase, seeds: Sequence[int], steps: int) -> list[Row]:
     """Rows of a case."""
     rows: list[Row] = []
-    for compression in settings_of(options, case):
-        rows += accelerated_rows(case, compression, store.samples(settings_key(case, compression)))
+    for setting in settings_of(options, case):
+        rows += accelerated_rows(case, setting, store.samples(settings_key(case, setting)))
     trainings = {
         name: [
             Training(**store.samples(training_key(case, name, seed)))

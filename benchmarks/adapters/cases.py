@@ -16,8 +16,10 @@ DDP, LIGHTNING, HUGGINGFACE, FSDP = DOORS = ("ddp", "lightning", "huggingface", 
 LIBRARIES = {LIGHTNING: ("Lightning", "lightning"), HUGGINGFACE: ("Hugging Face", "transformers")}
 #: The program without the line of Sirtaki, with it, with it and local updates, and without communication.
 PLAIN, OURS, LOCAL, ALONE = "plain", "sirtaki", "sirtaki_local", "alone"
-#: Settings with which the step of DDP is compared to that of DistributedOptimizer.
-SETTINGS = ("none", "auto")
+#: Compressions, and caps of the buckets of DDP in MB, with which its step is compared to that of DistributedOptimizer.
+#: With the default cap these nets are one bucket.
+COMPRESSIONS = ("none", "auto")
+DEFAULT_CAP, SMALL_CAP = BUCKET_CAPS = ("default", "0.1")
 OPTIMIZER, ACCELERATED = "DistributedOptimizer", "accelerate"
 #: DDP with a hook that sends nothing: the bound of every hook.
 IDLE_HOOK = "idle_hook"
@@ -37,6 +39,32 @@ class Way:
 
     system: str
     how: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting with which steps are timed in turns."""
+
+    compression: str
+    bucket_cap_mb: str = DEFAULT_CAP
+
+    @property
+    def key(self) -> str:
+        """Key of the setting in the partial file."""
+        return self.compression if self.bucket_cap_mb == DEFAULT_CAP else f"{self.compression}/{self.bucket_cap_mb}"
+
+    @property
+    def params(self) -> dict[str, str]:
+        """Parameters of the setting in result rows."""
+        return {"compression": self.compression, "bucket_cap_mb": self.bucket_cap_mb}
+
+    @property
+    def of_ddp(self) -> dict[str, float]:
+        """Arguments of DistributedDataParallel."""
+        return {} if self.bucket_cap_mb == DEFAULT_CAP else {"bucket_cap_mb": float(self.bucket_cap_mb)}
+
+
+SETTINGS = tuple(Setting(compression, cap) for cap in BUCKET_CAPS for compression in COMPRESSIONS)
 
 
 @dataclass(frozen=True)

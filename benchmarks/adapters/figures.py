@@ -18,6 +18,7 @@ from benchmarks.adapters.cases import (
     OPTIMIZER,
     PLAIN,
     DoorCase,
+    Setting,
 )
 from benchmarks.common.contest import ratio_row
 from benchmarks.common.rig import LOOPBACK
@@ -118,13 +119,13 @@ def _against_rows(
     return [*rows, ratio_row("speedup_to_loss", params, *known, PLAIN, bound=bound, target=target)]
 
 
-def accelerated_rows(case: DoorCase, compression: str, samples: Mapping[str, Sequence[float]]) -> list[Row]:
+def accelerated_rows(case: DoorCase, setting: Setting, samples: Mapping[str, Sequence[float]]) -> list[Row]:
     """Rows of steps of DDP with accelerate() against DistributedOptimizer with the same settings and DDP, in turns.
 
     No step of DDP can be shorter than that with a hook that sends nothing.
     """
     assert case.door == DDP
-    params = {**case.params, "compression": compression}
+    params = {**case.params, **setting.params}
     bound = median(samples[ALONE])
     bounds = dict.fromkeys((ACCELERATED, PLAIN), median(samples[IDLE_HOOK]))
     rows = [

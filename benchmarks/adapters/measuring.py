@@ -18,6 +18,7 @@ from benchmarks.adapters.cases import (
     OPTIMIZER,
     PLAIN,
     DoorCase,
+    Setting,
     Way,
     recipe_of,
     spacing,
@@ -79,13 +80,13 @@ def _training(found: list[dict[str, Any]], curve: list[list[float]]) -> dict[str
     return {"ends": ends, "curve": curve, "sent": max(one["sent"] for one in found)}
 
 
-def time_accelerated(options: Options, case: DoorCase, net: Net | None, compression: str) -> dict[str, list[float]]:
+def time_accelerated(options: Options, case: DoorCase, net: Net | None, setting: Setting) -> dict[str, list[float]]:
     """Measures steps of DDP with accelerate(), of DistributedOptimizer with the same settings, of DDP, with and without
-    a hook that sends nothing, and alone.
+    a hook that sends nothing, and alone. Only DDP has buckets.
     """
-    how = {"compression": compression}
-    settings = {ACCELERATED: ("ddp", how), OPTIMIZER: ("sirtaki", how), PLAIN: ("gloo", {})}
-    settings |= {IDLE_HOOK: ("ddp_idle_hook", {}), ALONE: ("alone", {})}
+    how = {"compression": setting.compression}
+    settings = {ACCELERATED: ("ddp", {**how, "of_ddp": setting.of_ddp}), OPTIMIZER: ("sirtaki", how)}
+    settings |= {PLAIN: ("gloo", setting.of_ddp), IDLE_HOOK: ("ddp_idle_hook", setting.of_ddp), ALONE: ("alone", {})}
     trainings = {name: (system, recipe_of(case.task, 1, 10_000, given)) for name, (system, given) in settings.items()}
     quick = {"warm": QUICK_WARM_STEPS, "blocks": QUICK_BLOCKS, "steps": QUICK_BLOCK_STEPS}
     with Group(case.size, ["sirtaki", "ddp", "gloo", "ddp_idle_hook", "alone"], net=net) as group:

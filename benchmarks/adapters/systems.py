@@ -21,11 +21,13 @@ def _local_updates(choice: Any) -> dict[str, Any]:
 class DdpSystem(GlooSystem):
     """DDP on Gloo with accelerate()."""
 
-    def train(self, model: Any, optimizer: Any, local_updates: Any = None, **how: Any) -> tuple[Any, Any]:
-        """Wraps the model and accelerates it; `how`: arguments of accelerate()."""
+    def train(
+        self, model: Any, optimizer: Any, local_updates: Any = None, of_ddp: Mapping[str, Any] | None = None, **how: Any
+    ) -> tuple[Any, Any]:
+        """Wraps the model and accelerates it; `of_ddp`: arguments of DDP, `how`: arguments of accelerate()."""
         from sirtaki.torch.ddp import accelerate
 
-        model, optimizer = super().train(model, optimizer)
+        model, optimizer = super().train(model, optimizer, **(of_ddp or {}))
         accelerate(model, optimizer, **how, **_local_updates(local_updates))
         return model, optimizer
 

@@ -12,6 +12,7 @@ from benchmarks.adapters.cases import (
     ACCELERATED,
     ALONE,
     DDP,
+    DEFAULT_CAP,
     DOORS,
     FSDP,
     IDLE_HOOK,
@@ -19,10 +20,13 @@ from benchmarks.adapters.cases import (
     OPTIMIZER,
     OURS,
     PLAIN,
+    SETTINGS,
+    SMALL_CAP,
     DoorCase,
+    Setting,
 )
 from benchmarks.adapters.figures import Training, accelerated_rows, door_rows
-from benchmarks.doors import case_of, names_of
+from benchmarks.doors import case_of, names_of, settings_key
 from benchmarks.results import Row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,20 +70,33 @@ def test_a_training_that_misses_the_loss_has_no_speed() -> None:
 def test_a_step_of_ddp_may_take_three_percent_more_than_that_of_the_optimizer() -> None:
     samples = {ACCELERATED: [1.02] * 4, OPTIMIZER: [1.0] * 4, PLAIN: [3.0] * 4, IDLE_HOOK: [0.6] * 4, ALONE: [0.5] * 4}
     case = DoorCase("100", 4, DDP)
-    found = {row.metric: row for row in accelerated_rows(case, "auto", samples)}
+    found = {row.metric: row for row in accelerated_rows(case, Setting("auto"), samples)}
     assert found["step_over_optimizer"].met is True
     assert found["step_speedup"].bound == 6.0
-    worse = {row.metric: row for row in accelerated_rows(case, "auto", {**samples, ACCELERATED: [1.05] * 4})}
+    worse = {row.metric: row for row in accelerated_rows(case, Setting("auto"), {**samples, ACCELERATED: [1.05] * 4})}
     assert worse["step_over_optimizer"].met is False
 
 
 def test_a_hook_that_sends_nothing_bounds_the_steps_of_ddp() -> None:
     names = (ACCELERATED, OPTIMIZER, PLAIN, IDLE_HOOK, ALONE)
     samples = {name: [seconds] * 4 for name, seconds in zip(names, (1.0, 0.9, 3.0, 0.6, 0.5), strict=True)}
-    rows_in_turns = accelerated_rows(DoorCase("100", 4, DDP), "none", samples)
+    rows_in_turns = accelerated_rows(DoorCase("100", 4, DDP), Setting("none"), samples)
     turns = {row.params["way"]: row for row in rows_in_turns if row.metric == "turn_seconds"}
     assert turns[IDLE_HOOK].value == 0.6
     assert [turns[name].bound for name in names] == [0.6, 0.5, 0.6, 0.5, 0.5]
+
+
+def test_steps_are_compared_with_default_and_with_small_buckets() -> None:
+    case = DoorCase("100", 4, DDP)
+    assert {(one.compression, one.bucket_cap_mb) for one in SETTINGS} == {
+        (compression, cap) for compression in ("none", "auto") for cap in (DEFAULT_CAP, SMALL_CAP)
+    }
+    assert len({settings_key(case, one) for one in SETTINGS}) == len(SETTINGS)
+    assert Setting("auto").of_ddp == {}
+    assert Setting("auto", SMALL_CAP).of_ddp == {"bucket_cap_mb": 0.1}
+    samples = dict.fromkeys((ACCELERATED, OPTIMIZER, PLAIN, IDLE_HOOK, ALONE), [1.0] * 4)
+    found = accelerated_rows(case, Setting("none", SMALL_CAP), samples)
+    assert {row.params["bucket_cap_mb"] for row in found} == {SMALL_CAP}
 
 
 def test_the_bound_takes_part_once_and_the_order_alternates() -> None:
