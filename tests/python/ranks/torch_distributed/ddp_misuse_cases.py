@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 
 import torch
@@ -61,6 +62,26 @@ def case_wrong_wrappers_and_optimizers() -> None:
     fails(lambda: accelerate(model, compression=own), ValueError, "register_comm_hook")
     momentum = "group_topk:momentum=0.9"
     fails(lambda: accelerate(model, compression=momentum), ValueError, "give it to accelerate()")
+
+
+def case_one_bucket_gets_a_hint_once() -> None:
+    start()
+    said: list[str] = []
+    logger, handler = logging.getLogger("sirtaki"), logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        for cap, hints in (({}, 0), ({"bucket_cap_mb": 25}, 1)):
+            said.clear()
+            model, optimizer, _ = accelerated("none", **cap)
+            train(model, optimizer)
+            # An eighth of 18,051 float32 elements.
+            assert sum("bucket_cap_mb=0.009)" in text for text in said) == hints, (cap, said)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def case_sharded_models() -> None:

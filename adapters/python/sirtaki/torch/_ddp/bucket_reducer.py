@@ -9,6 +9,7 @@ change nothing.
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 import weakref
 from contextlib import nullcontext
@@ -34,6 +35,7 @@ from sirtaki.torch._ddp.texts import (
     changed_model_text,
     failed_backward_text,
     late_text,
+    one_bucket_text,
     unknown_param_text,
 )
 from sirtaki.torch._optimizer.backward_end import was_interrupted
@@ -43,6 +45,9 @@ from sirtaki.torch._optimizer.step_errors import changed_param_text
 from sirtaki.torch._param_ownership import param_owners
 from sirtaki.torch._sparse_allreduce import sparse_allreduce_async
 
+_log = logging.getLogger("sirtaki")
+#: DistributedDataParallel has built its final buckets by this backward.
+_BACKWARD_OF_HINT = 2
 #: Elements of a gradient that are looked at first in the search for one that is not 0.
 _FIRST = 64
 
@@ -118,6 +123,8 @@ class BucketReducer(GradientStream):
             self._ready_order += one.indices
         if bucket.is_last():
             self.backwards += 1
+            if self.backwards == _BACKWARD_OF_HINT and bucket.index() == 0:
+                self._hint_at_cap(buffer)
             stream = torch.cuda.current_stream(buffer.device) if buffer.device.type == "cuda" else None
             step, self._buckets = Step(self._buckets, opens=not self._open_at_begin, stream=stream), []
             if not step.opens:
@@ -125,6 +132,10 @@ class BucketReducer(GradientStream):
             self._thread.post(lambda: self._end_step_on_stream(step))
         # The C++ of torch takes an exception set here for a result; one raised by a callback is an error there, too.
         return future.then(lambda done: done.value())
+
+    def _hint_at_cap(self, buffer: Tensor) -> None:
+        if self._options.size > 1 and len(self.params) > 1:
+            _log.info(one_bucket_text(buffer.numel() * buffer.element_size()))
 
     def _begin(self) -> None:
         if self._buckets:

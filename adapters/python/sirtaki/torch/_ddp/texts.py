@@ -49,6 +49,20 @@ JOIN_WITH_LOCAL = (
 )
 
 
+#: Part of a model that a bucket should hold, so that most gradients travel during the backward pass.
+_PART_OF_BUCKET = 1 / 8
+
+
+def one_bucket_text(model_bytes: int) -> str:
+    """Returns the hint for a model whose gradients are all in one bucket."""
+    return (
+        "DistributedDataParallel hands over all gradients of the model in one bucket, so none travels before the end "
+        "of the backward pass: a smaller cap, such as "
+        f"DistributedDataParallel(model, bucket_cap_mb={model_bytes * _PART_OF_BUCKET / 2**20:.1g}), lets them start "
+        "earlier"
+    )
+
+
 def without_optimizer_text(names: Sequence[str]) -> str:
     """Returns the text for parameters that no optimizer has, with local updates."""
     more = "" if len(names) == 1 else f" and {len(names) - 1} more"
