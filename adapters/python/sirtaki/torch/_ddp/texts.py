@@ -55,11 +55,12 @@ _PART_OF_BUCKET = 1 / 8
 
 def one_bucket_text(model_bytes: int) -> str:
     """Returns the hint for a model whose gradients are all in one bucket."""
+    cap = model_bytes * _PART_OF_BUCKET / 2**20
+    text = f"{cap:.1f}" if cap >= 1 else f"{cap:.1g}"
     return (
         "DistributedDataParallel hands over all gradients of the model in one bucket, so none travels before the end "
-        "of the backward pass: a smaller cap, such as "
-        f"DistributedDataParallel(model, bucket_cap_mb={model_bytes * _PART_OF_BUCKET / 2**20:.1g}), lets them start "
-        "earlier"
+        f"of the backward pass: a smaller cap, such as DistributedDataParallel(model, bucket_cap_mb={text}), lets them "
+        "start earlier. With torch.compile, a cap must be 1 or more"
     )
 
 
