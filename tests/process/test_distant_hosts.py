@@ -37,13 +37,13 @@ print("latency", stats[f"streams.{stream}.link_latency_ns"]["value"], flush=True
 """
 
 
-# Short steps, which a merge outlasts.
+# Short steps, which a merge outlasts. The base is smaller than the interval on a machine with other work, too.
 LOCAL_TRAINING = """
 import torch, sirtaki.torch as hvd
 hvd.init()
 torch.manual_seed(0)
 model = torch.nn.Linear(64, 64)
-updates = hvd.LocalUpdates("auto:warmup=0,gain=0")
+updates = hvd.LocalUpdates("auto:warmup=0,gain=0,base=2")
 optimizer = hvd.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters(), local_updates=updates
 )
@@ -87,5 +87,5 @@ def test_intervals_of_local_updates_hide_the_latency(hosts: Hosts, tmp_path: Pat
     found = {tuple(line.split()[-2:]) for line in output.splitlines() if "interval" in line}
     assert len(found) == 1, output
     interval, delay = (int(number) for number in found.pop())
-    assert interval > 4, output
-    assert interval > delay >= 3, output
+    assert interval > 2, output
+    assert interval > delay >= 2, output
