@@ -37,13 +37,13 @@ print("latency", stats[f"streams.{stream}.link_latency_ns"]["value"], flush=True
 """
 
 
-# Short steps, which a merge outlasts. The base is smaller than the interval on a machine with other work, too.
+# Short steps, which a merge outlasts.
 LOCAL_TRAINING = """
 import torch, sirtaki.torch as hvd
 hvd.init()
 torch.manual_seed(0)
 model = torch.nn.Linear(64, 64)
-updates = hvd.LocalUpdates("auto:warmup=0,gain=0,base=2")
+updates = hvd.LocalUpdates("auto:warmup=0,gain=0")
 optimizer = hvd.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters(), local_updates=updates
 )
@@ -62,12 +62,12 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         yield made
 
 
-def train(hosts: Hosts, folder: Path, text: str, *options: str) -> str:
-    """Trains on two hosts with a round trip of 40 ms; returns the output."""
+def train(hosts: Hosts, folder: Path, text: str, *options: str, delay_ms: int = 20) -> str:
+    """Trains on two hosts with this delay in each direction; returns the output."""
     program = folder / "training.py"
     program.write_text(text)
     ranks = ("-H", f"{hosts.near_address}:1,{hosts.far_address}:1", *hosts.arguments())
-    with hosts.shaped(100, 100), hosts.delayed(20):
+    with hosts.shaped(100, 100), hosts.delayed(delay_ms):
         done = launch(*ranks, *options, PYTHON, str(program), prefix=hosts.inside(hosts.near), timeout=120)
     assert done.code == 0, done.out + done.err
     return done.out
@@ -83,9 +83,10 @@ def test_a_late_rank_does_not_make_the_link_look_near(hosts: Hosts, tmp_path: Pa
 
 @needs_hosts
 def test_intervals_of_local_updates_hide_the_latency(hosts: Hosts, tmp_path: Path) -> None:
-    output = train(hosts, tmp_path, LOCAL_TRAINING)
+    # So long that it is many steps on a machine with other work, too.
+    output = train(hosts, tmp_path, LOCAL_TRAINING, delay_ms=60)
     found = {tuple(line.split()[-2:]) for line in output.splitlines() if "interval" in line}
     assert len(found) == 1, output
     interval, delay = (int(number) for number in found.pop())
-    assert interval > 2, output
-    assert interval > delay >= 2, output
+    assert interval > 4, output
+    assert interval > delay >= 3, output
