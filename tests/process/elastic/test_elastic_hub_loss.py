@@ -101,6 +101,14 @@ def lives(folder: Path) -> list[Life]:
     return list(found.values())
 
 
+def lose(run: Run, *hosts: Run) -> float:
+    """Kills a hub, and waits until its hosts wait for the next one; returns the time of the kill."""
+    at = kill(run)
+    for host in hosts:
+        host.read_until(WAITS)
+    return at
+
+
 def await_steps(folder: Path, life: int, steps: int) -> None:
     """Waits until so many steps are committed in this life of the training."""
     what = f"life {life} has {steps} steps"
@@ -128,9 +136,7 @@ def test_a_hub_that_is_killed_in_the_training_costs_no_commit(tmp_path: Path, po
     with joining(tmp_path, port, "--start-timeout", "60s") as first, joining(tmp_path, port) as second:
         with hub(tmp_path, port, every="1h") as (run, _):
             await_steps(tmp_path, 0, 20)
-            killed = kill(run)
-            for host in (first, second):
-                host.read_until(WAITS)
+            killed = lose(run, first, second)
         with hub(tmp_path, port, every="1h") as (run, _):
             run.read_until(r"goes on from commit \d+, written")
             await_steps(tmp_path, 1, 5)
@@ -178,8 +184,7 @@ def test_a_hub_is_killed_twice(tmp_path: Path, port: int) -> None:
         for life in range(2):
             with hub(tmp_path, port) as (run, _):
                 await_steps(tmp_path, life, 10)
-                kill(run)
-                host.read_until(WAITS)
+                lose(run, host)
         with hub(tmp_path, port) as (run, _):
             await_steps(tmp_path, 2, 10)
             check_end(run, tmp_path)
@@ -192,8 +197,7 @@ def test_a_hub_is_killed_before_the_ranks_have_started(tmp_path: Path, port: int
     with joining(tmp_path, port, "--start-timeout", "60s") as first:
         with hub(tmp_path, port) as (run, _):
             first.read_until("which waits for more hosts")
-            kill(run)
-            first.read_until(WAITS)
+            lose(run, first)
         with hub(tmp_path, port) as (run, _), joining(tmp_path, port) as second:
             await_steps(tmp_path, 0, 5)
             check_end(run, tmp_path)
@@ -223,8 +227,7 @@ def test_a_host_does_not_wait_for_a_hub_if_told_so(tmp_path: Path, port: int) ->
 def test_a_signal_ends_the_wait_for_a_hub(number: signal.Signals, tmp_path: Path, port: int) -> None:
     with hub(tmp_path, port) as (run, _), joining(tmp_path, port) as host:
         host.read_until("which waits for more hosts")
-        kill(run)
-        host.read_until(WAITS)
+        lose(run, host)
         host.process.send_signal(number)
         ended(host, 128 + number)
 
@@ -258,8 +261,7 @@ def test_a_hub_with_another_secret_refuses_the_hosts_of_the_last_one(tmp_path: P
     with joining(tmp_path, port, "--start-timeout", "60s") as host:
         with hub(tmp_path, port) as (run, _):
             host.read_until("which waits for more hosts")
-            kill(run)
-            host.read_until(WAITS)
+            lose(run, host)
         (tmp_path / "secret").unlink()
         with hub(tmp_path, port):
             assert "wrong job secret" in ended(host, 1).out
