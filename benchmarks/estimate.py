@@ -3,11 +3,12 @@
     python -m benchmarks.estimate [--quick] [--nets 20,100,1000] [--tasks cnn_sgd,transformer_adamw,perceptron_sgd]
         [--resume]
 
-Methods: dense gradients, `--compression auto`, `--local-updates auto`. The estimate gets the rate of the shaped link,
-the default latency of the command, and as `--compute` the step of as many processes that send nothing, which is
-measured in the same processes before each method. Steps are timed after the warm-up of a method, as the estimate has
-it, in blocks one behind the other. Rows of bytes have the predicted ones beside them, so that a wrong time can be told
-from another plan.
+Methods: dense gradients, `--compression auto`, `--local-updates auto`. The estimate is for ranks with processors of
+their own on a link of one rate, so compute is a wait (benchmarks/training/replayed.py), and the shaped link passes only
+a millisecond of its rate at once. It gets the rate of the link, the default latency of the command, the times of
+gradients, and as `--compute` the step of as many processes that send nothing, which is measured in the same processes
+before each method. Steps are timed after the warm-up of a method, as the estimate has it, in blocks one behind the
+other. Rows of bytes have the predicted ones beside them, so that a wrong time can be told from another plan.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from benchmarks.results import Row, Store, make_row
 from benchmarks.statistics import estimate, exactly, median
 from benchmarks.training.trainings import TRAINING_SECONDS
 
-NETS, RANKS = ("20", "100", "1000"), (4,)
-#: Net and optimizer -> batch of a rank and learning rate.
+NETS, RANKS = ("20", "100", "1000"), (2,)
+#: Net and optimizer -> batch of a rank, learning rate, and seconds of compute, about those of one processor.
 TASKS = {
-    "cnn_sgd": {"net": "cnn", "optimizer": "sgd", "batch": 32, "lr": 0.05},
-    "transformer_adamw": {"net": "transformer", "optimizer": "adamw", "batch": 8, "lr": 0.008},
-    "perceptron_sgd": {"net": "perceptron", "optimizer": "sgd", "batch": 32, "lr": 0.05},
+    "cnn_sgd": {"net": "cnn", "optimizer": "sgd", "batch": 32, "lr": 0.05, "replayed": 0.02},
+    "transformer_adamw": {"net": "transformer", "optimizer": "adamw", "batch": 8, "lr": 0.008, "replayed": 0.04},
+    "perceptron_sgd": {"net": "perceptron", "optimizer": "sgd", "batch": 32, "lr": 0.05, "replayed": 0.004},
 }
+BURST_MS = 1.0
 ALONE = "alone"
 DENSE, AUTO, LOCAL = "dense", "auto", "local updates"
 
@@ -49,7 +51,7 @@ class Method:
 METHODS = {
     DENSE: Method({"compression": "none"}, 4, 4),
     AUTO: Method({"compression": "auto"}, 96, 8),
-    LOCAL: Method({"compression": "none", "local_updates": {"interval": "auto"}}, 128, 32),
+    LOCAL: Method({"local_updates": {"interval": "auto"}}, 128, 32),
 }
 BLOCKS, ALONE_BLOCKS, ALONE_STEPS = 6, 4, 10
 QUICK_WARM, QUICK_BLOCKS = 6, 2
@@ -64,8 +66,8 @@ def recipe_of(task: str, how: Mapping[str, Any]) -> dict[str, Any]:
     return {**TASKS[task], "momentum": 0.9, "seed": 1, "steps": 100_000, "how": dict(how)}
 
 
-def measure(options: Options, case: TaskCase) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Measures the seconds of a step of each method and of a step that sends nothing; and bytes of a step by method.
+def measure(options: Options, case: TaskCase) -> dict[str, Any]:
+    """Measures steps: their seconds by method, those that send nothing included, their bytes, and times of gradients.
 
     Bytes are those of the rank that sends most, at its network interface.
     """
@@ -73,11 +75,12 @@ def measure(options: Options, case: TaskCase) -> tuple[dict[str, list[float]], d
     sent: dict[str, float] = {}
     blocks = QUICK_BLOCKS if options.quick else BLOCKS
     with (
-        network(case.net, case.size, strict=not options.quick) as net,
+        network(case.net, case.size, strict=not options.quick, burst_ms=BURST_MS) as net,
         Group(case.size, ["sirtaki", ALONE], net=net) as group,
     ):
         group.call("learn_prepare", system=ALONE, name=ALONE, recipe=recipe_of(case.task, {}))
         _run(group, ALONE, ALONE_STEPS)
+        ready = group.call("learn_ready", name=ALONE)[0]
         for name, method in METHODS.items():
             found[ALONE] += [_run(group, ALONE, ALONE_STEPS) for _ in range(ALONE_BLOCKS)]
             recipe = {**recipe_of(case.task, method.how), "interface": INTERFACE}
@@ -87,15 +90,18 @@ def measure(options: Options, case: TaskCase) -> tuple[dict[str, list[float]], d
             records = group.call("learn_watched", name=name)
             sent[name] = max(fmean(one["sent"][-blocks * method.block :]) for one in records)
             group.call("learn_drop", names=[name])
-    return found, sent
+    return {"measured": found, "sent": sent, "ready": ready}
 
 
 def _run(group: Group, name: str, steps: int) -> float:
     return max(group.call("learn_run", timeout=TRAINING_SECONDS, name=name, steps=steps))
 
 
-def predict(case: TaskCase, compute: float) -> dict[str, dict[str, Any]]:
-    """Returns seconds and bytes of a step, and the decision, by method; `compute`: a step that sends nothing."""
+def predict(case: TaskCase, compute: float, ready: Sequence[float]) -> dict[str, dict[str, Any]]:
+    """Returns seconds and bytes of a step, and the decision, by method.
+
+    `compute`: seconds of a step that sends nothing; `ready`: those from its first gradient to that of each parameter.
+    """
     from benchmarks.training.nets import make_model
     from sirtaki._estimate import conditions, methods, tensors
 
@@ -103,7 +109,7 @@ def predict(case: TaskCase, compute: float) -> dict[str, dict[str, Any]]:
     rows = {name: (tuple(p.shape), "float32") for name, p in make_model(str(task["net"])).named_parameters()}
     kind, moments = conditions.OPTIMIZERS[str(task["optimizer"])]
     rate = conditions.bandwidth(f"{case.net}Mbit")
-    step = conditions.of_step(compute)
+    step = conditions.Compute(compute - max(ready), max(ready), tuple(ready))
     at = conditions.Conditions(rate, LATENCY, case.size, step, kind, moments)
     found = methods.estimates(tensors.of_rows(case.task, rows), at)
     return {
@@ -153,9 +159,10 @@ def main() -> int:
 
 
 def _keep(options: Options, store: Store, case: TaskCase) -> None:
-    measured, sent = measure(options, case)
-    predicted = predict(case, median(measured[ALONE]))
-    store.keep(case.key, {"measured": measured, "sent": sent, "predicted": predicted})
+    kept = measure(options, case)
+    measured = kept["measured"]
+    predicted = predict(case, median(measured[ALONE]), kept["ready"])
+    store.keep(case.key, {**kept, "predicted": predicted})
     parts = [f"{name} {predicted[name]['seconds'] / median(measured[name]):.2f}" for name in METHODS]
     say(f"{case.key}: predicted over measured: {', '.join(parts)}")
 

@@ -74,7 +74,10 @@ RANK_VARIABLES = ("SIRTAKI_JOB_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"
 #: Congestion control of TCP in every namespace: the default of the Debian kernel. The default of the machine may pace
 #: for another bottleneck than a token bucket (BBR with several flows reaches 0.85 of the rate of one).
 CONGESTION_CONTROL = "cubic"
-MIN_BURST_BYTES = 128 * 1024
+#: Default of the token bucket: at full rates no GSO packet is split, which saves the machine work. An idle link passes
+#: so many bytes at once.
+BURST_BYTES = 128 * 1024
+FRAME_BYTES = 1514
 _MAX_NODES = 200
 
 
@@ -148,7 +151,7 @@ class LinkSpec:
     """
 
     rate_mbit: float | None = None
-    burst_bytes: int = MIN_BURST_BYTES
+    burst_bytes: int = BURST_BYTES
     queue_ms: float = 30.0
     drop_share: float = 0.0
     delay_ms: float = 0.0
@@ -156,8 +159,8 @@ class LinkSpec:
     def __post_init__(self) -> None:
         if self.rate_mbit is not None and self.rate_mbit <= 0:
             raise NetnsError(f"rate {self.rate_mbit} Mbit/s is not positive")
-        if self.burst_bytes < MIN_BURST_BYTES:
-            raise NetnsError(f"a burst under {MIN_BURST_BYTES} bytes would split GSO packets")
+        if self.burst_bytes < 2 * FRAME_BYTES:
+            raise NetnsError(f"a burst of {self.burst_bytes} bytes is less than two frames")
         if not 0.0 <= self.drop_share < 1.0:
             raise NetnsError(f"drop share {self.drop_share} is not in [0, 1)")
         if self.delay_ms < 0:
@@ -168,7 +171,7 @@ class LinkSpec:
         """Queue of the token bucket: `queue_ms` of the rate, but room for several GSO packets."""
         if self.rate_mbit is None:
             return 0
-        return max(4 * self.burst_bytes, int(self.rate_mbit * 1e6 / 8 * self.queue_ms / 1e3))
+        return max(4 * BURST_BYTES, int(self.rate_mbit * 1e6 / 8 * self.queue_ms / 1e3))
 
     @property
     def payload_bytes_per_second(self) -> float | None:

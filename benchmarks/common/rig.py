@@ -164,11 +164,12 @@ def hosts_of(name: str, size: int) -> int:
 
 
 @contextlib.contextmanager
-def network(name: str, size: int, *, strict: bool = True) -> Iterator[netns.Net | None]:
+def network(name: str, size: int, *, strict: bool = True, burst_ms: float | None = None) -> Iterator[netns.Net | None]:
     """Yields the network `name`: None for LOOPBACK, else namespaces whose rate has been checked with iperf3.
 
     Names are LOOPBACK, UNSHAPED, or links in the form of split_net(). A link off its rate is an error after three
-    tries, or a warning if not `strict`; links with a delay are not checked.
+    tries, or a warning if not `strict`; links with a delay are not checked. `burst_ms`: bytes that an idle link passes
+    at once, in milliseconds of its rate; None: netns.BURST_BYTES.
     """
     if name == LOOPBACK:
         yield None
@@ -178,7 +179,10 @@ def network(name: str, size: int, *, strict: bool = True) -> Iterator[netns.Net 
             yield net
         return
     links = split_net(name)
-    with netns.Net(hosts_of(name, size), netns.LinkSpec(links.rate_mbit, delay_ms=links.delay_ms)) as net:
+    burst = netns.BURST_BYTES
+    if burst_ms is not None:
+        burst = max(int(links.rate_mbit * 1e6 / 8 * burst_ms / 1e3), 2 * netns.FRAME_BYTES)
+    with netns.Net(hosts_of(name, size), netns.LinkSpec(links.rate_mbit, burst, delay_ms=links.delay_ms)) as net:
         # One connection of iperf3 needs longer than the check to fill a long link.
         if links.delay_ms == 0:
             _check_rate(net, strict)

@@ -243,6 +243,11 @@ class Bench:
         points: list[list[float]] = self._learners[name].curve()
         return points
 
+    def learn_ready(self, name: str) -> list[float]:
+        """Times of the gradients of a replayed training."""
+        ready: list[float] = self._learners[name].ready()
+        return ready
+
     def learn_blocks(self, blocks: list[list[Any]]) -> list[float]:
         """Like allreduce_blocks, for steps of trainings by name."""
         out = []

@@ -15,8 +15,9 @@ import torch
 
 from benchmarks.common.systems import Place, System
 from benchmarks.training.faults import Fault
-from benchmarks.training.nets import make_task
+from benchmarks.training.nets import Task, make_task
 from benchmarks.training.optimizers import make_optimizer
+from benchmarks.training.replayed import Replayed
 
 #: Elements from which on the zero control never sends a tensor; codecs compress the same tensors.
 ZERO_FROM = 4096
@@ -49,13 +50,16 @@ class Learner:
     `sent` on rank 0; "local": `ends` and `paces`), interface (`starts`, `ends` and `sent` are kept, the latter as
     counted by this network interface; "": as 0), curve (number of steps after which the common model of the ranks is
     kept, for curve(); run() then ends with equal models, as a part of its last step), fault
-    (benchmarks/training/faults.py), unseen (number of shards of the data that no rank trains on).
+    (benchmarks/training/faults.py), unseen (number of shards of the data that no rank trains on), replayed (seconds of
+    forward and backward: compute is a wait, see benchmarks/training/replayed.py).
     """
 
     def __init__(self, place: Place, system: System, recipe: dict[str, Any]) -> None:
         torch.manual_seed(recipe["seed"])
         self._recipe = recipe
-        self._task = make_task(recipe["net"], recipe["batch"], place.rank, place.size, recipe.get("unseen", 0))
+        self._task: Task = make_task(recipe["net"], recipe["batch"], place.rank, place.size, recipe.get("unseen", 0))
+        if recipe.get("replayed"):
+            self._task = Replayed(self._task, recipe["seed"], recipe["replayed"])
         self._fault = Fault(place.rank, **recipe["fault"]) if recipe.get("fault") else None
         optimizer = recipe.get("optimizer", "sgd")
         plain = make_optimizer(self._task.model, optimizer, recipe["lr"], recipe["momentum"])
@@ -176,6 +180,11 @@ class Learner:
                 p.copy_(value)
             out.append([float(step), self._task.sample_loss()])
         return out
+
+    def ready(self) -> list[float]:
+        """Returns the times of gradients of a replayed training: see Replayed."""
+        assert isinstance(self._task, Replayed)
+        return self._task.ready()
 
     def watched(self) -> dict[str, Any]:
         """Returns the records of all steps, and the present statistics of local updates."""

@@ -54,7 +54,7 @@ def test_addresses_of_nodes_and_launcher_differ() -> None:
 def test_payload_rate_and_queue_follow_from_the_rate() -> None:
     link = netns.LinkSpec(rate_mbit=200)
     assert link.payload_bytes_per_second == pytest.approx(23.91e6, rel=1e-3)
-    assert link.limit_bytes >= 4 * netns.MIN_BURST_BYTES
+    assert link.limit_bytes >= 4 * netns.BURST_BYTES
     assert netns.LinkSpec(rate_mbit=1000).limit_bytes == 3_750_000
     assert netns.LinkSpec().payload_bytes_per_second is None
 
