@@ -6,7 +6,6 @@ A model is accelerated in its first forward pass with gradients, when the progra
 from __future__ import annotations
 
 import functools
-import gc
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -21,6 +20,7 @@ from sirtaki.compression import option_text
 from sirtaki.errors import require
 from sirtaki.local_updates import local_choice
 from sirtaki.torch._ddp.loaded_states import loaded_states
+from sirtaki.torch._live_objects import live_objects
 from sirtaki.torch._optimizer_class import DistributedMarker
 from sirtaki.torch.compression import Compression
 from sirtaki.torch.ddp import accelerate, has_part
@@ -97,12 +97,9 @@ def _optimizers_of(params: Iterable[Tensor]) -> list[Optimizer]:
 
     The order is that of the parameters, because the collector of Python keeps objects in another order on each rank.
     """
-    gc.collect()  # each rank has other optimizers that nobody uses any more
     index = {id(p): i for i, p in enumerate(params)}
-    # The type, because isinstance() asks proxies of libraries for their class, which may load them.
-    every = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
     places: list[tuple[int, Optimizer]] = []
-    for one in every:
+    for one in live_objects(Optimizer):
         mine = [index.get(id(p)) for group in vars(one).get("param_groups", ()) for p in group["params"]]
         first = min((i for i in mine if i is not None), default=None)
         if first is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from sirtaki._telemetry.selection import PREFIX, USUAL, MetricSelection
 from sirtaki.errors import UnsupportedError, require
 from sirtaki.local_updates import LocalChoice
 from sirtaki.torch._ddp.loaded_states import loaded_states
+from sirtaki.torch._live_objects import live_objects
 from sirtaki.torch._trainers.library import import_library
 from sirtaki.torch.compression import Choice
 from sirtaki.torch.ddp import Acceleration, accelerate
@@ -91,12 +91,9 @@ def _wrapper_of(model: nn.Module) -> nn.Module:
     """Returns the DistributedDataParallel that has `model` inside; the Trainer gives callbacks the model alone."""
     if isinstance(model, DistributedDataParallel):
         return model
-    gc.collect()  # wrappers that nobody uses any more
-    # The type, because isinstance() asks proxies of libraries for their class, which may load them.
-    every = [one for one in gc.get_objects() if issubclass(type(one), DistributedDataParallel)]
-    inside = [
-        one for one in every if getattr(one.module, "_orig_mod", one.module) is getattr(model, "_orig_mod", model)
-    ]
+    plain = getattr(model, "_orig_mod", model)
+    every = live_objects(DistributedDataParallel)
+    inside = [one for one in every if getattr(one.module, "_orig_mod", one.module) is plain]
     if not inside:
         raise UnsupportedError(_NO_WRAPPER)
     require(len(inside) == 1, _SEVERAL)
