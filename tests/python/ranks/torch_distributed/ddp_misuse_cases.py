@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 from collections.abc import Callable
@@ -104,6 +105,47 @@ def case_a_distributed_optimizer_over_the_same_parameters() -> None:
     loss_of(model, 0).backward()
     hvd.DistributedOptimizer(sgd(model), model.named_parameters())
     fails(lambda: loss_of(model, 1).backward(), RuntimeError, "made later combines the gradients")
+
+
+def case_a_plain_model_that_is_wrapped_later() -> None:
+    start()
+    wrap_first = ("wrap it first", "sirtaki.torch.ddp.accelerate(model, optimizer)")
+    for how in (None, "fixed:steps=4,delay=1"):
+        plain = net()
+        optimizer = sgd(plain)
+        handle = accelerate(plain, optimizer, compression="none", local_updates=how)
+        model = DistributedDataParallel(plain)
+        step_with(model, optimizer, 0)
+        fails(lambda: loss_of(model, 1), ValueError, *wrap_first)  # noqa: B023
+        with torch.no_grad():
+            loss_of(model, 1)
+        with model.no_sync():
+            loss_of(model, 1)
+        train(plain, optimizer, range(1, 3))
+        handle.remove()
+        loss_of(model, 3).backward()
+
+    plain, optimizer = with_distributed_optimizer("none")
+    model = DistributedDataParallel(plain)
+    step_with(model, optimizer, 0)
+    fails(lambda: loss_of(model, 1), ValueError, *wrap_first)
+    unused = copy.deepcopy(model)
+    train(unused, sgd(unused), range(2))
+    equal_on_all(unused)
+
+
+def case_parameters_that_the_wrapper_ignores() -> None:
+    inner = net()
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(inner, ["4.weight", "4.bias"])
+    model = DistributedDataParallel(inner)
+    of_last = hvd.DistributedOptimizer(sgd(inner[4]), inner[4].named_parameters())
+    others = torch.optim.SGD(inner[:4].parameters(), lr=0.1)
+    for step in range(3):
+        model.zero_grad()
+        loss_of(model, step).backward()
+        of_last.step()
+        others.step()
+    equal_on_all(model)
 
 
 def case_a_model_that_was_changed_after_it_was_wrapped() -> None:

@@ -15,6 +15,12 @@ SUPERSEDED = (
     "a DistributedOptimizer made later has parameters of this one and combines their gradients; give all parameters to "
     "one optimizer, in groups if need be, and use the optimizer made last"
 )
+#: Error of a call through DistributedDataParallel of a model whose optimizer combines the gradients itself.
+WRAPPED_TOO = (
+    "DistributedDataParallel and the optimizer of the model both combine its gradients, because accelerate() or "
+    "DistributedOptimizer got the model without DistributedDataParallel: wrap it first, model = "
+    "DistributedDataParallel(model), then call sirtaki.torch.ddp.accelerate(model, optimizer) with the plain optimizer"
+)
 #: GradScaler reads and writes gradients before step(), while they are in flight, without a trace on the tensors.
 SCALER_TOO_EARLY = (
     "GradScaler needs the combined gradients before step(): call synchronize() after backward(), and the step() of the "
