@@ -38,14 +38,60 @@ for name, options in {"backward": {}, "forward": {"sync": "forward"}, "local": {
 """
 
 
+def found_in(output: str) -> dict[str, str]:
+    lines = [line.partition("FOUND ")[2] for line in output.splitlines() if "FOUND " in line]
+    return dict(line.split(" ", 1) for line in lines)
+
+
 def test_each_phase_is_a_range() -> None:
     done = launch(2, "-c", TRAINED, warm=True)
     assert done.returncode == 0, done.stdout
-    found = dict(line.partition("FOUND ")[2].split(" ", 1) for line in done.stdout.splitlines() if "FOUND " in line)
+    found = found_in(done.stdout)
     assert found["backward"] == "finish_backward=3 open_stream=1 wait_gradients=3"
     assert "finish_backward=3" in found["forward"]
     assert "wait_tensors=" in found["forward"]
     assert "wait_deferred=3" in found["forward"]
+    assert "local_step=3" in found["local"]
+
+
+WITH_DDP = """
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+from torch.nn.parallel import DistributedDataParallel
+from sirtaki.torch.ddp import accelerate
+
+dist.init_process_group("gloo")
+def train(local):
+    layers = [torch.nn.Linear(64, 64) for _ in range(3)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.02)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    handle = accelerate(model, optimizer, compression="none", local_updates=local)
+    def step():
+        optimizer.zero_grad()
+        model(torch.ones(2, 64)).sum().backward()
+        optimizer.step()
+    step()  # DistributedDataParallel has its final buckets after the second forward pass
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        for _ in range(3):
+            step()
+    handle.drain()
+    waited = [e for e in found.events() if e.name == "sirtaki::wait_gradients"]
+    assert all(e.time_range.elapsed_us() > 0 for e in waited)
+    return {event.key: event.count for event in found.key_averages() if event.key.startswith("sirtaki::")}
+
+for name, local in {"ddp": None, "local": "fixed:steps=4,delay=1"}.items():
+    found = train(local)
+    if dist.get_rank() == 0:
+        print("FOUND", name, *(f"{key[9:]}={found[key]}" for key in sorted(found)), flush=True)
+"""
+
+
+def test_each_phase_is_a_range_with_distributed_data_parallel() -> None:
+    done = launch(2, "-c", WITH_DDP, warm=True)
+    assert done.returncode == 0, done.stdout
+    found = found_in(done.stdout)
+    assert found["ddp"] == "submit_bucket=9 wait_gradients=3"
     assert "local_step=3" in found["local"]
 
 

@@ -43,6 +43,7 @@ from sirtaki.torch._optimizer.gradient_stream import GradientStream
 from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.step_errors import changed_param_text
 from sirtaki.torch._param_ownership import param_owners
+from sirtaki.torch._profiling import profiled, profiled_until
 from sirtaki.torch._sparse_allreduce import sparse_allreduce_async
 
 _log = logging.getLogger("sirtaki")
@@ -104,6 +105,12 @@ class BucketReducer(GradientStream):
             raise RuntimeError(SUPERSEDED)
         if isinstance(bucket, tuple):
             raise errors.UnsupportedError(PYTHON_REDUCER)
+        future = self._take(bucket)
+        # A thread without a profiler waits for the step.
+        return profiled_until("wait_gradients", future) if bucket.is_last() else future
+
+    @profiled("submit_bucket")
+    def _take(self, bucket: Any) -> Future[Any]:
         if self._closed:
             return default_hooks.allreduce_hook(self._group, bucket)
         if self.is_off():
