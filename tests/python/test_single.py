@@ -227,6 +227,20 @@ def test_auto_knows_the_kind_of_each_optimizer() -> None:
     assert suited("auto", None) == "auto:optimizer=other"
 
 
+def test_local_updates_of_a_model_name_the_call_that_makes_them() -> None:
+    class KerasModel(torch.nn.Module):
+        trainable_variables: tuple[object, ...] = ()
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    call = r'accelerate\(model, optimizer, local_updates="auto"\)'
+    with pytest.raises(ValueError, match=rf"takes no model: call sirtaki\.torch\.ddp\.{call}"):
+        hvd.LocalUpdates(model, optimizer, "auto")
+    with pytest.raises(ValueError, match=r"takes no model: call sirtaki\.keras\.DistributedOptimizer"):
+        hvd.LocalUpdates(KerasModel())
+    assert callable(hvd.LocalUpdates(lambda measured: 4).interval)
+
+
 def test_the_table_of_layers_is_aligned() -> None:
     common = {"recipe": "dense", "density": 1.0, "wire_bytes": 400, "ratio": 1.0, "owed_norm": 0.0}
     sparse = {"recipe": "gather", "density": 0.01, "wire_bytes": 25_157, "ratio": 15.9, "owed_norm": 0.25}

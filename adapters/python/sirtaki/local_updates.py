@@ -20,6 +20,11 @@ from sirtaki.errors import require
 IntervalFunction = Callable[[dict[str, Any]], int]
 
 _MERGES = {"corrected": 0, "overwrite": 1}
+#: Attribute of a model, which can be called as a function can -> the call that takes its local updates.
+_CALLS = {
+    "trainable_variables": 'sirtaki.keras.DistributedOptimizer(optimizer, local_updates="auto")',
+    "named_parameters": 'sirtaki.torch.ddp.accelerate(model, optimizer, local_updates="auto")',
+}
 #: Kinds of an outer optimizer, as the runtime reads them.
 _PLAIN, _MOMENTUM, _NESTEROV, _PRESET = 0, 1, 2, 3
 
@@ -78,6 +83,7 @@ class LocalUpdates:
     def __post_init__(self) -> None:
         """Raises InvalidArgumentError for invalid values."""
         chosen = self.interval
+        _refuse_model(chosen)
         known = callable(chosen) or (isinstance(chosen, (Integral, str)) and not isinstance(chosen, bool))
         require(known, f"the interval of local updates is {chosen!r}, not a number of steps, a policy or a function")
         require(self.merge in _MERGES, f'merge of local updates is {self.merge!r}, must be "corrected" or "overwrite"')
@@ -143,6 +149,12 @@ class LocalUpdates:
             # less than longer intervals or sparse codecs.
             return "auto"
         return "" if gradients in (None, "none") else gradients
+
+
+def _refuse_model(chosen: Any) -> None:
+    """Refuses a model of Keras or torch. Raises InvalidArgumentError."""
+    call = next((call for name, call in _CALLS.items() if hasattr(type(chosen), name)), "")
+    require(not call, f'LocalUpdates is a configuration, to be given in place of "auto", and takes no model: call {call}')
 
 
 def without_warmup(interval: str) -> str:
