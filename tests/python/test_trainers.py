@@ -6,6 +6,7 @@ test_compat_trainers.py trains with the libraries themselves.
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
@@ -118,6 +119,28 @@ def test_an_old_library_is_named_with_its_version(modules: pytest.MonkeyPatch, d
         modules.setitem(sys.modules, name, fake_library(name, f"{major - 1}.9.5"))
     with pytest.raises(ImportError, match=rf"{major} or newer, and this is {major - 1}\.9\.5: pip install"):
         importlib.import_module(door)
+
+
+OLD_TORCH = "import torch; torch.__version__ = '2.4.1'; del torch.optim.Adafactor"
+OLD_KERAS = "import sys, types; made = sys.modules['keras'] = types.ModuleType('keras'); made.__version__ = '2.15.0'"
+OLD = {"torch": ("2.5", "2.4.1", OLD_TORCH), "keras": ("3", "2.15.0", OLD_KERAS)}
+
+
+@pytest.mark.parametrize(("door", "package"), [("torch", "torch"), ("torch.ddp", "torch"), ("keras", "keras")])
+def test_an_old_framework_is_named_with_the_command_that_mends_it(door: str, package: str) -> None:
+    least, found, faked = OLD[package]
+    top = f"sirtaki.{door.partition('.')[0]}"
+    told = import_with(faked, f"sirtaki.{door}")
+    assert f'{top} needs {package} {least} or newer, and this is {found}: pip install "{package}>={least}"' in told
+    told = import_with(f"import sys; sys.modules['{package}'] = None", f"sirtaki.{door}")
+    assert f'{top} needs {package} {least} or newer: pip install "{package}>={least}"' in told
+
+
+def import_with(before: str, door: str) -> str:
+    """Returns the last line of the error of an import in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", f"{before}\nimport {door}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    return done.stderr.strip().splitlines()[-1]
 
 
 def test_names_of_hugging_face_need_their_own_library_only(huggingface: Any) -> None:

@@ -1,6 +1,8 @@
-"""Names of horovod.torch and horovod.tensorflow that Sirtaki does not have, each with its replacement."""
+"""Libraries that are too old, and names of horovod that Sirtaki does not have; each error names the replacement."""
 
 from __future__ import annotations
+
+import re
 
 _REASONS = {
     "sirtaki.torch": {
@@ -23,3 +25,31 @@ def missing_attribute(module: str, name: str) -> AttributeError:
     if name in sirtaki.__all__:
         advice = f"; it is sirtaki.{name}"
     return AttributeError(f"module '{module}' has no attribute '{name}'{advice}")
+
+
+def missing_library(door: str, package: str, least: str, error: ImportError, module: str = "") -> ImportError:
+    """Returns the error of `door`, a module of Sirtaki, without the package that it needs."""
+    return ImportError(f"{_needs(door, package, least)}: {_install(package, least)} ({error})", name=module or package)
+
+
+def check_library(door: str, package: str, least: str, found: str, module: str = "") -> None:
+    """Refuses a package that is older than `door`, a module of Sirtaki, needs. Raises ImportError."""
+    if _numbers(found) < _numbers(least):
+        raise ImportError(old_library_text(door, package, least, found), name=module or package)
+
+
+def old_library_text(door: str, package: str, least: str, found: str) -> str:
+    """Returns the text for a package that is too old."""
+    return f"{_needs(door, package, least)}, and this is {found}: {_install(package, least)}"
+
+
+def _needs(door: str, package: str, least: str) -> str:
+    return f"{door} needs {package} {least} or newer"
+
+
+def _install(package: str, least: str) -> str:
+    return f'pip install "{package}>={least}"'
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])

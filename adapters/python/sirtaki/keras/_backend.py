@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from sirtaki import errors
+from sirtaki._unsupported import check_library, missing_library
 
 try:
     import keras
 except ImportError as error:
-    raise ImportError(
-        f"sirtaki.keras needs Keras 3, and there is none (pip install keras): {error}", name="keras"
-    ) from None
-if int(keras.__version__.partition(".")[0]) < 3:
-    raise ImportError(f"sirtaki.keras needs Keras 3, and this is {keras.__version__}", name="keras")
+    raise missing_library("sirtaki.keras", "keras", "3", error) from None
+check_library("sirtaki.keras", "keras", "3", keras.__version__)
 
 
 class Reducer(Protocol):

@@ -28,7 +28,7 @@ def version_of(text: str) -> tuple[int, int]:
 def check_version(text: str) -> None:
     """Raises ImportError for a TensorFlow that is too old; warns about an untested newer one."""
     if version_of(text) < _OLDEST:
-        raise ImportError(f"{_NEEDED}, and this is {text}", name="tensorflow")
+        raise ImportError(f'{_NEEDED}, and this is {text}: pip install "tensorflow>=2.16,<2.22"', name="tensorflow")
     if version_of(text) > _NEWEST:
         warnings.warn(f"TensorFlow {text} is newer than what Sirtaki was tried with ({_NEEDED})", stacklevel=2)
 

@@ -9,6 +9,11 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 ```
 """
 
+# isort: off
+# Imported first: the module explains a torch that is missing or too old.
+from sirtaki.torch import _needed_torch as _needed_torch
+
+# isort: on
 from sirtaki import HorovodInternalError, __version__
 from sirtaki import basics as _basics
 from sirtaki import process_sets as _process_sets

@@ -82,12 +82,14 @@ def case_other_doors_name_this_one() -> None:
 
 
 def case_an_old_torch() -> None:
-    found = fsdp.fully_shard
+    found, version = fsdp.fully_shard, torch.__version__
     del fsdp.fully_shard
+    torch.__version__ = "2.5.1"
     try:
-        refused(net(), "install torch 2.6 or later", kind=NotImplementedError)
+        needs = 'needs torch 2.6 or newer, and this is 2.5.1: pip install "torch>=2.6"'
+        refused(net(), needs, kind=NotImplementedError)
     finally:
-        fsdp.fully_shard = found
+        fsdp.fully_shard, torch.__version__ = found, version
 
 
 def case_a_parameter_that_is_unfrozen_later() -> None:

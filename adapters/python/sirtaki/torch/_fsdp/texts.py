@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sirtaki import basics
+from sirtaki._unsupported import old_library_text
 
 _MESH = 'init_device_mesh(device, (replicas, shards), mesh_dim_names=("replicate", "shard"))'
 NO_MESH = f"accelerate() needs the DeviceMesh of the job, with replicas and shards: mesh = {_MESH}"
@@ -35,10 +36,7 @@ TWICE = "the optimizer is a DistributedOptimizer, or was given to accelerate() b
 
 def old_torch_text(version: str) -> str:
     """Returns the text for a torch without fully_shard()."""
-    return (
-        f"sirtaki.torch.fsdp needs fully_shard() of torch.distributed.fsdp, and this is torch {version}: install torch "
-        "2.6 or later"
-    )
+    return old_library_text("sirtaki.torch.fsdp", "torch", "2.6", version)
 
 
 def not_in_mesh_text(ranks: Sequence[int]) -> str:

@@ -6,6 +6,8 @@ import importlib
 from types import ModuleType
 from typing import Any
 
+from sirtaki._unsupported import check_library, missing_library
+
 
 def import_library(module: str, package: str, major: int, door: str) -> Any:
     """Returns a module of the package of a trainer.
@@ -19,14 +21,11 @@ def import_library(module: str, package: str, major: int, door: str) -> Any:
     Raises:
         ImportError: the package is missing or too old.
     """
-    needs = f"{door} needs {package} {major} or newer"
-    fix = f'pip install "{package}>={major}"'
+    least = str(major)
     try:
         top: ModuleType = importlib.import_module(module.partition(".")[0])
         found = importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"{needs}: {fix} ({error})", name=module) from None
-    version = str(getattr(top, "__version__", "0"))
-    if int(version.partition(".")[0]) < major:
-        raise ImportError(f"{needs}, and this is {version}: {fix}", name=module)
+        raise missing_library(door, package, least, error, module) from None
+    check_library(door, package, least, str(getattr(top, "__version__", "0")), module)
     return found
