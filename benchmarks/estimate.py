@@ -104,10 +104,11 @@ def predict(case: TaskCase, compute: float, ready: Sequence[float]) -> dict[str,
     """
     from benchmarks.training.nets import make_model
     from sirtaki._estimate import conditions, methods, tensors
+    from sirtaki.compression import OPTIMIZERS
 
     task = TASKS[case.task]
     rows = {name: (tuple(p.shape), "float32") for name, p in make_model(str(task["net"])).named_parameters()}
-    kind, moments = conditions.OPTIMIZERS[str(task["optimizer"])]
+    kind, moments = OPTIMIZERS[str(task["optimizer"])]
     rate = conditions.bandwidth(f"{case.net}Mbit")
     step = conditions.Compute(compute - max(ready), max(ready), tuple(ready))
     at = conditions.Conditions(rate, LATENCY, case.size, step, kind, moments)

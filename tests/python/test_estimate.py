@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from sirtaki.__main__ import main
+from sirtaki.compression import OPTIMIZERS
+from sirtaki.torch.compression import suited
 
 SLOW = ("--bandwidth", "20Mbit", "--ranks", "4")
 COMPUTE = ("--compute", "40ms")
+OTHER = "auto:optimizer=other"
 PROGRAM = """
 import torch
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.BatchNorm1d(256), torch.nn.Linear(256, 10))
@@ -50,6 +53,17 @@ def test_a_program_is_timed_and_its_checkpoints_have_its_parameters(
     torch.save({"state_dict": layer.state_dict(), "epoch": 3}, checkpoint)
     saved = estimate(capsys, str(checkpoint), *SLOW, *COMPUTE)
     assert saved["model"]["parameters"] == timed["model"]["parameters"] == sum(p.numel() for p in layer.parameters())
+
+
+def test_every_optimizer_of_torch_whose_kind_is_known_can_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(2, 2))]
+    made = [cls for cls in vars(torch.optim).values() if isinstance(cls, type) and cls is not torch.optim.Optimizer]
+    known = [cls for cls in made if cls is not torch.optim.SparseAdam and suited("auto", cls(parameters)) != OTHER]
+    assert {torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adafactor} <= set(known)
+    assert {cls.__name__.lower() for cls in known} <= set(OPTIMIZERS)
+    for name, codec in (("adafactor", "int4"), ("muon", "int8")):
+        found = estimate(capsys, "--parameters", "1M", *SLOW, *COMPUTE, "--optimizer", name)["methods"]
+        assert codec in next(row["how"] for row in found if row["method"] == "auto")
 
 
 def test_the_header_of_safetensors_is_enough(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -121,6 +121,31 @@ def option_text() -> str:
     return f"{rules};{codec}" if "=>" in codec else f"{rules};*=>{codec}"
 
 
+#: Optimizer whose costs are known, by its name in lower case -> its kind, see for_optimizer(), and how many numbers it
+#: keeps for each parameter, which local updates average. Adafactor keeps two vectors for a matrix.
+OPTIMIZERS = {
+    "sgd": ("sgd", 0),
+    "adam": ("adam", 2),
+    "adamw": ("adam", 2),
+    "nadam": ("adam", 2),
+    "radam": ("adam", 2),
+    "adamax": ("adam", 2),
+    "rmsprop": ("adam", 1),
+    "adafactor": ("adam", 0),
+    "muon": ("other", 1),
+    "other": ("other", 2),
+}
+
+
+def kind_of(optimizer: Any, framework: Any) -> str:
+    """Returns the kind of an optimizer of a framework, given by its module of optimizers; see for_optimizer()."""
+    for kind in ("sgd", "adam"):
+        found = [one for name, one in vars(framework).items() if OPTIMIZERS.get(name.lower(), ("",))[0] == kind]
+        if isinstance(optimizer, tuple(one for one in found if isinstance(one, type))):
+            return kind
+    return "other"
+
+
 def for_optimizer(text: str, kind: str) -> str:
     """Returns `text` with the kind of optimizer for every "auto" that names none.
 

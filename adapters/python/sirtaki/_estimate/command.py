@@ -12,6 +12,7 @@ from pathlib import Path
 from sirtaki import errors
 from sirtaki._estimate import conditions, methods, tensors
 from sirtaki._estimate.conditions import PAYLOAD_PART, Compute, Conditions
+from sirtaki.compression import OPTIMIZERS
 
 _HELP = """\
 Predicts a training step under each method, by the model with which `--compression auto` chooses. Nothing is trained.
@@ -51,7 +52,7 @@ def add_to(commands: argparse._SubParsersAction) -> None:
     compute = "a step without communication: forward, backward, optimizer"
     parser.add_argument("--compute", type=conditions.duration, metavar="TIME", help=compute)
     kinds = "of the training; limits what `auto` may choose (default: sgd)"
-    parser.add_argument("--optimizer", choices=conditions.OPTIMIZERS, default="sgd", help=kinds)
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd", help=kinds)
     parser.add_argument("--json", action="store_true", help="print an object for programs")
     parser.set_defaults(run_command=run)
 
@@ -59,7 +60,7 @@ def add_to(commands: argparse._SubParsersAction) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Prints the estimate. Raises InvalidArgumentError for arguments that do not fit together."""
     model, compute = _model_of(arguments)
-    kind, moments = conditions.OPTIMIZERS[arguments.optimizer]
+    kind, moments = OPTIMIZERS[arguments.optimizer]
     at = Conditions(arguments.bandwidth, arguments.latency, arguments.ranks, compute, kind, moments)
     found = methods.estimates(model, at)
     print(_json(model, at, found) if arguments.json else page(model, at, found))

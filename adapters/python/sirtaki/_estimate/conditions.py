@@ -56,10 +56,6 @@ class Conditions:
     moments: int = 0
 
 
-#: Name of an optimizer -> its kind, and the moments that local updates average.
-OPTIMIZERS = {"sgd": ("sgd", 0), "adam": ("adam", 2), "adamw": ("adam", 2), "muon": ("other", 1), "other": ("other", 2)}
-
-
 def of_step(seconds: float) -> Compute:
     """Returns a step of so many seconds whose parts are not known."""
     return Compute(seconds * (1 - BACKWARD_PART), seconds * BACKWARD_PART)

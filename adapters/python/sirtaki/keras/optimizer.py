@@ -13,7 +13,7 @@ import keras
 
 from sirtaki import basics, errors
 from sirtaki._rank_local_variables import RankLocalVariables, trainable_weights_of
-from sirtaki.compression import Choice, NoneCompressor, choice_of, option_text
+from sirtaki.compression import Choice, NoneCompressor, choice_of, kind_of, option_text
 from sirtaki.errors import require
 from sirtaki.keras._backend import Reducer, backend
 from sirtaki.keras._local_sgd import LocalSgd, check_local
@@ -180,15 +180,6 @@ class _DistributedState:
         return self.own.reduce(self.reducer.reduce, grads, variables, backend.group_size(self.choices))
 
 
-def _kind_of(optimizer: Any) -> str:
-    """Returns the kind of the optimizer; see for_optimizer()."""
-    optimizers = keras.optimizers
-    if isinstance(optimizer, optimizers.SGD):
-        return "sgd"
-    adam = (optimizers.Adam, optimizers.AdamW, optimizers.Nadam, optimizers.Adamax, optimizers.RMSprop)
-    return "adam" if isinstance(optimizer, adam) else "other"
-
-
 def _make_distributed(optimizer: Any, state: _DistributedState) -> Any:
     """Changes the class of the optimizer to a subclass of the same name, so that saved models name the plain class."""
     plain = type(optimizer)
@@ -308,7 +299,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         gradient_predivide_factor=gradient_predivide_factor,
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
-        optimizer=_kind_of(inner),
+        optimizer=kind_of(inner, keras.optimizers),
     )
     if passes > 1:
         set_already = getattr(inner, "gradient_accumulation_steps", None)

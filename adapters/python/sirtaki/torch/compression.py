@@ -5,7 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sirtaki.compression import Choice, Compressor, Method, Methods, NoneCompressor, choice_of, for_optimizer, parts_of
+from sirtaki.compression import (
+    Choice,
+    Compressor,
+    Method,
+    Methods,
+    NoneCompressor,
+    choice_of,
+    for_optimizer,
+    kind_of,
+    parts_of,
+)
 
 __all__ = ["Choice", "Compression", "Compressor", "Method", "NoneCompressor", "choice_of", "parts_of", "suited"]
 
@@ -42,17 +52,6 @@ class BF16Compressor(_Cast):
     _dtype = torch.bfloat16
 
 
-_ADAM = (
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.Adamax,
-    torch.optim.RMSprop,
-    torch.optim.Adafactor,
-)
-
-
 class Compression(Methods):
     """Choices of compression; see sirtaki.compression."""
 
@@ -62,5 +61,4 @@ class Compression(Methods):
 
 def suited(text: str, optimizer: torch.optim.Optimizer | None) -> str:
     """Returns `text` for the kind of the optimizer, None being an unknown one; see for_optimizer()."""
-    kind = "sgd" if isinstance(optimizer, torch.optim.SGD) else "adam" if isinstance(optimizer, _ADAM) else "other"
-    return for_optimizer(text, kind)
+    return for_optimizer(text, kind_of(optimizer, torch.optim))
