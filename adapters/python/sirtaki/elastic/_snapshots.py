@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from sirtaki import basics, errors
 from sirtaki._telemetry.lines import say
+from sirtaki.elastic._layout import require_same_layout
 from sirtaki.elastic._snapshot_file import Header, NewerFormatError, UnreadableError, load
 from sirtaki.elastic._snapshot_folder import BusyError, Folder, Found, Owner
 from sirtaki.elastic.state import State
@@ -151,8 +152,10 @@ class Snapshots:
         """Calls state.sync(), and gives it a snapshot before if the job goes on from one. Collective.
 
         Raises:
-            InvalidArgumentError: the job must not begin; the same on all ranks.
+            InvalidArgumentError: the job must not begin; the same on all ranks. Or this rank alone must not join it.
+            MismatchError: the ranks have states that differ in names, shapes or dtypes; the same on all ranks.
         """
+        require_same_layout(self._state, self._has_state)
         if self._folder is not None:
             error = self._prepare(self._folder, self._state._objects())
             if error:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, cast
 
 from sirtaki import _growth, basics, errors
 from sirtaki._telemetry.lines import say
+from sirtaki.elastic._layout import Layout, Part
 from sirtaki.ops import Ops
 
 Broadcast = Callable[..., Any]
@@ -193,6 +194,10 @@ class State:
     def reset(self) -> None:
         """Called when the job goes on with other ranks, before sync()."""
 
+    def _layout(self) -> Layout:
+        """Returns the parts that sync() needs to be the same on all ranks. Not collective."""
+        return {}
+
     def _hand_over(self) -> Any:
         """Returns the last copy of save(), which later calls of save() leave as it is."""
         raise NotImplementedError
@@ -256,6 +261,9 @@ class ObjectState(State):
             for name, value in self._bcast_object({name: getattr(self, name) for name in self._names}).items():
                 setattr(self, name, value)
         self._save_attributes()
+
+    def _layout(self) -> Layout:
+        return {name: Part("value") for name in self._names}
 
     def _hand_over(self) -> Any:
         return self._saved

@@ -7,6 +7,7 @@ from typing import Any
 from sirtaki import errors
 from sirtaki.elastic._compared_state import ComparedState
 from sirtaki.elastic._compared_variables import comparison_of
+from sirtaki.elastic._layout import Layout, part_of
 from sirtaki.elastic.state import ObjectState
 
 
@@ -37,6 +38,14 @@ class VariablesState(ObjectState):
         self._broadcast_variables()
         super().sync()
         self._save_variables()
+
+    def _layout(self) -> Layout:
+        # Names of variables may count the models that a process has made, so they are for messages alone.
+        parts = {
+            f"variable {i}": part_of("variable", one, f"{i} ({getattr(one, 'path', None) or getattr(one, 'name', '')})")
+            for i, one in enumerate(self._variables())
+        }
+        return {**super()._layout(), **parts}
 
     def _hand_over(self) -> Any:
         return {"variables": [value for _, value in self._values], "values": super()._hand_over()}

@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from sirtaki import errors
 from sirtaki.basics import rank
 from sirtaki.elastic._compared_state import ComparedState
+from sirtaki.elastic._layout import Layout, Part, part_of
 from sirtaki.elastic.state import require_same_names
 from sirtaki.torch import functions
 from sirtaki.torch._optimizer.elastic_models import begin_sync, end_sync, sync_model, sync_optimizer
@@ -55,6 +56,10 @@ class StateHandler:
         """Handles another object, `value`, from now on."""
         self.value = value
         self.save()
+
+    def _layout(self) -> Layout:
+        """Returns the parts of the object that sync() needs to be the same on all ranks. Not collective."""
+        return {}
 
     def _hand_over(self) -> Any:
         """Returns the state saved last, which later calls of save() leave as it is."""
@@ -113,6 +118,10 @@ class ModelStateHandler(StateDictHandler):
         """Gives the model the values of rank 0, or where local updates make it differ, the mean. Collective."""
         sync_model(self.value)
 
+    def _layout(self) -> Layout:
+        values = self.value.state_dict().items()
+        return {name: part_of("tensor", value) for name, value in values if isinstance(value, Tensor)}
+
 
 class OptimizerStateHandler(StateDictHandler):
     """Handles an optimizer, distributed or not. Residuals of compressed gradients stay those of each rank."""
@@ -127,6 +136,14 @@ class OptimizerStateHandler(StateDictHandler):
     def sync(self) -> None:
         """Gives the optimizer the state and options of rank 0, or of a rank whose model counts. Collective."""
         sync_optimizer(self.value)
+
+    def _layout(self) -> Layout:
+        # Not its state, which a new rank does not have.
+        return {
+            f"param_groups[{number}][{i}]": part_of("tensor", param)
+            for number, group in enumerate(self.value.param_groups)
+            for i, param in enumerate(group["params"])
+        }
 
     def _hand_over(self) -> Any:
         # Additions of Sirtaki are those of one rank, except for the age of a training.
@@ -224,6 +241,13 @@ class TorchState(ComparedState):
         for handler in self._handlers.values():
             handler.save()
         self._compare()
+
+    def _layout(self) -> Layout:
+        parts = dict(super()._layout())
+        for name, handler in self._handlers.items():
+            parts[name] = Part("object")
+            parts |= {f"{name}.{key}": part for key, part in handler._layout().items()}
+        return parts
 
     def _check_hand_over(self) -> None:
         for name, handler in self._handlers.items():
