@@ -1,0 +1,139 @@
+"""Training: a TorchState whose batch size and learning rate follow the number of ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
+
+from sirtaki._telemetry.lines import say
+from sirtaki.basics import rank, size
+from sirtaki.errors import require
+from sirtaki.torch.elastic.state import TorchState
+
+#: Learning rates in groups of parameters: those of optimizers, and those that schedulers of torch keep there.
+_OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
+#: The same in schedulers.
+_OF_SCHEDULERS = ("base_lrs", "max_lrs", "min_lrs", "eta_min")
+
+
+class Training(TorchState):
+    """State of a training with PyTorch whose batch size and learning rate follow the number of ranks.
+
+    Everything else is that of TorchState. sync() changes the learning rate, the same on all ranks, so a commit or a
+    snapshot that an earlier number of ranks has made is right, too. It changes the rates of all optimizers in the
+    state and of all schedulers of torch in it. Reset callbacks should not set them then.
+
+    Args:
+        model: a model; more of them have other names.
+        optimizer: its optimizer.
+        batch: "rank": each rank keeps its batch size, so the batch of all ranks together follows their number.
+            "global": the batch of all ranks together stays the same, as far as equal shares allow.
+        batch_size: number of samples in a step: of a rank with "rank", of all ranks together with "global".
+        lr: "keep": the learning rate stays. "linear": it follows the number of ranks. "sqrt": it follows the square
+            root of that. Or a function of the old and the new number of ranks that returns a factor for the learning
+            rate, the same on all ranks.
+        **values: anything else, as in TorchState.
+
+    Raises:
+        InvalidArgumentError: an argument has another value, or "global" has no batch_size or scales the learning rate.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        optimizer: Any = None,
+        *,
+        batch: str = "rank",
+        batch_size: int | None = None,
+        lr: str | Callable[[int, int], float] = "keep",
+        **values: Any,
+    ) -> None:
+        require(batch in ("rank", "global"), f'batch is "rank" or "global", not {batch!r}; values have other names')
+        known = callable(lr) or lr in ("keep", "linear", "sqrt")
+        require(known, f'lr is "keep", "linear", "sqrt" or a function, not {lr!r}; values have other names')
+        require(batch_size is None or batch_size > 0, f"batch_size must be positive, not {batch_size}")
+        if batch == "global":
+            require(batch_size is not None, 'batch="global" needs batch_size, the samples of all ranks together')
+            require(
+                callable(lr) or lr == "keep",
+                f'lr="{lr}" is for batches that follow the number of ranks; with batch="global", use lr="keep" or a '
+                "function",
+            )
+        self._batch = batch
+        self._batch_size = batch_size
+        self._lr = lr
+        super().__init__(model, optimizer, lr_ranks=size(), **values)
+
+    @property
+    def batch_size(self) -> int:
+        """Number of samples that a step of this rank takes, with the present number of ranks; the same on all ranks.
+
+        Raises:
+            InvalidArgumentError: no batch_size was given.
+        """
+        require(self._batch_size is not None, "this elastic.Training was made without batch_size")
+        assert self._batch_size is not None
+        return self._batch_size if self._batch == "rank" else max(1, round(self._batch_size / size()))
+
+    def sync(self) -> None:
+        """Does the same as TorchState.sync(), and lets the learning rate follow the number of ranks. Collective."""
+        super().sync()
+        old, new = self.lr_ranks, size()
+        if old == new:
+            return
+        factor = self._factor(old, new)
+        if factor != 1:
+            self._scale(factor)
+            if rank() == 0:
+                say(f"the learning rate is multiplied by {factor:.4g} for {new} ranks in place of {old}")
+        self.lr_ranks = new
+        self._save_attributes()
+
+    def _factor(self, old: int, new: int) -> float:
+        if callable(self._lr):
+            factor = float(self._lr(old, new))
+            valid = math.isfinite(factor) and factor > 0
+            require(valid, f"the function lr({old}, {new}) must return a positive factor, not {factor}")
+            return factor
+        return {"keep": 1.0, "linear": new / old, "sqrt": math.sqrt(new / old)}[self._lr]
+
+    def _scale(self, factor: float) -> None:
+        """Multiplies the learning rates of optimizers and schedulers, and saves these."""
+        optimizers, schedulers = (
+            [handler for handler in self._handlers.values() if isinstance(handler.value, kind)]
+            for kind in (torch.optim.Optimizer, LRScheduler)
+        )
+        groups = {id(group): group for handler in optimizers for group in handler.value.param_groups}
+        for group in groups.values():
+            for name in _OF_GROUPS:
+                if name in group:
+                    group[name] = _scaled(group[name], factor, in_place=name == "lr")
+        for handler in schedulers:
+            _scale_scheduler(handler.value, factor)
+        for handler in [*optimizers, *schedulers]:
+            handler.save()
+
+
+def _scale_scheduler(scheduler: Any, factor: float) -> None:
+    for inner in getattr(scheduler, "_schedulers", ()):
+        _scale_scheduler(inner, factor)
+    for name in _OF_SCHEDULERS:
+        if hasattr(scheduler, name):
+            setattr(scheduler, name, _scaled(getattr(scheduler, name), factor))
+    if hasattr(scheduler, "_last_lr"):
+        scheduler._last_lr = [_scaled(group["lr"], 1.0) for group in scheduler.optimizer.param_groups]
+
+
+def _scaled(value: Any, factor: float, in_place: bool = False) -> Any:
+    """Returns a learning rate, or a list of them, times a factor.
+
+    A tensor is a new one, because others may be the same object, or with `in_place` itself, because graphs read it.
+    """
+    if isinstance(value, (list, tuple)):
+        return type(value)(_scaled(one, factor) for one in value)
+    return value.mul_(factor) if in_place and isinstance(value, Tensor) else value * factor
