@@ -23,11 +23,12 @@ from test_elastic_plain import TRAIN as PLAIN_LOOP
 # do not before the next start of the slot. All processes of a slot but the first one end with code 3 if it "flaps", and
 # call an operation too early if it "talks". If it "waits", the others come to the end without another commit when its
 # second one is there. Else the program ends when all ranks are there. Processes of a slot that "fails" end with code 5
-# after that.
+# after that. The place "wanted" is where a lost rank has come back and waits.
 TRAIN = """
 import os, signal, sys, threading
 from pathlib import Path
 import sirtaki
+from sirtaki import _growth
 from sirtaki.elastic import ObjectState, run
 from sirtaki.objects import allgather_object
 
@@ -60,6 +61,10 @@ if f"{slot}:talks" in faults and start > 1:
     allgather_object(None)
 
 def commit(state):
+    if f"{slot}:{start}:wanted" in faults and sirtaki.size() < full:
+        while not _growth.change_wanted():
+            pace.wait(0.01)
+        fault("wanted")
     stops = [f for f in faults if f.endswith("waiting:stop")]
     files = [folder / f"{stops[0][0]}.{int(stops[0][2]) + more}" for more in (0, 1)] if stops else []
     if not stops or all(allgather_object(not files[0].exists() or files[1].exists())):
@@ -184,6 +189,15 @@ def test_a_rank_that_waits_when_the_job_ends_ends_without_an_error(tmp_path: Pat
     assert starts(done) == [("1", "2")], done.err
     assert "Traceback" not in done.err
     assert "DONE 1" not in done.out
+
+
+def test_a_rank_that_waits_never_replaces_the_state_of_all_others(tmp_path: Path) -> None:
+    done = train(2, 1, "1:1:3,0:1:wanted", tmp_path)
+    text = f"{done.out}\n{done.err}"
+    assert done.code == 128 + 9, text
+    assert starts(done) == [("1", "2")], text
+    assert "IN 1 2" not in done.out, text
+    assert "DONE" not in done.out, text
 
 
 def test_a_loop_as_it_is_takes_no_new_ranks_and_says_so_once() -> None:

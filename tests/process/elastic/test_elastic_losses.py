@@ -16,9 +16,11 @@ from launch_support import PYTHON, Outcome, launch, running, wait_until
 
 STEPS = 10
 # Each step gathers the state of all ranks. A fault "slot:step:signal" hits before it; 0 raises an exception, 1 one that
-# passes shutdown(), 2 calls sys.exit(1), and -1 raises one that leads back to the last commit.
+# passes shutdown(), 2 calls sys.exit(1), and -1 raises one that leads back to the last commit. Step -1 is behind the
+# first loss, before the rank asks for the next epoch; step -2 is later: the last rank kills it before asking itself.
 TRAIN = f"""
-import os, sys
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])  # in all threads
 import sirtaki
 from sirtaki.elastic import ObjectState, run
 from sirtaki.objects import allgather_object
@@ -27,6 +29,20 @@ slot = int(os.environ["SIRTAKI_JOB_RANK"])
 faults = [tuple(map(int, fault.split(":"))) for fault in sys.argv[1].split(",")]
 gate = sys.argv[2] if len(sys.argv) > 2 else ""
 sirtaki.init()
+pids = allgather_object(os.getpid())
+
+class State(ObjectState):
+    def restore(self):
+        super().restore()
+        for fault in [f for f in faults if f[1] in (-1, -2)]:
+            faults.remove(fault)
+            if fault[:2] == (slot, -1):
+                os.kill(os.getpid(), fault[2])
+            if fault[:2] == (slot, -2):
+                os.kill(pids[-1], signal.SIGUSR1)
+            elif fault[1] == -2 and slot == len(pids) - 1:
+                signal.sigwait([signal.SIGUSR1])
+                os.kill(pids[fault[0]], fault[2])
 
 @run
 def train(state):
@@ -55,7 +71,7 @@ def train(state):
         if gate and state.step == {STEPS} - 1:
             open(gate)  # a named pipe, which opens when the test opens it
 
-state = ObjectState(step=0, total=0)
+state = State(step=0, total=0)
 state.register_reset_callbacks([lambda: print("RESET", slot, sirtaki.rank(), sirtaki.size(), flush=True)])
 train(state)
 print("DONE", slot, state.total, flush=True)
@@ -106,6 +122,14 @@ def test_two_ranks_lost_at_once() -> None:
     check_survivors(done, {0, 3}, 5 * 4 + 5 * 2)
 
 
+@pytest.mark.parametrize("place", [-1, -2], ids=["before it waits", "while it waits"])
+def test_a_rank_lost_while_the_ranks_regroup_is_left_out_too(place: int) -> None:
+    done = train(4, 2, f"1:4:9,2:{place}:9")
+    check_survivors(done, {0, 3}, 4 * 4 + 6 * 2)
+    assert sorted(re.findall(r"RESET (\d) (\d) (\d)", done.out)) == [("0", "0", "2"), ("3", "1", "2")], "one change"
+    assert re.search(r"rank 2 \(host .*killed by signal 9 \(Killed\); 2 ranks go on as epoch 2", done.err), done.err
+
+
 @pytest.mark.parametrize("fault", [0, 1, 2])
 def test_an_exception_or_a_bad_exit_code_of_one_rank_is_a_loss(fault: int) -> None:
     done = train(3, 1, f"1:3:{fault}")
@@ -142,13 +166,14 @@ def test_a_stopped_rank_is_given_up_and_killed_at_the_end() -> None:
     assert "2 ranks go on as epoch 2" in done.err
 
 
-def test_a_rank_that_wakes_up_after_the_others_went_on_ends_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("later", [0, 1], ids=["one epoch later", "two epochs later"])
+def test_a_rank_that_wakes_up_after_the_others_went_on_ends_itself(later: int, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    options = ("-np", "3", "--elastic", "2:", "--elastic-silence", SILENCE)
-    faults = f"1:4:{int(signal.SIGSTOP)}"
+    options = ("-np", str(3 + later), "--elastic", "2:", "--elastic-silence", SILENCE)
+    faults = ",".join([f"1:4:{int(signal.SIGSTOP)}", *(f"{3 + i}:{6 + i}:9" for i in range(later))])
     with running(*options, PYTHON, "-c", TRAIN, faults, str(gate)) as run:
-        _, before = run.read_until("RESET")
+        _, before = run.read_until(r"RESET \d \d 2")
         pids = {slot: int(pid) for slot, pid in re.findall(r"AT (\d) (\d+)", "".join(before))}
         os.kill(pids["1"], signal.SIGCONT)
         wait_until(lambda: pids["1"] not in run.marked(), 30, "the rank that was given up ends")

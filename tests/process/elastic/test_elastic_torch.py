@@ -168,11 +168,12 @@ def test_a_job_goes_on_from_a_snapshot_as_if_nothing_had_happened(tmp_path: Path
     assert len(set(ends)) == 1, "the same bits, on both ranks and in both jobs"
 
 
-def test_the_example_goes_on_without_a_killed_rank() -> None:
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_the_example_goes_on_without_a_killed_rank(victim: int) -> None:
     example = str(ROOT / "examples/elastic_mnist.py")
     command = (PYTHON, example, "--steps", "400", "--batch-size", "8", "--commit-every", "3")
     with running("-np", "3", "--elastic", "2:", *command) as run:
-        found, _ = run.read_until(r"rank 0 of 3 is process (\d+)")
+        found, _ = run.read_until(rf"rank {victim} of 3 is process (\d+)")
         os.kill(int(found[1]), signal.SIGKILL)
         done = run.finish(120)
     assert done.code == 0, done.err
