@@ -29,7 +29,8 @@ METHODS = {
     "powersgd_4": "DDP with PowerSGD of rank 4",
     "diloco_tuned": "DiLoCo, outer momentum 0.5",
     "compression_auto": '`compression="auto"`',
-    "local_auto": '`local_updates="auto"`',
+    # benchmarks/pareto/entrants.py sets compression="none"; without a choice, synchronous steps would be compressed.
+    "local_auto": '`local_updates="auto"`, dense gradients',
     "both_auto": "both",
 }
 HEAD = f"| training, link | {' | '.join(METHODS.values())} |\n|---{'|---' * len(METHODS)}|\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.pareto.entrants import TASKS, methods, trainings
 
 
 @cache
@@ -177,6 +181,29 @@ def frontier() -> Iterator[tuple[str, str]]:
     *others, local = above_with_muon()
     text = f"PowerSGD and DiLoCo are {span(others, 2)} nats above that of DDP, that of local updates {local:.2f}"
     yield "docs/measured_trainings.md", f"{text} at 20 Mbit/s"
+    yield from conditions_of_frontier()
+
+
+def conditions_of_frontier() -> Iterator[tuple[str, str]]:
+    """Yields what the pages say of learning rates, seeds, methods and compression of the committed trainings."""
+    content = json.loads((ROOT / "benchmarks/results/frontier.json").read_text())
+    options = [dict(re.findall(r"--(\w+) (\S+)", part)) for part in content["command"].split("; ")]
+    tuned = {task.partition("_")[0]: part.get("tune") for part in options for task in part["tasks"].split(",")}
+    assert tuned == {"transformer": "1,2", "convnet": None, "cnn": None}
+    text = "Each method trains the transformer at the better of two learning rates, the other nets at one"
+    yield "docs/measured_trainings.md", text
+    (seeds,) = {part["seeds"] for part in options}
+    assert seeds == "1,2"
+    trained = {row["params"]["method"] for row in content["rows"]} - {"none", "alone"}
+    (named,) = {part["methods"].removeprefix("none,") for part in options}
+    assert trained == set(named.split(","))
+    yield "benchmarks/README.md", f"as committed 2 seeds of some methods (`--seeds {seeds} --methods {named}`)"
+    assert {methods(one)["local_auto"].how["compression"] for one in trainings(TASKS, [300])} == {"none"}
+    column = '`local_updates="auto"`, dense gradients'
+    yield "docs/measured_trainings.md", f"| {column} | both |"
+    yield "README.md", "| `local_updates` auto, dense gradients | both |"
+    date = json.loads((ROOT / "benchmarks/results/small_tensors.json").read_text())["date"][:10]
+    yield "docs/compare.md", f"Both were measured on {date}, "
 
 
 def of_slow_link() -> str:
