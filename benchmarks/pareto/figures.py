@@ -12,7 +12,16 @@ from typing import Any
 from benchmarks.common.contest import ratio_row
 from benchmarks.common.rig import LOOPBACK
 from benchmarks.local.cases import step_at
-from benchmarks.pareto.entrants import ALONE, BOTH_AUTO, DDP, DILOCO, LOCAL_AUTO, POWERSGD, Case
+from benchmarks.pareto.entrants import (
+    ALONE,
+    BOTH_AUTO,
+    COMPRESSION_AUTO,
+    DDP,
+    DILOCO,
+    LOCAL_AUTO,
+    POWERSGD,
+    Case,
+)
 from benchmarks.pareto.runs import Run
 from benchmarks.results import Row, make_row
 from benchmarks.statistics import estimate, exactly, mean_estimate, median
@@ -23,11 +32,15 @@ OVER_DDP = {"100": 6.0, "20": 12.0, "5": 25.0}
 #: Baselines -> times as fast as the best of them, where it takes EXPOSED times as long as without communication.
 OVER_BEST_OF = {"powersgd": (POWERSGD, 1.2), "diloco": (DILOCO, 1.3)}
 EXPOSED, NEVER_WORSE = 1.4, 0.97
+#: Both `auto` against the better one of them alone.
+SINGLE, OVER_SINGLE = (COMPRESSION_AUTO, LOCAL_AUTO), 1.0
 #: Largest share of the time that ranks with local steps wait, and the links for which it is asked.
 MOST_EXPOSED, EXPOSED_NETS = 0.05, ("100", "20")
 #: (net, optimizer) -> times fewer bytes than DDP sends, asked on links of few Mbit/s.
 FEWER_BYTES = {("cnn", "sgd"): 100.0, ("transformer", "adamw"): 60.0, ("transformer", "muon"): 200.0}
 SLOW_NETS = ("20", "5")
+#: Nets whose accuracy with both `auto` is not below that of DDP.
+AS_ACCURATE = ("cnn",)
 #: Nats above the final loss of DDP that many methods reach which miss the target.
 NEAR = 0.1
 CURVE = "loss_curve"
@@ -140,6 +153,8 @@ def method_rows(contest: Contest, name: str, times: Mapping[str, list[float]]) -
     rows.append(make_row("final_loss", params, mean_estimate([run.final_loss for run in runs]), "nats", "lower"))
     unit = "nats" if case.training.task == "transformer" else "share"
     rows.append(make_row("quality", params, mean_estimate([run.quality for run in runs]), unit, "higher"))
+    if name == BOTH_AUTO and unit == "share":
+        rows.append(accuracy_row(contest, params))
     bound = median([run.step for run in alone])
     rows.append(make_row("step_seconds", params, estimate([run.step for run in runs]), "s", "lower", bound=bound))
     if case.net != LOOPBACK:
@@ -171,25 +186,42 @@ def curve_row(contest: Contest, params: Mapping[str, Any], runs: Sequence[Run]) 
     return make_row(CURVE, {**params, **curve}, exactly(curve["losses"][-1]), "nats", "lower")
 
 
-def against_rows(contest: Contest, times: Mapping[str, list[float]]) -> list[Row]:
-    """Rows of the speed-up of `both_auto`: 0 where it misses the target loss with a seed; no row over such a baseline.
+def accuracy_row(contest: Contest, params: Mapping[str, Any]) -> Row:
+    """Returns the row of the accuracy that both `auto` gain over DDP, seed by seed."""
+    dense = [run.quality for run in contest.runs[DDP]]
+    gained = [run.quality - other for run, other in zip(contest.runs[BOTH_AUTO], dense, strict=True)]
+    target = 0.0 if contest.case.training.task in AS_ACCURATE else None
+    one = (DDP, mean_estimate(dense).value)
+    figure = mean_estimate(gained)
+    return make_row("accuracy_gained", params, figure, "share", "higher", baseline=one, target=target, by_value=True)
 
-    The bound is a training with as many steps as the baseline that sends nothing.
+
+def against_rows(contest: Contest, times: Mapping[str, list[float]]) -> list[Row]:
+    """Rows of the speed-up of `both_auto`: 0 where it misses the target loss with a seed.
+
+    The bound is a training with as many steps as the baseline that sends nothing. A speed-up over PowerSGD or DiLoCo
+    has no value where these miss the loss; their speed relative to `both_auto` is then 0.
     """
     params = {**contest.case.params, "method": BOTH_AUTO}
     most = {name: median(times[name]) / contest.without_sending(name) for name in times if name != ALONE}
-    rivals = {DDP: (DDP, None)}
+    rivals: dict[str, tuple[str, float | None]] = {DDP: (DDP, None)}
     asked = OVER_DDP.get(contest.case.net)
     if asked is not None and most[DDP] >= asked:
         rivals[DDP] = (DDP, asked)
+    rows = []
     for label, (names, wanted) in OVER_BEST_OF.items():
         best = _fastest(times, names)
         if best is not None:
             rivals[label] = (best, wanted if most[best] >= EXPOSED else NEVER_WORSE)
+        elif any(name in contest.runs for name in names):
+            target = 1 / wanted if BOTH_AUTO in times else None
+            rows.append(make_row(f"{label}_over_both", params, exactly(0.0), "ratio", "lower", target=target))
+    best = _fastest(times, SINGLE)
+    if best is not None:
+        rivals["single"] = (best, OVER_SINGLE)
     best = _fastest(times, [name for name in times if name not in (ALONE, BOTH_AUTO)])
     if best is not None:
         rivals["best"] = (best, NEVER_WORSE)
-    rows = []
     for label, (name, target) in rivals.items():
         metric, bound = f"speedup_over_{label}", most[name]
         if BOTH_AUTO not in times:

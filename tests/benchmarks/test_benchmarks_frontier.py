@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.pareto import measuring, runs
-from benchmarks.pareto.entrants import ALONE, BOTH_AUTO, DDP, METHODS, Case, methods, trainings, with_references
+from benchmarks.pareto.entrants import (
+    ALONE,
+    BOTH_AUTO,
+    COMPRESSION_AUTO,
+    DDP,
+    LOCAL_AUTO,
+    METHODS,
+    Case,
+    methods,
+    trainings,
+    with_references,
+)
 from benchmarks.pareto.figures import Contest, any_length_rows, rows_of
 from benchmarks.pareto.plots import frontier as plot
 from benchmarks.pareto.runs import Pace, Run, between, composed, measured
@@ -100,6 +112,53 @@ def test_a_method_that_misses_the_loss_has_no_seconds_and_says_so() -> None:
     assert mine["loss_above_target"].value == pytest.approx(0.98)
     assert mine["loss_above_target"].params["reached"] == "0 of 2 seeds"
     assert (mine["speedup_over_ddp"].value, mine["speedup_over_ddp"].met) == (0.0, False)
+
+
+def test_both_auto_is_judged_against_the_better_one_of_them_alone() -> None:
+    steps = {DDP: 1.0, COMPRESSION_AUTO: 0.1, LOCAL_AUTO: 0.08, ALONE: 0.01}
+    for both, met in ((0.079, True), (0.081, False)):
+        (row,) = [row for row in rows_of(contest("20", {**steps, BOTH_AUTO: both})) if "over_single" in row.metric]
+        assert (row.baseline, row.target, row.met) == ({"name": LOCAL_AUTO, "value": 1.0}, 1.0, met)
+        assert row.value == pytest.approx(0.08 / both)
+    high = {COMPRESSION_AUTO: [[10.0, 3.0], [30.0, 2.0]]}
+    missed = rows_of(contest("20", {DDP: 1.0, COMPRESSION_AUTO: 0.1, BOTH_AUTO: 0.2, ALONE: 0.01}, high))
+    assert [row for row in missed if "over_single" in row.metric] == [], "neither of them reaches the loss"
+
+
+def test_powersgd_and_diloco_have_a_speed_of_zero_where_they_miss_the_loss() -> None:
+    high = [[10.0, 3.0], [30.0, 2.0]]
+    steps = {DDP: 1.0, "powersgd_4": 0.1, "diloco": 0.1, BOTH_AUTO: 0.2, ALONE: 0.01}
+    found = {row.metric: row for row in rows_of(contest("20", steps, {"powersgd_4": high, "diloco": high}))}
+    for label, times in (("powersgd", 1.2), ("diloco", 1.3)):
+        assert f"speedup_over_{label}" not in found
+        row = found[f"{label}_over_both"]
+        assert (row.value, row.better, row.target, row.met) == (0.0, "lower", 1 / times, True)
+    all_miss = {"powersgd_4": high, BOTH_AUTO: high}
+    found = {row.metric: row for row in rows_of(contest("20", steps, all_miss))}
+    assert (found["powersgd_over_both"].value, found["powersgd_over_both"].met) == (0.0, None), "both miss it"
+    assert (found["speedup_over_diloco"].value, found["speedup_over_diloco"].met) == (0.0, False)
+    assert "diloco_over_both" not in found
+    untrained = {row.metric for row in rows_of(contest("20", {DDP: 1.0, BOTH_AUTO: 0.2, ALONE: 0.01}))}
+    assert not {"powersgd_over_both", "diloco_over_both"} & untrained
+
+
+def test_the_cnn_with_both_auto_is_not_to_lose_accuracy() -> None:
+    for task, gained, target, met in (
+        ("cnn_sgd", 0.01, 0.0, True),
+        ("cnn_sgd", -0.01, 0.0, False),
+        ("convnet_sgd", -0.01, None, None),
+    ):
+        (training,) = trainings([task], [300])
+        made = contest("20", {DDP: 1.0, BOTH_AUTO: 0.1, ALONE: 0.01})
+        runs = {**made.runs, BOTH_AUTO: [replace(one, quality=one.quality + gained) for one in made.runs[BOTH_AUTO]]}
+        found = rows_of(Contest(Case("20", 4, training), runs, made.rates))
+        (row,) = [row for row in found if row.metric == "accuracy_gained"]
+        assert row.value == pytest.approx(gained)
+        assert (row.unit, row.target, row.met) == ("share", target, met)
+        assert row.baseline == {"name": DDP, "value": pytest.approx(0.9)}
+    (training,) = trainings(["transformer_sgd"], [300])
+    found = rows_of(Contest(Case("20", 4, training), made.runs, made.rates))
+    assert [row for row in found if row.metric == "accuracy_gained"] == [], "it has no accuracy"
 
 
 def test_the_bound_of_a_method_has_as_many_steps() -> None:
