@@ -154,6 +154,15 @@ def test_small_tensor_rows_leave_out_what_was_not_measured() -> None:
     assert alone[-1].met is True
 
 
+def test_named_operations_are_judged_against_one_fused_operation() -> None:
+    case = small_tensors.Case(rig.LOOPBACK, 4, 1000, "random", paced=False)
+    for seconds, met in ((0.029, True), (0.031, False)):
+        rows = small_tensors.rows_of(case, {"sirtaki": [seconds] * 30, "gloo": [0.02] * 30})
+        (row,) = [row for row in rows if row.metric == "raw_over_gloo_fused"]
+        assert row.value == pytest.approx(seconds / 0.02)
+        assert (row.baseline, row.target, row.met) == ({"name": "gloo_fused", "value": 1.0}, 1.5, met)
+
+
 def test_urgent_rows_are_judged_against_the_credit_and_the_large_one() -> None:
     case = urgent.Case("200", 4)
     bound = rig.wire_bound(4, (2 << 20) + urgent.URGENT_BYTES, 200)
