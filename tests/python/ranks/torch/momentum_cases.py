@@ -138,6 +138,8 @@ def case_warm_up_goes_on_after_a_step_that_was_given_up() -> None:
 # ---- checkpoints ---------------------------------------------------------------------------
 
 RESUMED = (
+    "int8",
+    "int4",
     TOPK,
     f"{TOPK},momentum=0.9",
     "threshold_sparse:density=0.05,momentum=0.9,reestimate=3",

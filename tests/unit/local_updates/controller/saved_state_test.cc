@@ -74,6 +74,39 @@ TEST(IntervalSaved, ItGoesOnAsIfNothingHadHappened) {
   }
 }
 
+// A rate that fell and came back is too high for local steps; only the state knows that it fell.
+TEST(IntervalSaved, ItKnowsThatTheLearningRateFell) {
+  constexpr std::size_t kFellAt = kHeader + 19;  // behind both intervals, the mode, and what leads to it
+  const IntervalOptions options = options_of("auto:warmup=0,compress=on");
+  Training training(options);
+  training.dense_us = 200'000;
+  ASSERT_EQ(training.rounds(20).interval.mode, Mode::kLocal) << "at a rate that never fell";
+  ASSERT_EQ(training.controller().saved()[kFellAt], 0);
+  training.set_rate(0.09);
+  training.rounds(2);
+  training.set_rate(0.0995);
+  training.rounds(2);
+  ASSERT_EQ(training.current().reason, Reason::kHighRate);
+  const Saved saved = training.controller().saved();
+  ASSERT_EQ(saved[kFellAt], 1);
+  auto other = restored(options, saved);
+  ASSERT_TRUE(other) << other.status().to_string();
+  Saved forgotten = saved;
+  forgotten[kFellAt] = 0;
+  auto unaware = restored(options, forgotten);
+  ASSERT_TRUE(unaware) << unaware.status().to_string();
+  for (int i = 0; i < 20; ++i) {
+    const RoundStats stats = training.next();
+    const Decision one = training.decide(stats);
+    EXPECT_EQ(one.interval.reason, Reason::kHighRate);
+    EXPECT_EQ((*other)->decide(stats).value().digest, one.digest);
+    if ((*unaware)->current().mode == Mode::kSync) {
+      ASSERT_TRUE((*unaware)->decide(stats));
+    }
+  }
+  EXPECT_EQ((*unaware)->current().mode, Mode::kLocal);
+}
+
 TEST(IntervalSaved, ItBelongsToItsOptions) {
   const std::vector<std::string> texts = {"auto", "qsr", "8", "16", "8:delay=1", "8:guard=off", "auto:gain=5%"};
   for (const std::string& text : texts) {
