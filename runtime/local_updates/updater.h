@@ -198,6 +198,7 @@ class LocalUpdater {
   Status handle_alarms(const std::vector<Alarm>& alarms, bool anchors, LocalOutcome& outcome);
   Status follow_mode(Mode before, LocalOutcome& outcome);
   void record(const Decision& decision);
+  void note_losses(const RoundStats& stats);
   Result<Reports> exchange_reports(Channel channel, ConstBytes mine, const std::string& what);
   Result<Reports> receive(Channel channel, const std::string& what);
 
@@ -231,6 +232,7 @@ class LocalUpdater {
   std::int64_t late_ = 0;  // unreported merges that were late or given up
   std::int64_t share_ = 1;
   std::uint64_t decisions_digest_ = 0;
+  bool losses_noted_ = false;  // a loss was reported, or the log says that none was
   Times times_;
   Span span_;
   Totals totals_;

@@ -159,6 +159,7 @@ Status LocalUpdater::decide_posted(LocalOutcome& outcome) {
   totals_.divergence = posted.merges.empty() ? totals_.divergence : divergence_of(posted.merges);
   stats.merges = std::move(posted.merges);
   const Mode before = interval().mode;
+  note_losses(stats);
   SRT_ASSIGN(const Decision decision, controller_->decide(stats));
   meter_.next_round();
   record(decision);
@@ -198,6 +199,19 @@ void LocalUpdater::record(const Decision& decision) {
     log_->warn(text);
   } else if (decision.changed) {
     log_->info(text);
+  }
+}
+
+// The interval of auto needs no loss, but a guard does.
+void LocalUpdater::note_losses(const RoundStats& stats) {
+  losses_noted_ = losses_noted_ || stats.loss_known || !stats.loss_finite;
+  if (!is_local() || !options_.interval.guard.on || std::exchange(losses_noted_, true)) {
+    return;
+  }
+  if (log_ != nullptr && exchange_.rank() == 0) {
+    log_->info(
+        "local updates: the guard against a rising loss rests, because no rank reports a loss; call report_loss() with "
+        "the loss of each step");
   }
 }
 

@@ -112,6 +112,49 @@ TEST(LocalUpdates, TheTraceHasEveryRoundAndDrain) {
   }
 }
 
+class Lines final : public LogSink {
+ public:
+  explicit Lines(std::vector<std::string>& lines) : lines_(lines) {}
+  void write(LogLevel /*level*/, std::string_view line) override { lines_.emplace_back(line); }
+
+ private:
+  std::vector<std::string>& lines_;
+};
+
+// Returns the lines of all ranks on losses that are not reported.
+std::vector<std::string> said_of_losses(const std::string& interval, bool reports) {
+  std::vector<std::string> lines;
+  SimExchanges net({.size = 3});
+  const std::string error = net.run([&](SimExchanges::RankExchange& exchange) {
+    LoggerOptions logging;
+    logging.level = LogLevel::kInfo;
+    Logger log(logging, std::make_unique<Lines>(lines));
+    Training training({}, exchange.rank());
+    const auto updater = updater_of(local_options(interval), training.model(1), exchange, &log);
+    must(updater->start());
+    for (int k = 0; k < 60; ++k) {
+      exchange.compute(std::chrono::milliseconds(10));
+      training.step(updater->interval().mode == Mode::kSync);
+      must(updater->step(reports ? local_updates::LocalStep{.lr = 0.05, .loss = training.loss()}
+                                 : local_updates::LocalStep{.lr = 0.05}));
+    }
+  });
+  EXPECT_EQ(error, "");
+  std::erase_if(lines, [](const std::string& line) { return line.find("report_loss") == std::string::npos; });
+  return lines;
+}
+
+TEST(LocalUpdates, LossesThatNobodyReportsAreSaidOnce) {
+  const auto lines = said_of_losses("6:delay=2,warmup=4", false);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].find("local updates: the guard against a rising loss rests, because no rank reports a loss; call "
+                          "report_loss() with the loss of each step"),
+            std::string::npos)
+      << lines[0];
+  EXPECT_TRUE(said_of_losses("6:delay=2,warmup=4", true).empty());
+  EXPECT_TRUE(said_of_losses("6:delay=2,warmup=4,guard=off", false).empty());
+}
+
 // Rounds are shorter while the controller has to find the end of the warm-up than in other synchronous phases.
 TEST(LocalUpdates, RoundsOfAWarmUpAreShort) {
   for (const auto& [interval, rounds] : {std::pair("8:warmup=auto", 5), std::pair("8:warmup=20", 2)}) {

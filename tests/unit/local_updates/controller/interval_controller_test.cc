@@ -246,6 +246,17 @@ TEST(IntervalController, AdaCommStartsFromTheLossAtItsFirstLocalStep) {
   EXPECT_EQ(unknown.reason, Reason::kNoLoss);
 }
 
+TEST(IntervalController, AutoNeedsNoLoss) {
+  Training known("auto:warmup=0,compress=on");
+  Training unknown("auto:warmup=0,compress=on");
+  known.dense_us = unknown.dense_us = 200'000;
+  unknown.edit = [](RoundStats& stats) { stats.loss_known = false; };
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_EQ(known.round().interval, unknown.round().interval) << i;
+  }
+  EXPECT_EQ(unknown.current().mode, Mode::kLocal);
+}
+
 TEST(IntervalController, AdaCommSaysThatItKnowsNoLoss) {
   Training training("adacomm:warmup=0");
   training.loss = -3;
