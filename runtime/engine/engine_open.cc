@@ -24,6 +24,27 @@ control::StreamOpen opening_message(const StreamSpec& spec, const scheduler::Pla
   return message;
 }
 
+// Returns why the policy auto knows no link, in one sentence for the log; empty: the link is measured.
+std::string without_link(const net::Collectives& net, bool replan) {
+  if (exchanging_ranks(net) == 1) {
+    return std::string("auto sends dense gradients, because ") +
+           (net.size() == 1 ? "one rank alone has no link; start more ranks"
+                            : "the ranks of one host have no link; start ranks on other hosts") +
+           " to compress them";
+  }
+  return replan ? ""
+                : "auto sends dense gradients, because schedule.replan is off and nothing is measured; turn it on, "
+                  "or name a codec, such as int8";
+}
+
+// Writes a line that all ranks of a stream would write alike, on the first of them.
+void say_once(const EngineDeps& deps, const net::Collectives& net, LogLevel level, const StreamSpec& spec,
+              const std::string& text) {
+  if (net.rank() == 0 && deps.log != nullptr && deps.log->enabled(level)) {
+    deps.log->write(level, "stream '" + spec.name + "': " + text);
+  }
+}
+
 }  // namespace
 
 StreamOptions Engine::stream_options() const {
@@ -79,8 +100,16 @@ void Engine::on(const control::StreamAgreed& m) {
   opening.id = m.stream;
   closed_.erase(m.stream.value);  // the number of a stream that all ranks have closed
   closed_at_.erase(m.stream.value);
-  const bool measures = opening.start.controller != nullptr && opening.start.controller->begins_by_link();
-  if (!measures || !options_.replan || exchanging_ranks(*opening.net) == 1) {
+  const scheduler::CodecController* const controller = opening.start.controller.get();
+  const bool measures = controller != nullptr && controller->begins_by_link();
+  const std::string unmeasured = measures ? without_link(*opening.net, options_.replan) : "";
+  if (!unmeasured.empty()) {
+    const LogLevel level = exchanging_ranks(*opening.net) == 1 ? LogLevel::kInfo : LogLevel::kWarn;
+    say_once(deps_, *opening.net, level, opening.spec, unmeasured);
+  } else if (const std::string limit = controller == nullptr ? "" : controller->limit(); !limit.empty()) {
+    say_once(deps_, *opening.net, LogLevel::kInfo, opening.spec, limit);
+  }
+  if (!measures || !unmeasured.empty()) {
     begin_stream(std::move(openings_.extract(found).mapped()));
     return;
   }
@@ -106,6 +135,9 @@ void Engine::on_probed(const std::string& name, const Result<scheduler::StepProf
   if (*plan != opening.start.unmeasured && deps_.log != nullptr && deps_.log->enabled(LogLevel::kInfo)) {
     deps_.log->write(LogLevel::kInfo,
                      "stream '" + opening.spec.name + "': " + opening.start.controller->last_decision());
+  }
+  if (!profile->knows_link()) {
+    say_once(deps_, *opening.net, LogLevel::kWarn, opening.spec, opening.start.controller->last_decision());
   }
   begin_stream(std::move(opening));
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/config/option_value.h"
 #include "scheduler/plan/arith.h"
 
 namespace sirtaki::scheduler {
@@ -52,6 +53,37 @@ AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& pl
   const Method& common = controlled_method(tensors_);
   gain_ = common.value("gain");
   levels_ = loss_ladder(common);
+  may_compress_ = compresses_any();
+}
+
+bool AutoPolicy::compresses_any() const {
+  const Circumstances at{.ranks = planner_.ranks};
+  const auto changed_by = [&](const LossLevel& level, const TensorInfo& tensor) {
+    const auto planned = decide_tensor(level.method, tensor, at, *facts_);
+    return planned && planned->decision != Decision{};
+  };
+  return std::ranges::any_of(tensors_, [&](const Controlled& tensor) {
+    return tensor.method &&
+           std::ranges::any_of(levels_, [&](const LossLevel& level) { return changed_by(level, tensor.info); });
+  });
+}
+
+std::string AutoPolicy::limit() const {
+  const Method& common = controlled_method(tensors_);
+  if (levels_.size() == 1) {
+    return "auto sends dense gradients, because no level of compression is within loss_budget; a larger budget allows "
+           "some";
+  }
+  if (!may_compress_) {
+    return "auto sends dense gradients, because no float32 tensor has " + format_bytes(common.value("min")) + " and " +
+           std::to_string(common.value("ndim")) + " dimensions; smaller values of the keys min and ndim allow more";
+  }
+  if (common.choice("optimizer") == "other") {
+    return "auto goes no further than " + levels_.back().name +
+           ", because fewer bits are not known to cost this optimizer little loss; optimizer=adam or optimizer=sgd "
+           "gives it the levels of these";
+  }
+  return {};
 }
 
 // No tensor sends more bytes to save a latency on the strength of a reading that may not last.
@@ -206,6 +238,9 @@ bool AutoPolicy::proved_wrong(const StepProfile& profile, const std::vector<Outc
 std::optional<std::vector<PlannedTensor>> AutoPolicy::first(const StepProfile& link,
                                                             const std::vector<PlannedTensor>& now) {
   if (!link.knows_link()) {
+    decision_ =
+        "auto: dense at first, because the link could not be measured; measured steps decide, or name a codec, "
+        "such as int8";
     return std::nullopt;
   }
   trusted_link_ = first_link_ = link.bytes_per_second;

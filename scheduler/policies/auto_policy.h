@@ -25,7 +25,8 @@ class AutoPolicy final : public CodecController {
  public:
   AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& planner, std::shared_ptr<const CodecFacts> facts);
 
-  bool begins_by_link() const override { return true; }
+  bool begins_by_link() const override { return may_compress_; }
+  std::string limit() const override;
   std::optional<std::vector<PlannedTensor>> first(const StepProfile& link,
                                                   const std::vector<PlannedTensor>& now) override;
   std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& measured,
@@ -43,6 +44,7 @@ class AutoPolicy final : public CodecController {
     std::int64_t face_us = 0;  // the same on the link as it reads
   };
 
+  bool compresses_any() const;
   Outcome at_level(std::size_t level, const StepProfile& profile, const std::vector<PlannedTensor>& now) const;
   std::vector<Outcome> all_levels(const StepProfile& profile, const std::vector<PlannedTensor>& now) const;
   StepProfile believed(const StepProfile& profile, const std::vector<PlannedTensor>& tensors, std::int64_t sent) const;
@@ -72,6 +74,7 @@ class AutoPolicy final : public CodecController {
   const PlannerOptions planner_;
   const std::shared_ptr<const CodecFacts> facts_;
   std::vector<LossLevel> levels_;  // the first is dense
+  bool may_compress_ = false;      // some level changes some tensor
   std::int64_t gain_ = 0;          // 1/65536 of a step
 
   std::size_t level_ = 0;

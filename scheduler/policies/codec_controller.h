@@ -28,6 +28,9 @@ class CodecController {
 
   // Returns true if first() needs the link to be measured.
   virtual bool begins_by_link() const { return false; }
+  // Returns a limit of the policy that follows from its settings and tensors alone, in one sentence for the log; empty:
+  // none.
+  virtual std::string limit() const { return {}; }
   // Returns the tensors for the first steps, in the same order, by a profile of the link and the costs of codecs alone,
   // before any step; nullopt: `now`, the decisions without measurements. restart() returns to the result. Call at most
   // once, first.

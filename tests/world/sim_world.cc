@@ -73,7 +73,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
         random_(world.options.seed * 1000003U + static_cast<std::uint64_t>(rank)),
         loop_(world.clock.make_loop()),
         timeline_(rank, "sim"),
-        log_({.level = LogLevel::kWarn, .rank = rank, .timestamps = false, .wall_clock = {}, .clock = {}},
+        log_({.level = world.options.log_level, .rank = rank, .timestamps = false, .wall_clock = {}, .clock = {}},
              std::make_unique<Lines>(world.rank_log)) {
     loop_->run_inline([this] {
       make_net();

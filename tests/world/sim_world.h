@@ -31,7 +31,8 @@ struct SimOptions {
   ControlOptions control;                     // its size must equal `size`
   Duration limit = std::chrono::hours(2);     // virtual time; a longer run has failed
   engine::EngineOptions engine;
-  Recorder* recorder = nullptr;  // optional; records the whole run
+  Recorder* recorder = nullptr;          // optional; records the whole run
+  LogLevel log_level = LogLevel::kWarn;  // least level of rank_log()
   // Changes the options of one rank; empty: all ranks have the same.
   std::function<void(Rank, engine::EngineOptions&)> per_rank;
 };
@@ -49,7 +50,7 @@ class SimWorld {
   const SimControl& control() const;
   std::uint64_t data_operations() const;  // completed collectives; abstract net only
   const std::vector<std::string>& warnings() const;
-  // Returns the warnings and errors that the ranks logged.
+  // Returns the lines that the ranks logged, warnings and errors by default.
   const std::vector<std::string>& rank_log() const;
   // Returns the sum over the ranks of a counter of their statistics.
   std::uint64_t counter(std::string_view name);

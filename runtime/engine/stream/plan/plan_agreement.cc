@@ -13,6 +13,8 @@ namespace {
 constexpr double kNewLoss = 0.1;
 constexpr double kLossUnit = 1e6;
 constexpr double kLargestLoss = 1e5;
+// After so many profiles in a row without a link, its transfers will not tell it.
+constexpr int kUnknownLinks = 8;
 
 int last_with_elements(const scheduler::Plan& plan, const std::vector<int>& order) {
   for (auto last = order.rbegin(); last != order.rend(); ++last) {
@@ -42,6 +44,7 @@ PlanAgreement::PlanAgreement(std::string name, const std::shared_ptr<const sched
       rank_(options.rank),
       ranks_(options.ranks),
       exchanging_(options.replanner.planner.ranks),
+      by_link_(options.controller != nullptr && options.controller->begins_by_link()),
       replanner_(first, options.replanner, std::move(options.controller)),
       recorder_(first->tensors().size()),
       gauges_(deps.stats, name_),
@@ -138,6 +141,7 @@ void PlanAgreement::consider(std::uint64_t step) {
   }
   const scheduler::StepProfile profile = *std::exchange(agreed_, std::nullopt);
   deps_.stats.counter("streams.profiles").add();
+  note_link(profile);
   if (replanner_.consider(step, profile)) {
     next_last_tensor_ = last_of(profile);
   }
@@ -149,6 +153,18 @@ void PlanAgreement::consider(std::uint64_t step) {
     gauges_.predicted_step_us.set(record.predicted_us);
   }
   report();
+}
+
+// All ranks have the same profile, so one of them says it.
+void PlanAgreement::note_link(const scheduler::StepProfile& profile) {
+  unknown_links_ = profile.knows_link() ? 0 : unknown_links_ + 1;
+  if (!by_link_ || rank_ != 0 || deps_.log == nullptr || unknown_links_ < kUnknownLinks ||
+      std::exchange(logged_link_, true)) {
+    return;
+  }
+  deps_.log->info("stream '" + name_ + "' keeps plan " + std::to_string(plan()->version()) +
+                  ", because its transfers are too few or too short to measure the link; if steps wait for gradients, "
+                  "name a codec, such as int8");
 }
 
 void PlanAgreement::restart() {

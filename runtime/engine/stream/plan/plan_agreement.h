@@ -129,6 +129,7 @@ class PlanAgreement {
   void measure(const scheduler::Partition& partition, net::Traffic allreduced);
   void decide_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced);
   void refuse(const std::string& why);
+  void note_link(const scheduler::StepProfile& profile);
   void report();
   std::size_t losses() const { return replanner_.wants_losses() ? static_cast<std::size_t>(ranks_) : 0; }
   int last_of(const scheduler::StepProfile& profile) const;
@@ -141,6 +142,7 @@ class PlanAgreement {
   const Rank rank_;
   const int ranks_;
   const int exchanging_;  // ranks that exchange data over the network
+  const bool by_link_;    // the policy follows the link
   scheduler::Replanner replanner_;
   DecisionLog decisions_;
   scheduler::LinkMeter meter_;
@@ -156,6 +158,8 @@ class PlanAgreement {
   // Each warning is logged once in the life of a stream.
   bool logged_refused_ = false;
   bool logged_frozen_ = false;
+  bool logged_link_ = false;
+  int unknown_links_ = 0;  // consecutive profiles without a link
 };
 
 }  // namespace sirtaki::engine

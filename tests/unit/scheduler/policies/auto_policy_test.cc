@@ -228,6 +228,43 @@ TEST_F(AutoPolicyTest, BeginsWithTheLevelThatTheLinkNeeds) {
   }
 }
 
+TEST_F(AutoPolicyTest, BeginsDenseAndSaysSoIfTheLinkIsNotMeasured) {
+  make("auto");
+  StepProfile link;
+  EXPECT_FALSE(controller_->first(link, now_));
+  EXPECT_TRUE(all_dense());
+  EXPECT_EQ(
+      controller_->last_decision(),
+      "auto: dense at first, because the link could not be measured; measured steps decide, or name a codec, such "
+      "as int8");
+  profile(4'000'000);
+  profile(4'000'000);
+  EXPECT_GT(compressed(), 0) << "steps were measured";
+}
+
+TEST_F(AutoPolicyTest, NamesTheLimitThatFollowsFromItsSettings) {
+  const auto limit_of = [&](const std::string& text) {
+    make(text);
+    return controller_->limit();
+  };
+  EXPECT_EQ(limit_of("auto"), "");
+  EXPECT_EQ(limit_of("auto:optimizer=adam"), "");
+  EXPECT_TRUE(controller_->begins_by_link());
+  EXPECT_EQ(limit_of("auto:optimizer=other"),
+            "auto goes no further than int8, because fewer bits are not known to cost this optimizer little loss; "
+            "optimizer=adam or optimizer=sgd gives it the levels of these");
+  EXPECT_EQ(limit_of("auto:optimizer=other,loss_budget=0.03").rfind("auto goes no further than int4, ", 0), 0U);
+  EXPECT_TRUE(controller_->begins_by_link());
+  EXPECT_EQ(limit_of("auto:optimizer=other,loss_budget=0"),
+            "auto sends dense gradients, because no level of compression is within loss_budget; a larger budget allows "
+            "some");
+  EXPECT_FALSE(controller_->begins_by_link());
+  EXPECT_EQ(limit_of("auto:min=2MiB"),
+            "auto sends dense gradients, because no float32 tensor has 2MiB and 2 dimensions; smaller values of the "
+            "keys min and ndim allow more");
+  EXPECT_FALSE(controller_->begins_by_link()) << "the link does not matter";
+}
+
 // A rank that has considered the last profile before a step was given up decides like one that has not.
 TEST_F(AutoPolicyTest, ARestartForgetsProfilesThatNotAllRanksHaveConsidered) {
   StepProfile link;

@@ -4,7 +4,10 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/unit/scheduler/plan/plans.h"
@@ -123,6 +126,77 @@ TEST_F(PlanAgreementTest, GaugesAreOfOneStreamAndCountersOfAll) {
   JsonWriter json;
   other.decisions().write(json);
   EXPECT_NE(json.text().find(R"("step":3,"reason":")"), std::string::npos) << json.text();
+}
+
+class Lines final : public LogSink {
+ public:
+  explicit Lines(std::vector<std::string>& lines) : lines_(lines) {}
+  void write(LogLevel /*level*/, std::string_view line) override { lines_.emplace_back(line); }
+
+ private:
+  std::vector<std::string>& lines_;
+};
+
+// A policy that changes nothing.
+class Steady final : public scheduler::CodecController {
+ public:
+  explicit Steady(bool by_link) : by_link_(by_link) {}
+  bool begins_by_link() const override { return by_link_; }
+  std::optional<std::vector<scheduler::PlannedTensor>> consider(
+      std::uint64_t /*step*/, const scheduler::StepProfile& /*profile*/,
+      const std::vector<scheduler::PlannedTensor>& /*now*/) override {
+    return std::nullopt;
+  }
+  const std::string& last_decision() const override { return decision_; }
+  void restart() override {}
+
+ private:
+  const bool by_link_;
+  const std::string decision_ = "steady";
+};
+
+TEST_F(PlanAgreementTest, ALinkThatStaysUnknownIsSaidOnce) {
+  struct Case {
+    Rank rank;
+    bool by_link;
+    bool measured;
+    std::size_t lines;
+  };
+  for (const Case& c : {Case{0, true, false, 1}, {1, true, false, 0}, {0, false, false, 0}, {0, true, true, 0}}) {
+    SCOPED_TRACE("rank " + std::to_string(c.rank) + (c.by_link ? ", by the link" : "") +
+                 (c.measured ? ", measured" : ""));
+    std::vector<std::string> lines;
+    LoggerOptions logging;
+    logging.level = LogLevel::kInfo;
+    Logger log(logging, std::make_unique<Lines>(lines));
+    scheduler::ReplannerOptions options;
+    options.planner.ranks = 2;
+    PlanAgreement agreement("s", scheduler::make_plan({{"a", 100, DType::kF32}, {"b", 100, DType::kF32}}), {1, 0},
+                            {options, std::make_unique<Steady>(c.by_link), {}, c.rank, 2},
+                            {clock_, trace_, stats_, &log});
+    for (std::uint64_t step = 0; step < 400; ++step) {
+      std::vector<std::int64_t> values = agreement.exchange(step, true);
+      if (c.measured && values.size() > 2) {
+        scheduler::StepProfile profile;
+        profile.ready_us = {0, 0};
+        profile.latency_ns = 100'000;
+        profile.bytes_per_second = 1'000'000'000;
+        values = scheduler::to_max_vector(profile);
+      }
+      agreement.decide(step, values);
+      agreement.consider(step);
+      if (step == 20) {
+        agreement.restart();
+      }
+    }
+    ASSERT_EQ(lines.size(), c.lines);
+    if (c.lines > 0) {
+      EXPECT_NE(lines[0].find("stream 's' keeps plan 1, because its transfers are too few or too short to measure the "
+                              "link; if steps wait for gradients, name a codec, such as int8"),
+                std::string::npos)
+          << lines[0];
+    }
+  }
 }
 
 TEST_F(PlanAgreementTest, NothingIsMeasuredIfNoOtherPlanCanFollow) {
