@@ -234,9 +234,9 @@ def test_local_updates_of_a_model_name_the_call_that_makes_them() -> None:
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     call = r'accelerate\(model, optimizer, local_updates="auto"\)'
-    with pytest.raises(ValueError, match=rf"takes no model: call sirtaki\.torch\.ddp\.{call}"):
+    with pytest.raises(ValueError, match=rf"takes no model.*: call sirtaki\.torch\.ddp\.{call}"):
         hvd.LocalUpdates(model, optimizer, "auto")
-    with pytest.raises(ValueError, match=r"takes no model: call sirtaki\.keras\.DistributedOptimizer"):
+    with pytest.raises(ValueError, match=r"takes no model.*: call sirtaki\.keras\.DistributedOptimizer"):
         hvd.LocalUpdates(KerasModel())
     assert callable(hvd.LocalUpdates(lambda measured: 4).interval)
 

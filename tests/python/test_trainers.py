@@ -138,7 +138,9 @@ def test_an_old_framework_is_named_with_the_command_that_mends_it(door: str, pac
 
 def import_with(before: str, door: str) -> str:
     """Returns the last line of the error of an import in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", f"{before}\nimport {door}"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{before}\nimport {door}"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     return done.stderr.strip().splitlines()[-1]
 

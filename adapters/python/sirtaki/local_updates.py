@@ -154,7 +154,7 @@ class LocalUpdates:
 def _refuse_model(chosen: Any) -> None:
     """Refuses a model of Keras or torch. Raises InvalidArgumentError."""
     call = next((call for name, call in _CALLS.items() if hasattr(type(chosen), name)), "")
-    require(not call, f'LocalUpdates is a configuration, to be given in place of "auto", and takes no model: call {call}')
+    require(not call, f'LocalUpdates takes no model, it is a configuration in place of "auto": call {call}')
 
 
 def without_warmup(interval: str) -> str:

@@ -91,7 +91,7 @@ def test_each_phase_is_a_range_with_distributed_data_parallel() -> None:
     done = launch(2, "-c", WITH_DDP, warm=True)
     assert done.returncode == 0, done.stdout
     found = found_in(done.stdout)
-    assert found["ddp"] == "submit_bucket=9 wait_gradients=3"
+    assert found["ddp"] == "submit_bucket=6 wait_gradients=3"
     assert "local_step=3" in found["local"]
 
 
