@@ -24,6 +24,11 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
         ("--steps", "10", "--local-updates", "4"),
         r"10 steps: \d\.\d+ nats a byte of unseen text, mode (local|alone)",
     ),
+    "ddp_fashion_mnist.py": (("--steps", "20", "--compression", "int8", "--local-updates", "4"), ACCURACY + SECONDS),
+    "fsdp_fashion_mnist.py": (
+        ("--steps", "10", "--backend", "sirtaki", "--compression", "int8"),
+        ACCURACY + " of 2 replicas" + SECONDS,
+    ),
     "loop_fashion_mnist.py": (("--steps", "20", "--local-updates", "4"), ACCURACY + SECONDS),
     "pytorch_ddp.py": (
         ("--steps", "20", "--backend", "gloo", "--compression", "int8"),
@@ -59,7 +64,7 @@ ELSEWHERE = {
 #: Scripts to copy: each works without the other files of the folder, and without the images.
 ALONE = ("elastic_mnist.py", "pytorch_ddp.py", "pytorch_fsdp.py", "pytorch_mnist.py")
 #: Programs of all doors, with the smallest differences from the programs that people have.
-DOORS = ("accelerate", "huggingface", "keras", "lightning", "loop", "ray")
+DOORS = ("accelerate", "ddp", "fsdp", "huggingface", "keras", "lightning", "loop", "ray")
 
 
 def test_every_example_is_tried() -> None:

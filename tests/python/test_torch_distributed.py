@@ -406,10 +406,13 @@ def test_a_long_timeout_of_the_group_is_the_runtimes_too(program: Path) -> None:
     assert results(launch(2, str(program), limit=LIMIT_SECONDS, warm=True).stdout) == ["RESULT 2h"] * 2
 
 
-def test_the_example_trains() -> None:
-    done = launch(2, str(ROOT / "examples/pytorch_ddp.py"), "--steps", "20", limit=LIMIT_SECONDS, warm=True)
+def test_the_example_trains_unchanged_with_the_options_of_the_launcher() -> None:
+    program = (str(ROOT / "examples/ddp_fashion_mnist.py"), "--backend", "sirtaki", "--unchanged", "--steps", "20")
+    options = ("--compression", "int8", "--local-updates", "4")
+    done = launch(2, *program, limit=LIMIT_SECONDS, options=options, warm=True)
     assert done.returncode == 0, done.stdout
-    assert "epoch 1: loss" in done.stdout
+    assert re.search(r"test accuracy [\d.]+%\n", done.stdout), done.stdout
+    assert re.search(r"^.*  merges +\d+ in \d+ rounds", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.mark.parametrize(
