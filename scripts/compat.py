@@ -1,7 +1,8 @@
 """`make compat`: runs the same programs under every launcher, and trainers of other libraries over Sirtaki.
 
-Writes benchmarks/results/compat.json. A row is `{launcher, version, ranks, check, outcome, seconds}`; the checks are
-the tests of tests/python/test_compat.py and test_compat_trainers.py. In rows of the latter, `launcher` ends with the
+Writes benchmarks/results/compat.json. A row is `{launcher, version, ranks, door, check, outcome, seconds}`; the checks
+are the tests of tests/python/test_compat.py, test_compat_trainers.py and tests/docs/test_hub_recipes.py. A door is the
+class, call or example by which the program uses Sirtaki. In rows of test_compat_trainers.py, `launcher` ends with the
 name of the library, and `version` is the version of the library.
 The exit status is that of the tests. The file stays unchanged if no test has run.
 """
@@ -47,12 +48,13 @@ def rows_of(report: str) -> list[dict[str, Any]]:
                 "launcher": facts["launcher"],
                 "version": facts.get("version", ""),
                 "ranks": int(facts.get("ranks", "0")),
+                "door": facts.get("door", ""),
                 "check": case.get("name", "").partition("[")[0].removeprefix("test_").replace("_", " "),
                 "outcome": outcome_of(case),
                 "seconds": round(float(case.get("time", "0")), 1),
             }
         )
-    return sorted(rows, key=lambda row: (row["launcher"], row["check"]))
+    return sorted(rows, key=lambda row: (row["launcher"], row["door"], row["check"]))
 
 
 def write_result(result: Path, head: dict[str, Any], rows: list[dict[str, Any]]) -> bool:
@@ -82,9 +84,9 @@ def main() -> int:
     if not write_result(RESULT, head, rows):
         print(f"no test ran; {RESULT.relative_to(ROOT)} is left as it is", file=sys.stderr)
         return code or 1
-    print(f"\n{'launcher':<24} {'version':<14} {'outcome':<8} {'seconds':>7}  check")
-    for row in rows:
-        print(f"{row['launcher']:<24} {row['version']:<14} {row['outcome']:<8} {row['seconds']:>7}  {row['check']}")
+    columns = {"launcher": 31, "version": 8, "ranks": 5, "outcome": 7, "seconds": 7, "door": 28, "check": 0}
+    for row in ({name: name for name in columns}, *rows):
+        print("  ".join(f"{row[name]!s:<{width}}" for name, width in columns.items()).rstrip())
     print(f"\nwritten: {RESULT.relative_to(ROOT)}")
     return code
 

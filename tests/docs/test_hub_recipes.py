@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/process"), str(ROOT / "tests/python")]
 
-from launch_support import Outcome, Run, held_port, running, wait_until
+from launch_support import Outcome, Run, held_port, launcher_path, running, wait_until
 from slurm_cluster import slurm_cluster
 
 PAGE = (ROOT / "docs/elastic/hub.md").read_text()
@@ -69,6 +69,23 @@ def block(language: str) -> str:
     """Returns the only block of the page in this language."""
     (text,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     return str(text)
+
+
+Record = Callable[..., None]
+
+
+@pytest.fixture
+def record(record_property: Callable[[str, object], None]) -> Record:
+    """Returns a function that keeps launcher, ranks and version of a recipe among the results of `make compat`."""
+
+    def keep(launcher: str, ranks: int, *ask_version: str) -> None:
+        said = subprocess.run(ask_version, capture_output=True, text=True, check=True).stdout
+        (version,) = re.findall(r"\d+\.[\w.+-]+", said)
+        facts = {"launcher": launcher, "ranks": ranks, "version": version, "door": "elastic hub"}
+        for name, value in facts.items():
+            record_property(name, value)
+
+    return keep
 
 
 @pytest.fixture
@@ -126,7 +143,8 @@ def test_the_resources_for_kubernetes_belong_together() -> None:
     assert hub["spec"]["template"]["spec"]["restartPolicy"] == "OnFailure"
 
 
-def test_the_commands_for_kubernetes_train(tmp_path: Path, port: str, settings: dict[str, Any]) -> None:
+def test_the_commands_for_kubernetes_train(tmp_path: Path, port: str, settings: dict[str, Any], record: Record) -> None:
+    record("sirtakirun", 2, launcher_path(), "--version")
     _, hub, workers = yaml.safe_load_all(block("yaml"))
     # A volume of a Secret is a folder of links.
     (tmp_path / "data").write_text("ab" * 32)
@@ -162,8 +180,9 @@ def test_the_batch_script_for_slurm_trains(tmp_path: Path, port: str, settings: 
 
 @pytest.mark.compat
 def test_slurm_runs_the_batch_script_on_two_tasks_of_a_node(
-    tmp_path: Path, port: str, settings: dict[str, Any]
+    tmp_path: Path, port: str, settings: dict[str, Any], record: Record
 ) -> None:
+    record("sbatch (Slurm)", 2, "sbatch", "--version")
     script = block("bash").replace(PORT, port).replace("-np 4", "-np 2")
     (tmp_path / "batch").write_text(script.replace("--nodes=4 --ntasks-per-node=1", "--nodes=1 --ntasks-per-node=2"))
     (tmp_path / "cluster").mkdir()
@@ -183,8 +202,11 @@ def test_the_driver_for_ray_trains(tmp_path: Path, port: str, settings: dict[str
         trained(run, {"2", "3", "4"})
 
 
-def test_torchrun_starts_hosts_again_but_no_ranks_of_a_hub(tmp_path: Path, port: str, settings: dict[str, Any]) -> None:
-    pytest.importorskip("torch")
+def test_torchrun_starts_hosts_again_but_no_ranks_of_a_hub(
+    tmp_path: Path, port: str, settings: dict[str, Any], record: Record
+) -> None:
+    torch = pytest.importorskip("torch")
+    record("torchrun", 1, "echo", torch.__version__)
     (line,) = re.findall(r"^torchrun .*--join.*$", PAGE, re.MULTILINE)
     words = shlex.split(line.replace(f"hub:{PORT}", f"127.0.0.1:{port}"))
     # Without it, torchrun listens on a fixed port, at which programs of other tests may meet.
@@ -206,7 +228,10 @@ def test_torchrun_starts_hosts_again_but_no_ranks_of_a_hub(tmp_path: Path, port:
             assert host.finish(LIMIT_SECONDS).code == 0
 
 
-def test_the_loop_starts_a_hub_again_that_was_killed(tmp_path: Path, port: str, settings: dict[str, Any]) -> None:
+def test_the_loop_starts_a_hub_again_that_was_killed(
+    tmp_path: Path, port: str, settings: dict[str, Any], record: Record
+) -> None:
+    record("sirtakirun", 2, launcher_path(), "--version")
     end = "not any(allgather_object(os.path.exists('stop'))):"
     (tmp_path / "train.py").write_text(TRAIN.replace("state.step < 3:\n        allgather_object(state.step)", end))
     (tmp_path / "loop").write_text(block("sh").replace(PORT, port).replace("/dev/shm", str(tmp_path)))

@@ -1,6 +1,6 @@
 """Doors for Lightning and Hugging Face without these libraries: errors of imports and of misuse, order of calls.
 
-test_compat_trainers.py trains with the libraries themselves.
+test_compat_trainers.py trains with the libraries themselves. A loop with callbacks needs none, and trains here.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from rank_support import launch
 
 torch = pytest.importorskip("torch")
 
@@ -275,3 +277,10 @@ def test_accelerate_prepared_comes_after_prepare(modules: pytest.MonkeyPatch) ->
         prepared(accelerator(), model, torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(ValueError, match="takes the Accelerator first"):
         prepared(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_a_loop_with_callbacks_trains_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    program = Path(__file__).resolve().parent / "trainers/loop_door.py"
+    done = launch(2, str(program), str(tmp_path), warm=True)
+    assert done.returncode == 0, done.stdout
+    assert "TRAINED" in done.stdout

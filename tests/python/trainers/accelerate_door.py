@@ -1,6 +1,6 @@
 """accelerate_prepared() with Hugging Face Accelerate, over the process group that PartialState makes.
 
-It runs under torchrun, as `accelerate launch` starts ranks.
+It runs under `accelerate launch`.
 The training accumulates gradients, clips them and computes in bfloat16, then goes on from its checkpoint.
 """
 

@@ -27,14 +27,17 @@ class Module(pl.LightningModule):
         self.automatic_optimization = not manual
 
     def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
-        """Returns the loss; with manual optimization it steps, too."""
+        """Returns the loss; with manual optimization it makes a step of each two batches, too."""
         loss = torch.nn.functional.cross_entropy(self.model(batch[0]), batch[1])
         self.losses.append(loss.item())
         if not self.automatic_optimization:
-            optimizer = self.optimizers()
-            optimizer.zero_grad()
-            self.manual_backward(loss)
-            optimizer.step()
+            optimizer, steps = self.optimizers(), index % 2 == 1
+            with optimizer.toggle_model(sync_grad=steps):
+                self.manual_backward(loss / 2)
+            if steps:
+                self.clip_gradients(optimizer, gradient_clip_val=5.0, gradient_clip_algorithm="norm")
+                optimizer.step()
+                optimizer.zero_grad()
         return loss
 
     def validation_step(self, batch: list[torch.Tensor], index: int) -> None:

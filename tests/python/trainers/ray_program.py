@@ -1,13 +1,13 @@
 """Ray Train over Sirtaki: TorchConfig names the backend. Ray starts the ranks; prints the result of the training."""
 
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray_support import ray_folder
 
 
 def train(settings: dict[str, Any]) -> None:
@@ -35,19 +35,13 @@ def train(settings: dict[str, Any]) -> None:
 
 
 told = Path(sys.argv[1], "told")
-# The path is short because Ray puts its sockets below it.
-with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
-    memory = 100 * 2**20
-    ray.init(num_cpus=3, include_dashboard=False, object_store_memory=memory, _temp_dir=folder, log_to_driver=True)
-    try:
-        trainer = TorchTrainer(
-            train,
-            train_loop_config={"lr": 0.2, "told": str(told)},
-            torch_config=TorchConfig(backend="sirtaki"),
-            scaling_config=ScalingConfig(num_workers=2, use_gpu=False),
-            run_config=RunConfig(name="sirtaki", storage_path=f"{folder}/results"),
-        )
-        trainer.fit()
-    finally:
-        ray.shutdown()
+with ray_folder() as folder:
+    trainer = TorchTrainer(
+        train,
+        train_loop_config={"lr": 0.2, "told": str(told)},
+        torch_config=TorchConfig(backend="sirtaki"),
+        scaling_config=ScalingConfig(num_workers=2, use_gpu=False),
+        run_config=RunConfig(name="sirtaki", storage_path=f"{folder}/results"),
+    )
+    trainer.fit()
 print(told.read_text(), flush=True)

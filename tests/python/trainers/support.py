@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -24,6 +26,27 @@ def make_model() -> nn.Module:
 def make_wide_model() -> nn.Module:
     """Returns a model with a matrix that codecs compress."""
     return nn.Sequential(nn.Linear(8, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2))
+
+
+def train_pairs(model: nn.Module, optimizer: Any, loader: Iterable[Any], no_sync: Callable[[], Any]) -> list[float]:
+    """Makes a step for each two batches, in bfloat16 and with clipped gradients; returns the losses of the batches.
+
+    `no_sync()` is the context of the first batch of each step, whose gradients stay on their rank.
+    """
+    losses = []
+    for index, (inputs, labels) in enumerate(loader):
+        steps = index % 2 == 1
+        context: AbstractContextManager[None] = nullcontext() if steps else no_sync()
+        with context:
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = nn.functional.cross_entropy(model(inputs), labels)
+            (loss / 2).backward()
+        losses.append(loss.item())
+        if steps:
+            nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    return losses
 
 
 def require_equal(model: nn.Module) -> None:
