@@ -30,14 +30,6 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
         ACCURACY + " of 2 replicas" + SECONDS,
     ),
     "loop_fashion_mnist.py": (("--steps", "20", "--local-updates", "4"), ACCURACY + SECONDS),
-    "pytorch_ddp.py": (
-        ("--steps", "20", "--backend", "gloo", "--compression", "int8"),
-        r"2\d% of the bytes of dense gradients",
-    ),
-    "pytorch_fsdp.py": (
-        ("--steps", "10", "--backend", "sirtaki", "--compression", "int8"),
-        r"test accuracy [\d.]+% of 2 replicas",
-    ),
     "pytorch_mnist.py": (("--steps", "10"), r"epoch 1: loss [\d.]+, test accuracy [\d.]+%"),
     "keras_fashion_mnist.py": (("--steps", "40"), r"test accuracy [5-9]\d\.\d+% on 4 ranks" + SECONDS),
     "tensorflow_loop.py": (("--steps", "100"), r"step 100: loss 0\.\d+"),
@@ -62,7 +54,7 @@ ELSEWHERE = {
 
 
 #: Scripts to copy: each works without the other files of the folder, and without the images.
-ALONE = ("elastic_mnist.py", "pytorch_ddp.py", "pytorch_fsdp.py", "pytorch_mnist.py")
+ALONE = ("elastic_mnist.py", "pytorch_mnist.py")
 #: Programs of all doors, with the smallest differences from the programs that people have.
 DOORS = ("accelerate", "ddp", "fsdp", "huggingface", "keras", "lightning", "loop", "ray")
 
