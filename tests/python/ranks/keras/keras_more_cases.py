@@ -22,7 +22,7 @@ from ranks.keras.keras_cases import (
     same_weights,
     share,
 )
-from ranks.keras.keras_local_cases import loop_of
+from ranks.keras.keras_local_cases import differ, loop_of
 
 
 def case_clipping_sees_combined_gradients() -> None:
@@ -142,6 +142,30 @@ def case_a_loss_scale_around_it_is_refused() -> None:
         NotImplementedError,
         "LossScaleOptimizer",
     )
+
+
+def case_bfloat16_trains_with_compression_and_with_local_updates() -> None:
+    """Accumulates and clips, goes on from a saved model, and needs no loss scale."""
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        alone = network()
+        how = {"gradient_accumulation_steps": 2, "global_clipnorm": 1.0}
+        first = fit(alone, keras.optimizers.SGD(0.1, **how), distributed=False, epochs=4).history["loss"]
+        for choice in ({"compression": "int8:min=1,ndim=1"}, {"local_updates": "fixed:steps=2,delay=1,guard=off"}):
+            model = network(seed=hvd.rank())
+            optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, **how), **choice)
+            assert not isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+            callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+            losses = fit(model, optimizer, distributed=True, epochs=3, callbacks=callbacks).history["loss"]
+            assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
+            assert not differ(model.trainable_variables)
+            with tempfile.TemporaryDirectory() as folder:
+                model.save(path := Path(folder, "model.keras"))
+                again = hvd.load_model(path, **choice)
+            losses += fit(again, again.optimizer, distributed=True, callbacks=callbacks).history["loss"]
+            assert losses[-1] < losses[0] / 2, (losses, first)
+    finally:
+        keras.config.set_dtype_policy("float32")
 
 
 def case_embeddings_are_those_of_one_process() -> None:
