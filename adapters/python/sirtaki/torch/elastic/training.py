@@ -43,6 +43,9 @@ class Training(TorchState):
         InvalidArgumentError: an argument has another value, or "global" has no batch_size or scales the learning rate.
     """
 
+    #: Number of ranks for which the present learning rate is. A value of the state.
+    lr_ranks: int
+
     def __init__(
         self,
         model: Any = None,
