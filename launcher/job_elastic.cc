@@ -44,7 +44,7 @@ void Job::on_survived(const hub::Survived& loss) {
   const std::string tag = renumbered ? " (output [" + std::to_string(loss.slot) + "])" : "";
   const bool at_end = loss.next == Epoch();
   growth_.last_loss = cause + tag;
-  log(growth_.last_loss + "; " + (at_end ? "the job has come to its end" : hub::go_on_text(loss.remaining, loss.next)));
+  log(growth_.last_loss + "; " + (at_end ? "the job has come to its end" : loss.prospect));
   state.parted = loss.cause.code() == Code::kShutdown;
   if (state.parted && !state.exited) {
     set_timer(loss.slot, plan_.options.term_grace, [this, slot = loss.slot] { end_process(slot); });

@@ -28,7 +28,8 @@ struct Survived {
   // Number of the epoch that the survivors will form, or have formed at the start; 0: none, because the program has
   // come to its end on some rank, or all have left.
   Epoch next;
-  int remaining = 0;  // number of survivors
+  int remaining = 0;     // number of survivors
+  std::string prospect;  // text for the log about their future, such as go_on_text(); "" if `next` is 0
 };
 
 // A stage of a process that comes after the first epoch has formed.

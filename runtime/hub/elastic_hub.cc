@@ -22,7 +22,7 @@ PeerId peer_of(Connection connection) {
 }  // namespace
 
 ElasticHub::ElasticHub(Loop& loop, control::RosterOptions options, int places, Events events)
-    : loop_(loop), roster_(options), events_(std::move(events)), grows_(options.max > 0), places_(places) {
+    : loop_(loop), roster_(options), events_(std::move(events)), options_(options), places_(places) {
   for (Rank slot = 0; slot < options.start; ++slot) {
     remaining_.insert(slot);
   }
@@ -39,7 +39,7 @@ void ElasticHub::on_waiting(rendezvous::Server& server, PeerId peer, Rank slot, 
     if (!hosts_[slot].empty()) {
       homes_[peer] = hosts_[slot];
     }
-    if (grows_ && roster_.epoch() != Epoch()) {
+    if (grows() && roster_.epoch() != Epoch()) {
       events_.new_rank({slot, NewRank::Stage::kWaits, {}, {}, 0});
     }
     roster_.on_hello(connection_of(peer), {slot, starts_[slot]++}, loop_.now());
@@ -245,7 +245,7 @@ bool ElasticHub::lose(Rank slot, const Status& cause) {
 
 // The loss of a process that has not joined yet changes nothing for the others, but its place is free.
 void ElasticHub::lose_process(Rank slot, const Status& cause) {
-  if (!lose(slot, cause) && grows_) {
+  if (!lose(slot, cause) && grows()) {
     events_.new_rank({slot, NewRank::Stage::kLost, std::string(cause.text()), {}, 0});
   }
 }
@@ -254,7 +254,7 @@ void ElasticHub::lose_process(Rank slot, const Status& cause) {
 void ElasticHub::expect_others() {
   for (Rank slot = 0; slot < places_; ++slot) {
     if (!is_connected(slot)) {
-      roster_.on_expected(slot, grows_, loop_.now());
+      roster_.on_expected(slot, grows(), loop_.now());
     }
   }
 }
@@ -277,7 +277,7 @@ void ElasticHub::act(rendezvous::Server& server) {
   if (const bool admits = roster_.epoch() != Epoch() && !over_ && roster_.admits(); admits != admits_) {
     events_.admits(admits_ = admits);
   }
-  if (grows_ && in_epoch_ && told_ != announced()) {
+  if (grows() && in_epoch_ && told_ != announced()) {
     tell_announced(server);
   }
   tell_owner();
@@ -346,7 +346,7 @@ void ElasticHub::perform(rendezvous::Server& server, const Roster::Form& form) {
   for (const rendezvous::Member& member : membership.members) {
     names_.push_back(rendezvous::rank_text(member.rank, member.hostname, member.pid));
   }
-  if (grows_) {
+  if (grows()) {
     tell_announced(server);
   }
   tell_owner();  // the losses and departures that have brought the epoch about
@@ -392,15 +392,21 @@ void ElasticHub::end_epoch(rendezvous::Server& server) {
   }
   const control::LostRank lost = cause_.value_or(control::LostRank());
   const Rank blamed = lost.cause.blame().rank < 0 ? lost.rank : lost.cause.blame().rank;
-  server.end_epoch(lost.rank, {Code::kRanksChanged, std::string(lost.cause.text()) + "; " + outlook(), {blamed, ""}});
+  const std::string next = prospect(Epoch(roster_.epoch().value + 1));
+  server.end_epoch(lost.rank, {Code::kRanksChanged, std::string(lost.cause.text()) + "; " + next, {blamed, ""}});
 }
 
-// Describes what follows the end of an epoch.
-std::string ElasticHub::outlook() const {
+// Describes what follows a loss, where `next` is the epoch that the survivors form if there are enough of them.
+std::string ElasticHub::prospect(Epoch next) const {
   if (over_) {
     return std::string(over_->text());
   }
-  return go_on_text(static_cast<int>(remaining_.size()), Epoch(roster_.epoch().value + 1));
+  if (roster_.phase() == Roster::Phase::kWaiting && roster_.epoch() != Epoch()) {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options_.wait_timeout).count();
+    return "too few ranks: " + std::to_string(remaining_.size()) + " of at least " + std::to_string(options_.min) +
+           " (elastic.min)" + (roster_.admits() ? "; waiting " + std::to_string(seconds) + " s for more" : "");
+  }
+  return go_on_text(static_cast<int>(remaining_.size()), next);
 }
 
 void ElasticHub::tell_owner() {
@@ -409,7 +415,8 @@ void ElasticHub::tell_owner() {
   }
   const Epoch next = over_ ? Epoch() : Epoch(roster_.epoch().value + (in_epoch_ ? 0 : 1));
   const auto survive = [&](const std::pair<Rank, Status>& gone) {
-    events_.survived({gone.first, gone.second, next, static_cast<int>(remaining_.size())});
+    const int remaining = static_cast<int>(remaining_.size());
+    events_.survived({gone.first, gone.second, next, remaining, over_ ? "" : prospect(next)});
   };
   std::ranges::for_each(std::exchange(departures_, {}), survive);
   for (const auto& loss : std::exchange(losses_, {})) {

@@ -78,13 +78,14 @@ class ElasticHub {
   void tell_announced(rendezvous::Server& server);
   std::size_t announced() const;
   void tell_owner();
-  std::string outlook() const;
+  std::string prospect(Epoch next) const;
+  bool grows() const { return options_.max > 0; }
 
   Loop& loop_;
   control::Roster roster_;
   Events events_;
   TimerId tick_;
-  const bool grows_;
+  const control::RosterOptions options_;
   const int places_;                                 // slots of the job
   std::map<rendezvous::PeerId, Rank> slots_;         // slots of connected processes
   std::set<rendezvous::PeerId> waiting_;             // for the next epoch

@@ -138,7 +138,9 @@ void Roster::settle_next(TimePoint now) {
   const std::vector<Connection> leaving = complete ? leavers() : std::vector<Connection>();
   if (complete && std::ranges::none_of(members, [this](Connection c) { return people_.at(c).has_state; })) {
     return finish({Code::kPeerLost,
-                   "all ranks that had the model are lost" + losses_text() + "; fix: start again from a checkpoint"});
+                   "all ranks that had the model are lost" + losses_text() +
+                       "; fix: set elastic.snapshot_dir, and go on from its snapshots with --elastic-resume yes, or "
+                       "start again from a checkpoint"});
   }
   if (leaving == members) {
     part(leaving);

@@ -172,7 +172,9 @@ def test_a_program_that_fails_at_each_start_is_given_up(tmp_path: Path) -> None:
     assert (
         "rank 1 is not started again: its last 3 processes have not lasted for a minute (elastic.restarts)" in done.err
     )
-    assert "too few ranks: 1 of at least 2 (elastic.min)" in done.err, text
+    few = "too few ranks: 1 of at least 2 (elastic.min)"
+    assert f"killed by signal 9 (Killed); {few}; waiting 600 s for more\n" in done.err, text
+    assert f"no ranks go on: {few}; lost: rank 1" in done.err, text
 
 
 def test_an_operation_before_elastic_run_is_an_error_of_the_new_rank_alone(tmp_path: Path) -> None:

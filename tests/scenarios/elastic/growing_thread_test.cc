@@ -102,7 +102,10 @@ TEST(GrowingTest, TooFewRanksWaitUntilNoOtherProcessComes) {
     ASSERT_NO_FATAL_FAILURE(survive(process));
     expect_members(process, {0, 1});
     both.arrive_and_wait();
-    EXPECT_EQ(process.work().code(), Code::kRanksChanged);
+    const Status ended = process.work();
+    EXPECT_EQ(ended.code(), Code::kRanksChanged);
+    EXPECT_TRUE(contains(ended, "; too few ranks: 1 of at least 2 (elastic.min); waiting 600 s for more"))
+        << ended.text();
     const Status regrouped = process.regroup();
     EXPECT_TRUE(contains(regrouped, "too few ranks: 1 of at least 2")) << regrouped.to_string();
   });

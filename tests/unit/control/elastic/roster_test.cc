@@ -137,6 +137,7 @@ TEST_F(RosterTest, AFreshProcessNeverReplacesTheState) {
   lose(1);
   lose(2);
   EXPECT_NE(end().find("all ranks that had the model are lost"), std::string::npos) << end();
+  EXPECT_NE(end().find("; fix: set elastic.snapshot_dir"), std::string::npos) << end();
 }
 
 TEST_F(RosterTest, AnOlderProcessOfASlotIsRefused) {
