@@ -88,7 +88,7 @@ void Job::on_over(const Status& why) {
       log("all ranks had to leave, so none has come to the end of the program");
       exit_code_ = 128 + SIGTERM;
     }
-    return;
+    return check_finished();
   }
   judge_elastic_run();
   const bool ended = std::ranges::all_of(ranks_, [](const RankState& rank) { return rank.exited; });
@@ -112,7 +112,11 @@ void Job::on_over(const Status& why) {
 void Job::end_lost_ranks() {
   const bool others_ended = std::ranges::all_of(
       ranks_, [](const RankState& rank) { return rank.closed || (rank.lost && !rank.parted) || rank.link->ended(); });
-  if (others_ended && !kill_sent_) {
+  // A new process waits for the ranks that have ended. The coordinator is about to say why none of them goes on.
+  const bool undecided = !growth_.over && std::ranges::any_of(ranks_, [](const RankState& rank) {
+    return rank.fresh && !rank.exited && !rank.link->ended();
+  });
+  if (others_ended && !undecided && !kill_sent_) {
     begin_stop();
     kill_everything(SIGKILL);
   }

@@ -197,6 +197,8 @@ def test_a_rank_that_waits_never_replaces_the_state_of_all_others(tmp_path: Path
     done = train(2, 1, "1:1:3,0:1:wanted", tmp_path)
     text = f"{done.out}\n{done.err}"
     assert done.code == 128 + 9, text
+    assert re.search(r"no ranks go on: all ranks that had the model are lost; lost: rank 0 \(host ", done.err), text
+    assert "; fix: set elastic.snapshot_dir" in done.err, text
     assert starts(done) == [("1", "2")], text
     assert "IN 1 2" not in done.out, text
     assert "DONE" not in done.out, text
