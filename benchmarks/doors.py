@@ -12,7 +12,8 @@ Trainings of a seed run one after the other, in an order that alternates, each i
 
 For `ddp`, steps of accelerate(), of DistributedOptimizer with the same settings, of DDP and of `alone` are also timed
 block by block in turns, in the same processes. `idle_hook` is DDP with a communication hook that sends nothing: the
-bound of every hook. All that with the default buckets of DDP, which hold a small net in one, and with small ones.
+bound of every hook. All that with default buckets, which accelerate() makes small, and with those of 25 MB; by ranks
+that share the cores, and by two with a core each, whose compute is a wait (benchmarks/training/replayed.py).
 
 The libraries come from `scripts/setup.sh compat`; what is missing is left out, and the run says so.
 """
@@ -74,11 +75,13 @@ def measure(options: Options, store: Store, case: DoorCase, seeds: Sequence[int]
     settings = [one for one in settings_of(options, case) if store.samples(settings_key(case, one)) is None]
     if not trainings and not settings:
         return
+    for setting in settings:
+        say(f"{case.key}: steps in turns, {setting}")
+        found = measuring.time_accelerated(options, case, setting)
+        store.keep(settings_key(case, setting), found)
+    if not trainings:
+        return
     with network(case.net, case.size, strict=not options.quick) as net:
-        for setting in settings:
-            say(f"{case.key}: steps in turns, {setting}")
-            found = measuring.time_accelerated(options, case, net, setting)
-            store.keep(settings_key(case, setting), found)
         for seed, name in trainings:
             found = measuring.train(case, net, name, seed, steps)
             store.keep(training_key(case, name, seed), found)

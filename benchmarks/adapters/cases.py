@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from benchmarks.common.contest import NetCase
@@ -17,9 +18,13 @@ LIBRARIES = {LIGHTNING: ("Lightning", "lightning"), HUGGINGFACE: ("Hugging Face"
 #: The program without the line of Sirtaki, with it, with it and local updates, and without communication.
 PLAIN, OURS, LOCAL, ALONE = "plain", "sirtaki", "sirtaki_local", "alone"
 #: Compressions, and caps of the buckets of DDP in MB, with which its step is compared to that of DistributedOptimizer.
-#: With the default cap these nets are one bucket.
+#: accelerate() makes default buckets small. With a cap of 25, the default of torch, these nets are one bucket.
 COMPRESSIONS = ("none", "auto")
-DEFAULT_CAP, SMALL_CAP = BUCKET_CAPS = ("default", "0.1")
+DEFAULT_CAP, TORCH_CAP = BUCKET_CAPS = ("default", "25")
+#: The ranks share the cores of this machine, or two of them have one each, which compute leaves free.
+SHARED, OWN = PROCESSORS = ("shared", "own")
+#: Ranks with processors of their own, seconds of a step of theirs, and milliseconds of the burst of their link.
+OWN_RANKS, OWN_SECONDS, OWN_BURST_MS = 2, 0.02, 1.0
 OPTIMIZER, ACCELERATED = "DistributedOptimizer", "accelerate"
 #: DDP with a hook that sends nothing: the bound of every hook.
 IDLE_HOOK = "idle_hook"
@@ -47,16 +52,27 @@ class Setting:
 
     compression: str
     bucket_cap_mb: str = DEFAULT_CAP
+    processors: str = SHARED
 
     @property
     def key(self) -> str:
         """Key of the setting in the partial file."""
-        return self.compression if self.bucket_cap_mb == DEFAULT_CAP else f"{self.compression}/{self.bucket_cap_mb}"
+        return f"{self.compression}/{self.bucket_cap_mb}/{self.processors}"
 
     @property
-    def params(self) -> dict[str, str]:
-        """Parameters of the setting in result rows."""
-        return {"compression": self.compression, "bucket_cap_mb": self.bucket_cap_mb}
+    def params(self) -> dict[str, Any]:
+        """Parameters of the setting in result rows, in place of those of the case."""
+        ranks = {"ranks": OWN_RANKS} if self.processors == OWN else {}
+        return {
+            "compression": self.compression,
+            "bucket_cap_mb": self.bucket_cap_mb,
+            "processors": self.processors,
+        } | ranks
+
+    @property
+    def of_recipe(self) -> dict[str, float]:
+        """Further keys of the recipe of a training."""
+        return {"replayed": OWN_SECONDS} if self.processors == OWN else {}
 
     @property
     def of_ddp(self) -> dict[str, float]:
@@ -64,7 +80,7 @@ class Setting:
         return {} if self.bucket_cap_mb == DEFAULT_CAP else {"bucket_cap_mb": float(self.bucket_cap_mb)}
 
 
-SETTINGS = tuple(Setting(compression, cap) for cap in BUCKET_CAPS for compression in COMPRESSIONS)
+SETTINGS = tuple(Setting(*one) for one in product(COMPRESSIONS, BUCKET_CAPS, PROCESSORS))
 
 
 @dataclass(frozen=True)

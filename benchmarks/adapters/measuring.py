@@ -16,6 +16,9 @@ from benchmarks.adapters.cases import (
     IDLE_HOOK,
     LIBRARIES,
     OPTIMIZER,
+    OWN,
+    OWN_BURST_MS,
+    OWN_RANKS,
     PLAIN,
     DoorCase,
     Setting,
@@ -25,7 +28,7 @@ from benchmarks.adapters.cases import (
     ways,
 )
 from benchmarks.common.group import Group
-from benchmarks.common.rig import Options
+from benchmarks.common.rig import Options, network
 from benchmarks.netns import INTERFACE, Net
 from benchmarks.results import ROOT
 from benchmarks.training.trainings import TRAINING_SECONDS, time_steps
@@ -80,16 +83,24 @@ def _training(found: list[dict[str, Any]], curve: list[list[float]]) -> dict[str
     return {"ends": ends, "curve": curve, "sent": max(one["sent"] for one in found)}
 
 
-def time_accelerated(options: Options, case: DoorCase, net: Net | None, setting: Setting) -> dict[str, list[float]]:
+def time_accelerated(options: Options, case: DoorCase, setting: Setting) -> dict[str, list[float]]:
     """Measures steps of DDP with accelerate(), of DistributedOptimizer with the same settings, of DDP, with and without
     a hook that sends nothing, and alone. Only DDP has buckets.
     """
     how = {"compression": setting.compression}
     settings = {ACCELERATED: ("ddp", {**how, "of_ddp": setting.of_ddp}), OPTIMIZER: ("sirtaki", how)}
     settings |= {PLAIN: ("gloo", setting.of_ddp), IDLE_HOOK: ("ddp_idle_hook", setting.of_ddp), ALONE: ("alone", {})}
-    trainings = {name: (system, recipe_of(case.task, 1, 10_000, given)) for name, (system, given) in settings.items()}
+    more = setting.of_recipe
+    trainings = {
+        name: (system, recipe_of(case.task, 1, 10_000, given, **more)) for name, (system, given) in settings.items()
+    }
     quick = {"warm": QUICK_WARM_STEPS, "blocks": QUICK_BLOCKS, "steps": QUICK_BLOCK_STEPS}
-    with Group(case.size, ["sirtaki", "ddp", "gloo", "ddp_idle_hook", "alone"], net=net) as group:
+    own = setting.processors == OWN
+    size = OWN_RANKS if own else case.size
+    with (
+        network(case.net, size, strict=not options.quick, burst_ms=OWN_BURST_MS if own else None) as net,
+        Group(size, ["sirtaki", "ddp", "gloo", "ddp_idle_hook", "alone"], net=net) as group,
+    ):
         if options.quick:
             return time_steps(group, trainings, **quick)
         return time_steps(group, trainings, warm=WARM_STEPS, blocks=BLOCKS, steps=BLOCK_STEPS)

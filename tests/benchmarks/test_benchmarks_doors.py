@@ -19,9 +19,11 @@ from benchmarks.adapters.cases import (
     LIGHTNING,
     OPTIMIZER,
     OURS,
+    OWN,
     PLAIN,
     SETTINGS,
-    SMALL_CAP,
+    SHARED,
+    TORCH_CAP,
     DoorCase,
     Setting,
 )
@@ -90,17 +92,21 @@ def test_a_hook_that_sends_nothing_bounds_the_steps_of_ddp() -> None:
     assert [turns[name].bound for name in names] == [0.6, 0.5, 0.6, 0.5, 0.5]
 
 
-def test_steps_are_compared_with_default_and_with_small_buckets() -> None:
+def test_steps_are_compared_by_buckets_and_processors() -> None:
     case = DoorCase("100", 4, DDP)
-    assert {(one.compression, one.bucket_cap_mb) for one in SETTINGS} == {
-        (compression, cap) for compression in ("none", "auto") for cap in (DEFAULT_CAP, SMALL_CAP)
+    assert {(one.compression, one.bucket_cap_mb, one.processors) for one in SETTINGS} == {
+        (compression, cap, processors)
+        for compression in ("none", "auto")
+        for cap in (DEFAULT_CAP, TORCH_CAP)
+        for processors in (SHARED, OWN)
     }
     assert len({settings_key(case, one) for one in SETTINGS}) == len(SETTINGS)
     assert Setting("auto").of_ddp == {}
-    assert Setting("auto", SMALL_CAP).of_ddp == {"bucket_cap_mb": 0.1}
+    assert Setting("auto", TORCH_CAP).of_ddp == {"bucket_cap_mb": 25.0}
+    assert "replayed" not in Setting("auto").of_recipe
     samples = dict.fromkeys((ACCELERATED, OPTIMIZER, PLAIN, IDLE_HOOK, ALONE), [1.0] * 4)
-    found = accelerated_rows(case, Setting("none", SMALL_CAP), samples)
-    assert {row.params["bucket_cap_mb"] for row in found} == {SMALL_CAP}
+    found = accelerated_rows(case, Setting("none", TORCH_CAP, OWN), samples)
+    assert {(row.params["bucket_cap_mb"], row.params["ranks"]) for row in found} == {(TORCH_CAP, 2)}
 
 
 def test_the_bound_takes_part_once_and_the_order_alternates() -> None:

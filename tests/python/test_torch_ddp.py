@@ -11,6 +11,7 @@ from test_torch_distributed import results, with_torchrun
 pytest.importorskip("torch")
 
 HOOK = "torch_distributed.ddp_hook_cases"
+BUCKETS = "torch_distributed.ddp_bucket_cases"
 MISUSE = "torch_distributed.ddp_misuse_cases"
 NONFINITE = "torch_distributed.ddp_nonfinite_cases"
 OPTIONS = "torch_distributed.ddp_option_cases"
@@ -24,6 +25,12 @@ LOCAL_OPTIONS = "torch_distributed.ddp_local_option_cases"
 @pytest.mark.parametrize("np", [3])
 def test_results(np: int, case: str) -> None:
     check_case(HOOK, np, case)
+
+
+@pytest.mark.parametrize("case", case_names(BUCKETS))
+@pytest.mark.parametrize("np", [2, 3])
+def test_buckets(np: int, case: str) -> None:
+    check_case(BUCKETS, np, case)
 
 
 @pytest.mark.parametrize("case", case_names(MISUSE))

@@ -25,6 +25,7 @@ from sirtaki.torch._ddp.copies import is_copy
 from sirtaki.torch._ddp.handle import Acceleration
 from sirtaki.torch._ddp.loaded_states import loaded_states
 from sirtaki.torch._ddp.optimizer_part import OptimizerPart, divide
+from sirtaki.torch._ddp.small_buckets import make_small_buckets
 from sirtaki.torch._ddp.texts import (
     DISTRIBUTED_TWICE,
     SEVERAL_MODELS,
@@ -54,8 +55,9 @@ def accelerate(
 ) -> Acceleration:
     """Makes the runtime combine the gradients of a DistributedDataParallel. Call it before the first backward.
 
-    The model keeps its process group, of any backend, for everything but gradients. Gradient accumulation, clipping and
-    schedulers work as before. Collective: all ranks do the same. It opens the session unless init() was called.
+    The model keeps its process group, of any backend, for everything but gradients. Its buckets become small, unless
+    `bucket_cap_mb` was given. Gradient accumulation, clipping and schedulers work as before. Collective: all ranks do
+    the same. It opens the session unless init() was called.
 
     Args:
         model: a DistributedDataParallel, compiled or not. A plain model is trained as with DistributedOptimizer, from
@@ -145,6 +147,7 @@ def _attach(
         _check_disjoint(names, params, own)
         for one in own:
             check_local(one, params, options)
+    make_small_buckets(wrapper)
     reducer = BucketReducer(wrapper, names, params, options, timeout_of(wrapper))
     _register(wrapper, reducer)
     reducer.start()

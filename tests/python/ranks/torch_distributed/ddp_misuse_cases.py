@@ -76,7 +76,7 @@ def case_one_bucket_gets_a_hint_once() -> None:
     try:
         for cap, hints in (({}, 0), ({"bucket_cap_mb": 25}, 1)):
             said.clear()
-            model, optimizer, _ = accelerated("none", **cap)
+            model, optimizer, _ = accelerated("int8", **cap)
             train(model, optimizer)
             # An eighth of 18,051 float32 elements.
             assert sum("bucket_cap_mb=0.009)" in text for text in said) == hints, (cap, said)

@@ -141,8 +141,7 @@ class BucketReducer(GradientStream):
         return future.then(lambda done: done.value())
 
     def _hint_at_cap(self, buffer: Tensor) -> None:
-        # Compressed gradients are too few bytes for an earlier start to matter.
-        if self._options.size > 1 and len(self.params) > 1 and self._options.codec in (None, "none"):
+        if self._options.size > 1 and len(self.params) > 1:
             _log.info(one_bucket_text(buffer.numel() * buffer.element_size()))
 
     def _begin(self) -> None:
