@@ -6,7 +6,8 @@ One process trains four simulated ranks (benchmarks/training/simulated_ranks.py)
 busy machine does no harm. Every level trains from the same weights on the same batches as dense training, once for each
 seed. The learning rate is tuned over factors of 2 for dense training and kept for the levels, as in a job whose
 compression changes while it runs; part `rates` adds the cost at the best of half, once and twice that rate. Each
-finished training is kept, so --resume continues. SOAP needs the package pytorch_optimizer (measured with 4.1.0).
+finished training is kept, so --resume continues. SOAP and Shampoo need the package pytorch_optimizer (measured with
+4.1.0).
 """
 
 from __future__ import annotations
@@ -85,6 +86,9 @@ CASES = {
         Case("cnn", "adafactor", 0.016, levels=_UP_TO_RANK_8),
         Case("transformer", "soap", 0.004, levels=_UP_TO_RANK_8),
         Case("cnn", "soap", 0.004, levels=_UP_TO_RANK_8),
+        Case("transformer", "shampoo", 0.004, levels=_UP_TO_RANK_8),
+        Case("cnn", "shampoo", 0.004, levels=_UP_TO_RANK_8),
+        Case("cnn", "muon", 0.004, levels=(*_UP_TO_RANK_8, "powersgd_4")),
     )
 }
 #: Levels in the order in which they are measured: those that decide first.

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 #: Decay rates of the moments of AdamW.
 BETAS = (0.9, 0.95)
 #: Parts of a model that Muon leaves to AdamW although they are matrices: by the beginnings of their names.
-_NOT_HIDDEN = ("embedding", "position", "head")
+_NOT_HIDDEN = ("embedding", "position", "head", "fc2")
+#: Shampoo of trainings of some hundred steps: preconditioners of blocks, every 20 steps, with the step size of RMSprop.
+SHAMPOO = {
+    "start_preconditioning_step": 20,
+    "preconditioning_compute_steps": 20,
+    "block_size": 256,
+    "graft_type": 3,
+    "moving_average_for_momentum": True,
+}
 
 
 class MuonWithAdamW(torch.optim.Muon):
@@ -44,9 +52,9 @@ class MuonWithAdamW(torch.optim.Muon):
 
 
 def make_optimizer(model: nn.Module, name: str, lr: float, momentum: float) -> torch.optim.Optimizer:
-    """Makes the optimizer "sgd", with `momentum`, "adamw", "muon", "adafactor" or "soap" of a model.
+    """Makes the optimizer "sgd", with `momentum`, "adamw", "muon", "adafactor", "soap" or "shampoo" of a model.
 
-    SOAP comes from the package pytorch_optimizer, which no other part of the project needs.
+    SOAP and Shampoo come from the package pytorch_optimizer, which no other part of the project needs.
     """
     if name == "muon":
         return MuonWithAdamW(model.named_parameters(), lr)
@@ -56,6 +64,10 @@ def make_optimizer(model: nn.Module, name: str, lr: float, momentum: float) -> t
         from pytorch_optimizer import SOAP
 
         return SOAP(model.parameters(), lr=lr)
+    if name == "shampoo":
+        from pytorch_optimizer import ScalableShampoo
+
+        return ScalableShampoo(model.parameters(), lr=lr, **SHAMPOO)
     if name == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=lr, betas=BETAS)
     return torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)

@@ -14,6 +14,8 @@ from benchmarks import ladder
 from benchmarks.common.group import Group
 from benchmarks.results import Store
 from benchmarks.training import simulated_codecs, simulated_ranks
+from benchmarks.training.nets import make_model
+from benchmarks.training.optimizers import make_optimizer
 from benchmarks.training.simulated_codecs import DENSE, LEVELS
 from benchmarks.training.trainings import train
 
@@ -74,6 +76,20 @@ def test_the_rate_rises_and_falls() -> None:
 @pytest.mark.parametrize(("least", "found"), [(0.1, 0.1), (0.4, 0.4), (0.025, 0.025), (100.0, 1.6)])
 def test_tuning_goes_where_the_loss_falls(least: float, found: float) -> None:
     assert ladder.tune(0.1, lambda lr: abs(lr - least)) == pytest.approx(found)
+
+
+def test_muon_leaves_kernels_and_the_output_layer_of_the_cnn_to_adamw() -> None:
+    model = make_model("cnn")
+    optimizer = make_optimizer(model, "muon", 0.01, 0.9)
+    assert [p is model.fc1.weight for p in optimizer.param_groups[0]["params"]] == [True]
+    assert len(optimizer.param_groups[1]["params"]) == len(list(model.parameters())) - 1
+
+
+def test_every_optimizer_of_the_tables_has_two_nets() -> None:
+    nets: dict[str, set[str]] = {}
+    for case in ladder.CASES.values():
+        nets.setdefault(case.optimizer, set()).add(case.task)
+    assert {name for name, tasks in nets.items() if len(tasks) < 2} == {"adam"}
 
 
 def test_momentum_correction_is_for_sgd_alone() -> None:
