@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -9,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import sirtaki.torch as hvd  # noqa: E402
 from sirtaki import basics, elastic  # noqa: E402
 from sirtaki.elastic import _layout  # noqa: E402
 from sirtaki.elastic._layout import Part, difference, digest, require_same_layout  # noqa: E402
@@ -112,7 +115,7 @@ def test_states_of_torch_tell_tensors_objects_and_values(session: None) -> None:
     assert before["model.0.weight"] == Part("tensor", (2, 3), "torch.float32")
     assert before["model.1.num_batches_tracked"] == Part("tensor", (), "torch.int64")
     assert before["optimizer.param_groups[0][1]"].shape == (2,)
-    assert (before["optimizer"], before["epoch"]) == (Part("object"), Part("value"))
+    assert (before["optimizer"], before["epoch"]) == (Part("object", dtype="SGD"), Part("value"))
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
     # A new rank does not have the momenta of the others, nor the same scheduler as one that has none.
@@ -120,6 +123,30 @@ def test_states_of_torch_tell_tensors_objects_and_values(session: None) -> None:
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     states = [TorchState(model, optimizer, epoch=0, scheduler=one)._layout() for one in (None, scheduler)]
     assert difference(*states) == "'scheduler': value here, object on rank 0"
+    constant = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    assert difference(TorchState(model, optimizer, epoch=0, scheduler=constant)._layout(), states[1]) == (
+        "object 'scheduler': ConstantLR here, StepLR on rank 0"
+    )
+
+
+def test_objects_of_equal_layouts_are_synced_and_compared_in_the_same_order(session: None) -> None:
+    def made(*names: str) -> TorchState:
+        models = {name: torch.nn.Linear(2, 2) for name in names}
+        params = [(f"{name}.{key}", value) for name in sorted(names) for key, value in models[name].named_parameters()]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param for _, param in params], 0.1), params)
+        return TorchState(optimizer=optimizer, **models)
+
+    states = made("disc", "gen"), made("gen", "disc")
+    assert len({digest(state._layout()) for state in states}) == 1
+    for state in states:
+        synced = []
+        with ExitStack() as stack:
+            for name, handler in state._handlers.items():
+                stack.enter_context(mock.patch.object(handler, "sync", partial(synced.append, name)))
+            state.sync()
+        assert synced == ["disc", "gen", "optimizer"]
+        compared = [one.name for one in state._comparison._tensors.find()]
+        assert compared[:4] == ["disc.weight", "disc.bias", "gen.weight", "gen.bias"]
 
 
 def test_states_of_variables_tell_shapes_by_place(session: None) -> None:

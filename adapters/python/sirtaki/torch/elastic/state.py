@@ -205,7 +205,8 @@ class TorchState(ComparedState):
 
     def __init__(self, model: Any = None, optimizer: Any = None, **values: Any) -> None:
         values |= {"model": model, "optimizer": optimizer}
-        handlers = {name: made for name, value in values.items() if (made := _handler_of(value)) is not None}
+        # In an order that does not depend on the call, because sync() and comparisons follow it on all ranks.
+        handlers = {name: made for name, value in sorted(values.items()) if (made := _handler_of(value)) is not None}
         vars(self)["_handlers"] = handlers
         super().__init__(broadcast_object, rank, **{n: v for n, v in values.items() if n not in handlers})
         for name, handler in handlers.items():
@@ -245,7 +246,7 @@ class TorchState(ComparedState):
     def _layout(self) -> Layout:
         parts = dict(super()._layout())
         for name, handler in self._handlers.items():
-            parts[name] = Part("object")
+            parts[name] = Part("object", dtype=type(handler.value).__name__)
             parts |= {f"{name}.{key}": part for key, part in handler._layout().items()}
         return parts
 
