@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ torch = pytest.importorskip("torch")
 import sirtaki.torch as hvd  # noqa: E402
 from sirtaki import basics, elastic  # noqa: E402
 from sirtaki.elastic import _layout  # noqa: E402
-from sirtaki.elastic._layout import Part, difference, digest, require_same_layout  # noqa: E402
+from sirtaki.elastic._layout import Part, difference, digest, fits, part_of, require_same_layout  # noqa: E402
 from sirtaki.elastic._snapshots import Snapshots  # noqa: E402
 from sirtaki.elastic.variables import VariablesState  # noqa: E402
 from sirtaki.errors import InvalidArgumentError, MismatchError, RanksChangedError  # noqa: E402
@@ -56,7 +57,8 @@ def test_labels_are_for_messages_alone() -> None:
 def compare(layouts: list[dict[str, Part]], have_state: list[bool], rank: int) -> mock.Mock:
     """Calls require_same_layout() on one of these ranks, and returns its exchanges. New ranks are lost meanwhile."""
     objects = mock.Mock()
-    rows = [(has, digest(layout)) for has, layout in zip(have_state, layouts, strict=True)]
+    bare = [{key: part for key, part in layout.items() if part.kind != "value"} for layout in layouts]
+    rows = [(has, digest(bare), digest(whole)) for has, bare, whole in zip(have_state, bare, layouts, strict=True)]
     texts = [difference(one, layouts[0], f"on rank {number}") for number, one in enumerate(layouts)]
     objects.allgather_object.side_effect = [rows, texts]
     objects.broadcast_object.return_value = layouts[0]
@@ -88,6 +90,15 @@ def test_ranks_that_begin_together_or_have_the_state_fail_alike(have_state: list
         with pytest.raises(MismatchError, match=r"'fc.weight': \(10, 128\) on rank 1, \(10, 64\) on rank 0") as error:
             compare([OWN, OTHER, OWN], have_state, rank)
         assert error.value.rank == 1
+
+
+@pytest.mark.parametrize("have_state", [[False] * 3, [True] * 3, [False, True, True]])
+def test_values_that_rank_0_alone_has_are_no_difference_for_ranks_that_are_not_new(have_state: list[bool]) -> None:
+    layouts = [{**OWN, "best": Part("value")}, OWN, OWN]
+    for rank in range(3):
+        assert compare(layouts, have_state, rank).allgather_object.call_count == 1
+    with pytest.raises(InvalidArgumentError, match=r"cannot join the job: value 'best' is on rank 0, but not here"):
+        compare(layouts, [True, True, False], 2)
 
 
 def test_jobs_that_are_not_elastic_compare_nothing(session: None) -> None:
@@ -147,6 +158,25 @@ def test_objects_of_equal_layouts_are_synced_and_compared_in_the_same_order(sess
         assert synced == ["disc", "gen", "optimizer"]
         compared = [one.name for one in state._comparison._tensors.find()]
         assert compared[:4] == ["disc.weight", "disc.bias", "gen.weight", "gen.bias"]
+
+
+class ShapeOfUnknownRank:
+    """tf.TensorShape(None), which has no length."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise ValueError("Cannot iterate over a shape with unknown rank.")
+
+
+def test_shapes_may_be_unknown() -> None:
+    unknown, scalar, partly = (
+        part_of("variable", mock.Mock(shape=shape, dtype="float32")) for shape in (ShapeOfUnknownRank(), (), (None, 3))
+    )
+    assert (unknown.shape, scalar.shape, partly.shape) == (None, (), (None, 3))
+    assert len({digest({"0": part}) for part in (unknown, scalar, partly)}) == 3
+    assert fits((2, 3), None)
+    assert fits((2, 3), (None, 3))
+    assert not fits((2, 3), (3, None))
+    assert not fits((2, 3), (2, 3, 1))
 
 
 def test_states_of_variables_tell_shapes_by_place(session: None) -> None:

@@ -14,6 +14,9 @@ from typing import Any, cast
 from sirtaki import basics, errors
 from sirtaki.ops import Ops
 
+#: The lengths of dimensions; None for one that may change.
+Shape = tuple[int | None, ...]
+
 
 @dataclass(frozen=True)
 class Part:
@@ -21,12 +24,15 @@ class Part:
 
     #: For messages: "tensor", for example.
     kind: str
-    #: Values may have another shape on each rank, which is then None.
-    shape: tuple[int, ...] | None = None
+    #: None where it may be another one on each rank, as that of a value.
+    shape: Shape | None = None
     dtype: str = ""
     #: Its name for messages where the key is a number; may differ between ranks.
     label: str = field(default="", compare=False)
 
+
+#: Kind of a picklable value, which sync() takes from rank 0.
+VALUE = "value"
 
 #: Parts by names that are the same on all ranks.
 Layout = Mapping[str, Part]
@@ -35,12 +41,27 @@ Layout = Mapping[str, Part]
 def part_of(kind: str, value: Any, label: str = "") -> Part:
     """Returns the part for a tensor or a variable of any framework."""
     dtype = getattr(value, "dtype", "")
-    return Part(kind, tuple(getattr(value, "shape", ())), str(getattr(dtype, "name", dtype)), label)
+    return Part(kind, shape_of(value), str(getattr(dtype, "name", dtype)), label)
+
+
+def shape_of(value: Any) -> Shape | None:
+    """Returns the shape of a tensor or a variable of any framework; None if the number of its dimensions may change."""
+    try:
+        return tuple(getattr(value, "shape", ()))
+    except ValueError:  # a TensorShape of TensorFlow
+        return None
+
+
+def fits(shape: Shape | None, into: Shape | None) -> bool:
+    """Returns whether a variable of the shape `into` can take a value of another one."""
+    if shape is None or into is None:
+        return into is None
+    return len(shape) == len(into) and all(there in (None, here) for here, there in zip(shape, into, strict=True))
 
 
 def digest(layout: Layout) -> str:
     """Returns a text that is the same for equal layouts, in any order."""
-    rows = sorted((key, part.kind, part.shape or (), part.dtype) for key, part in layout.items())
+    rows = sorted((key, repr((part.kind, part.shape, part.dtype))) for key, part in layout.items())
     return hashlib.sha256(repr(rows).encode()).hexdigest()
 
 
@@ -78,6 +99,9 @@ def _described(key: str, own: Part | None, theirs: Part | None, places: tuple[st
 def require_same_layout(state: Any, has_state: bool) -> None:
     """Compares the layout of a state with that of rank 0. Collective in elastic jobs, before sync().
 
+    The names of values count for a new rank of a job whose rank 0 has the state. Ranks that begin together take the
+    values of rank 0 as they are.
+
     Args:
         state: the state of the training.
         has_state: this rank has got the state of the job in an earlier sync().
@@ -93,13 +117,17 @@ def require_same_layout(state: Any, has_state: bool) -> None:
         objects = state._objects()
     except ImportError:
         return  # no numpy, which is so on all ranks
-    layout = state._layout()
-    rows = objects.allgather_object((has_state, digest(layout)), "sirtaki.layout")
-    different = [rank for rank, (_, one) in enumerate(rows) if one != rows[0][1]]
+    whole = state._layout()
+    bare = _without_values(whole)
+    rows = objects.allgather_object((has_state, digest(bare), digest(whole)), "sirtaki.layout")
+    new = [rows[0][0] and not has for has, _, _ in rows]
+    different = [rank for rank, row in enumerate(rows) if row[1 + new[rank]] != rows[0][1 + new[rank]]]
     if not different:
         return
-    theirs = objects.broadcast_object(layout, 0, "sirtaki.layout.parts")
-    strangers = [rank for rank in different if not rows[rank][0]] if rows[0][0] else []
+    is_new = new[basics.rank()]
+    theirs = objects.broadcast_object(whole, 0, "sirtaki.layout.parts")
+    layout, theirs = (whole, theirs) if is_new else (bare, _without_values(theirs))
+    strangers = [rank for rank in different if new[rank]]
     if basics.rank() in strangers:
         raise errors.InvalidArgumentError(
             f"this process cannot join the job: {difference(layout, theirs)}. Start it with the program of the others"
@@ -109,6 +137,10 @@ def require_same_layout(state: Any, has_state: bool) -> None:
     text = difference(layout, theirs, f"on rank {basics.rank()}")
     text = objects.allgather_object(text, "sirtaki.layout.texts")[different[0]]
     raise errors.MismatchError(f"the states of ranks differ: {text}", different[0])
+
+
+def _without_values(layout: Layout) -> Layout:
+    return {key: part for key, part in layout.items() if part.kind != VALUE}
 
 
 def _await_their_end() -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, cast
 
 from sirtaki import _growth, basics, errors
 from sirtaki._telemetry.lines import say
-from sirtaki.elastic._layout import Layout, Part
+from sirtaki.elastic._layout import VALUE, Layout, Part
 from sirtaki.ops import Ops
 
 Broadcast = Callable[..., Any]
@@ -263,7 +263,7 @@ class ObjectState(State):
         self._save_attributes()
 
     def _layout(self) -> Layout:
-        return {name: Part("value") for name in self._names}
+        return {name: Part(VALUE) for name in self._names}
 
     def _hand_over(self) -> Any:
         return self._saved

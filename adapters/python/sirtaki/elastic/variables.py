@@ -7,7 +7,7 @@ from typing import Any
 from sirtaki import errors
 from sirtaki.elastic._compared_state import ComparedState
 from sirtaki.elastic._compared_variables import comparison_of
-from sirtaki.elastic._layout import Layout, part_of
+from sirtaki.elastic._layout import Layout, fits, part_of, shape_of
 from sirtaki.elastic.state import ObjectState
 
 
@@ -55,8 +55,8 @@ class VariablesState(ObjectState):
         count = f"it has {len(arrays)} variables, and the program has {len(variables)}"
         errors.require(len(arrays) == len(variables), count)
         for i, pair in enumerate(zip(arrays, variables, strict=True)):
-            theirs, own = (tuple(getattr(one, "shape", ())) for one in pair)
-            errors.require(theirs == own, f"variable {i} has the shape {theirs} in it, and {own} in the program")
+            theirs, own = map(shape_of, pair)
+            errors.require(fits(theirs, own), f"variable {i} has the shape {theirs} in it, and {own} in the program")
         for variable, value in zip(variables, arrays, strict=True):
             variable.assign(value)
         super()._take_over(saved["values"])
