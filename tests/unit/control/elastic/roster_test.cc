@@ -63,6 +63,24 @@ TEST_F(RosterTest, LossesThatComeTogetherCostOneEpoch) {
   EXPECT_EQ(slots(), std::vector{2});
 }
 
+TEST_F(RosterTest, ARankThatIsLostWhileItWaitsForTheOthersIsLeftOutToo) {
+  roster_ = Roster(options(4, 2, 0));
+  form_first(4);
+  lose(1);
+  again(2);
+  lose(2);
+  again(3);
+  tick(milliseconds(20));
+  EXPECT_EQ(roster_.phase(), Roster::Phase::kForming) << "rank 0 is alive";
+  again(0);
+  tick(milliseconds(20));
+  EXPECT_EQ(slots(), (std::vector{0, 3}));
+  EXPECT_EQ(roster_.epoch(), Epoch(2)) << "one change";
+  ASSERT_NE(last_notice<EpochFormed>(3), nullptr);
+  EXPECT_EQ(last_notice<EpochFormed>(3)->rank, 1);
+  EXPECT_EQ(last_notice<EpochFormed>(3)->seats[1].old_rank, 3);
+}
+
 TEST_F(RosterTest, ADeadRankThatHasReportedStillProvesACommit) {
   form_first(3);
   lose(0);
