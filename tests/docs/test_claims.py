@@ -260,7 +260,33 @@ def compression() -> Iterator[tuple[str, str]]:
         yield "docs/scheduling.md", f"| {name} | {ready[0] * 100:.0f} % | {ready[1] * 100:.0f} % |"
 
 
-@pytest.mark.parametrize("claims", [headline, doors, others, frontier, compression], ids=lambda claims: claims.__name__)
+def churn() -> Iterator[tuple[str, str]]:
+    kept, kept_with_spare = (
+        value_of("churn", "samples_kept_at_60_an_hour", system=system, faults="kill")
+        for system in ("sirtaki", "sirtaki_spare")
+    )
+    back = value_of("churn", "return_seconds", system="sirtaki", faults="kill")
+    yield "benchmarks/README.md", f"60 SIGKILL an hour, {kept:.1%} of the samples would be kept".replace("%", " %")
+    yield "benchmarks/README.md", f"in the place of a lost rank, after {back:.1f} s (median)"
+    yield "benchmarks/README.md", f"with a spare, {kept_with_spare:.1%} would be kept".replace("%", " %")
+    pauses = [
+        f"{1000 * row['value']:.0f} ms {place} ({row['n']} joins)"
+        for system, faults, place in (
+            ("sirtaki", "kill", "at SIGKILL"),
+            ("sirtaki", "stop", "at SIGSTOP"),
+            ("sirtaki_spare", "kill", "with a spare"),
+        )
+        for row in rows_of("churn")
+        if row["metric"] == "join_gap_seconds"
+        and (row["params"]["system"], row["params"]["faults"]) == (system, faults)
+    ]
+    assert len(pauses) == 3
+    yield "benchmarks/README.md", f"`join_gap_seconds`, was {pauses[0]}, {pauses[1]} and {pauses[2]}"
+
+
+@pytest.mark.parametrize(
+    "claims", [headline, doors, others, frontier, compression, churn], ids=lambda claims: claims.__name__
+)
 def test_the_page_has_the_measured_figure(claims: Callable[[], Iterator[tuple[str, str]]]) -> None:
     missing = []
     for page, text in claims():
