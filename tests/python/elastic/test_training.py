@@ -180,3 +180,35 @@ def test_rates_of_all_optimizers_change_once(session: None) -> None:
         state = Training(model, first, again=first, second=second, lr="linear")
     change(state, 4)
     assert [group["lr"] for one in (first, second) for group in one.param_groups] == pytest.approx([0.4, 0.2])
+
+
+def test_one_tensor_may_be_the_rate_of_several_groups(session: None) -> None:
+    params = [torch.nn.Parameter(torch.zeros(1)) for _ in range(3)]
+    optimizer = torch.optim.Adam([{"params": params[:1]}, {"params": params[1:2]}], torch.tensor(0.2))
+    rate = optimizer.param_groups[0]["lr"]
+    assert optimizer.param_groups[1]["lr"] is rate
+    other = torch.optim.Adam(params[2:], rate)
+    with ranks(2):
+        state = Training(optimizer=optimizer, other=other, lr="linear")
+    change(state, 4)
+    assert optimizer.param_groups[1]["lr"] is rate, "graphs read it"
+    assert float(rate) == pytest.approx(0.4)
+
+
+def test_an_optimizer_may_choose_its_rate_itself(session: None) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1)
+    optimizer.param_groups[0]["lr"] = None
+    with ranks(2):
+        state = Training(optimizer=optimizer, lr="linear")
+    change(state, 4)
+    assert (optimizer.param_groups[0]["lr"], state.lr_ranks) == (None, 4)
+
+
+def test_a_scheduler_changes_once_though_it_is_in_the_state_twice(session: None) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.2)
+    inner = lr_scheduler.CosineAnnealingLR(optimizer, 6, 0.01)
+    sequence = lr_scheduler.SequentialLR(optimizer, [lr_scheduler.LinearLR(optimizer, 0.1), inner], [4])
+    with ranks(2):
+        state = Training(optimizer=optimizer, lr="linear", inner=inner, sequence=sequence, again=sequence)
+    change(state, 4)
+    assert (inner.base_lrs, inner.eta_min) == ([pytest.approx(0.4)], pytest.approx(0.02))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -112,19 +112,30 @@ class Training(TorchState):
             for kind in (torch.optim.Optimizer, LRScheduler)
         )
         groups = {id(group): group for handler in optimizers for group in handler.value.param_groups}
+        # One tensor may be the rate of several groups.
+        tensors = {id(group["lr"]): group["lr"] for group in groups.values() if isinstance(group.get("lr"), Tensor)}
+        for tensor in tensors.values():
+            tensor.mul_(factor)  # not a new one, because graphs read it
         for group in groups.values():
             for name in _OF_GROUPS:
-                if name in group:
-                    group[name] = _scaled(group[name], factor, in_place=name == "lr")
-        for handler in schedulers:
-            _scale_scheduler(handler.value, factor)
+                if name in group and id(group[name]) not in tensors:
+                    group[name] = _scaled(group[name], factor)
+        # One may be in the state under two names, or within another one.
+        found = {id(one): one for handler in schedulers for one in _with_inner(handler.value)}
+        for scheduler in found.values():
+            _scale_scheduler(scheduler, factor)
         for handler in [*optimizers, *schedulers]:
             handler.save()
 
 
-def _scale_scheduler(scheduler: Any, factor: float) -> None:
+def _with_inner(scheduler: Any) -> Iterator[Any]:
+    """Yields a scheduler behind those that it consists of."""
     for inner in getattr(scheduler, "_schedulers", ()):
-        _scale_scheduler(inner, factor)
+        yield from _with_inner(inner)
+    yield scheduler
+
+
+def _scale_scheduler(scheduler: Any, factor: float) -> None:
     for name in _OF_SCHEDULERS:
         if hasattr(scheduler, name):
             setattr(scheduler, name, _scaled(getattr(scheduler, name), factor))
@@ -132,11 +143,11 @@ def _scale_scheduler(scheduler: Any, factor: float) -> None:
         scheduler._last_lr = [_scaled(group["lr"], 1.0) for group in scheduler.optimizer.param_groups]
 
 
-def _scaled(value: Any, factor: float, in_place: bool = False) -> Any:
-    """Returns a learning rate, or a list of them, times a factor.
+def _scaled(value: Any, factor: float) -> Any:
+    """Returns a learning rate, or a list of them, times a factor; None for optimizers that choose theirs.
 
-    A tensor is a new one, because others may be the same object, or with `in_place` itself, because graphs read it.
+    A tensor is a new one, because others may be the same object.
     """
     if isinstance(value, (list, tuple)):
         return type(value)(_scaled(one, factor) for one in value)
-    return value.mul_(factor) if in_place and isinstance(value, Tensor) else value * factor
+    return None if value is None else value * factor
