@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from torch.optim import lr_scheduler  # noqa: E402
 
 import sirtaki.torch as hvd  # noqa: E402
+from sirtaki.elastic._layout import difference  # noqa: E402
 from sirtaki.errors import InvalidArgumentError, RanksChangedError  # noqa: E402
 from sirtaki.torch.elastic import TorchState, Training  # noqa: E402
 
@@ -26,6 +27,14 @@ def ranks(number: int, *, error: Exception | None = None) -> Iterator[None]:
     """Pretends a number of ranks, between which sync() transfers nothing, or fails."""
     size = mock.patch("sirtaki.torch.elastic.training.size", return_value=number)
     with size, mock.patch.object(TorchState, "sync", side_effect=error):
+        yield
+
+
+@contextmanager
+def of_rank_1(factor: float) -> Iterator[None]:
+    """Pretends to be rank 1, which gets this factor from rank 0."""
+    names = "sirtaki.torch.elastic.training.rank", "sirtaki.torch.elastic.training.broadcast_object"
+    with mock.patch(names[0], return_value=1), mock.patch(names[1], return_value=(factor, "")):
         yield
 
 
@@ -88,10 +97,30 @@ def test_a_snapshot_of_another_number_of_ranks_is_adapted_too(session: None) -> 
 def test_a_change_is_told_by_rank_0_alone(session: None, capsys: pytest.CaptureFixture[str]) -> None:
     state = training_of(4)
     change(state, 3)
-    with mock.patch("sirtaki.torch.elastic.training.rank", return_value=1):
+    with of_rank_1(factor=4 / 3):
         change(state, 4)
+    assert rate_of(state) == pytest.approx(0.3)
     told = "sirtaki: the learning rate is multiplied by 0.75 for 3 ranks in place of 4\n"
     assert capsys.readouterr().err == told
+
+
+def test_the_factor_of_rank_0_counts_everywhere(session: None) -> None:
+    factors = mock.Mock(return_value=9.0)
+    state = training_of(4, factors)
+    with of_rank_1(factor=0.5):
+        change(state, 2)
+    factors.assert_not_called()
+    assert rate_of(state) == pytest.approx(0.15)
+
+
+def test_a_snapshot_of_another_kind_of_state_has_the_rate_of_the_present_ranks(session: None) -> None:
+    model = torch.nn.Linear(1, 1)
+    saved = TorchState(model, torch.optim.SGD(model.parameters(), lr=0.2), epoch=3)._hand_over()
+    resumed = training_of(2, epoch=0)
+    resumed._take_over(saved)
+    assert (resumed.epoch, resumed.lr_ranks) == (3, 2)
+    change(resumed, 4)
+    assert rate_of(resumed) == pytest.approx(0.4)
 
 
 SCHEDULERS: dict[str, Callable[[Any], Any]] = {
@@ -151,6 +180,33 @@ def test_the_batch_of_a_rank_or_that_of_all_ranks_stays(session: None) -> None:
         _ = training_of(4).batch_size
 
 
+def test_a_batch_that_is_far_from_the_wanted_one_is_told(session: None, capsys: pytest.CaptureFixture[str]) -> None:
+    state = training_of(4, "keep", batch="global", batch_size=20)
+    for number in (4, 3, 8, 8, 40, 5):
+        change(state, number)
+    with of_rank_1(factor=1.0):
+        change(state, 8)
+    change(training_of(4, "keep", batch_size=20), 8)
+    assert capsys.readouterr().err.splitlines() == [
+        "sirtaki: the batch of 8 ranks has 16 samples, 2 of each rank, in place of 20 (batch_size)",
+        "sirtaki: the batch of 40 ranks has 40 samples, 1 of each rank, in place of 20 (batch_size)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"batch": "global", "batch_size": 8}, "argument 'batch': 'global' here, 'rank' on rank 0"),
+        ({"batch_size": 4}, "argument 'batch_size': 4 here, 8 on rank 0"),
+        ({"batch_size": 8, "lr": lambda old, new: 1.0}, "argument 'lr': a function here, 'keep' on rank 0"),
+        ({"batch_size": 8}, ""),
+    ],
+)
+def test_arguments_are_the_same_on_all_ranks(arguments: dict[str, Any], text: str, session: None) -> None:
+    own, theirs = (training_of(1, **{"lr": "keep", **given})._layout() for given in (arguments, {"batch_size": 8}))
+    assert difference(own, theirs).partition(", and ")[0] == text
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -166,9 +222,12 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], text: str, session: 
         Training(**arguments)
 
 
-def test_a_function_must_return_a_factor(session: None) -> None:
-    state = training_of(2, lambda old, new: 0.0)
-    with pytest.raises(InvalidArgumentError, match=r"lr\(2, 1\) must return a positive factor, not 0.0"):
+@pytest.mark.parametrize(
+    ("returned", "text"), [(0.0, "must return a positive factor, not 0.0"), ("?", "has failed on rank 0: ValueError: ")]
+)
+def test_a_function_must_return_a_factor(returned: Any, text: str, session: None) -> None:
+    state = training_of(2, lambda old, new: returned)
+    with pytest.raises(InvalidArgumentError, match=rf"the function lr\(2, 1\) {text}"):
         change(state, 1)
 
 

@@ -12,13 +12,17 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from sirtaki._telemetry.lines import say
 from sirtaki.basics import rank, size
+from sirtaki.elastic._layout import Layout, Part
 from sirtaki.errors import require
 from sirtaki.torch.elastic.state import TorchState
+from sirtaki.torch.functions import broadcast_object
 
 #: Learning rates in groups of parameters: those of optimizers, and those that schedulers of torch keep there.
 _OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 #: The same in schedulers.
 _OF_SCHEDULERS = ("base_lrs", "max_lrs", "min_lrs", "eta_min")
+#: Part of batch_size that the batch of all ranks may be off before rank 0 says it.
+_TOLD_ABOVE = 0.05
 
 
 class Training(TorchState):
@@ -26,17 +30,22 @@ class Training(TorchState):
 
     Everything else is that of TorchState. sync() changes the learning rate, the same on all ranks, so a commit or a
     snapshot that an earlier number of ranks has made is right, too. It changes the rates of all optimizers in the
-    state and of all schedulers of torch in it. Reset callbacks should not set them then.
+    state and of all schedulers of torch in it. Reset callbacks should not set them then. All ranks give the same
+    arguments.
+
+    Batch sizes are for gradients that are averaged (op=Average) and one backward pass in each step. With more of them
+    (backward_passes_per_step), a step takes as many times the samples.
 
     Args:
         model: a model; more of them have other names.
         optimizer: its optimizer.
         batch: "rank": each rank keeps its batch size, so the batch of all ranks together follows their number.
-            "global": the batch of all ranks together stays the same, as far as equal shares allow.
-        batch_size: number of samples in a step: of a rank with "rank", of all ranks together with "global".
+            "global": the batch of all ranks together stays the same, as far as equal shares allow; rank 0 says when
+            it is off by more than 5 %.
+        batch_size: number of samples in a backward pass: of a rank with "rank", of all ranks together with "global".
         lr: "keep": the learning rate stays. "linear": it follows the number of ranks. "sqrt": it follows the square
             root of that. Or a function of the old and the new number of ranks that returns a factor for the learning
-            rate, the same on all ranks.
+            rate; rank 0 calls it.
         **values: anything else, as in TorchState.
 
     Raises:
@@ -70,11 +79,13 @@ class Training(TorchState):
         self._batch = batch
         self._batch_size = batch_size
         self._lr = lr
+        #: Number of ranks for which rank 0 has compared the batch with batch_size.
+        self._compared_ranks = 0
         super().__init__(model, optimizer, lr_ranks=size(), **values)
 
     @property
     def batch_size(self) -> int:
-        """Number of samples that a step of this rank takes, with the present number of ranks; the same on all ranks.
+        """Number of samples in a backward pass of this rank, with the present number of ranks; the same on all ranks.
 
         Raises:
             InvalidArgumentError: no batch_size was given.
@@ -84,12 +95,19 @@ class Training(TorchState):
         return self._batch_size if self._batch == "rank" else max(1, round(self._batch_size / size()))
 
     def sync(self) -> None:
-        """Does the same as TorchState.sync(), and lets the learning rate follow the number of ranks. Collective."""
+        """Does the same as TorchState.sync(), and lets the learning rate follow the number of ranks. Collective.
+
+        Raises:
+            InvalidArgumentError: the function `lr` fails, or returns no positive factor; the same on all ranks.
+        """
         super().sync()
+        self._tell_batch()
         old, new = self.lr_ranks, size()
         if old == new:
             return
-        factor = self._factor(old, new)
+        # Functions may differ between ranks, for example in random numbers.
+        factor, trouble = broadcast_object(self._factor(old, new) if rank() == 0 else None, 0, "sirtaki.lr_factor")
+        require(not trouble, trouble)
         if factor != 1:
             self._scale(factor)
             if rank() == 0:
@@ -97,13 +115,40 @@ class Training(TorchState):
         self.lr_ranks = new
         self._save_attributes()
 
-    def _factor(self, old: int, new: int) -> float:
-        if callable(self._lr):
+    def _layout(self) -> Layout:
+        lr = "a function" if callable(self._lr) else repr(self._lr)
+        arguments = {"batch": repr(self._batch), "batch_size": str(self._batch_size), "lr": lr}
+        return {**super()._layout(), **{name: Part("argument", dtype=value) for name, value in arguments.items()}}
+
+    def _take_over(self, saved: Any) -> None:
+        # That of a TorchState has no lr_ranks: its rate is taken for that of the present ranks.
+        super()._take_over({**saved, "values": {"lr_ranks": self.lr_ranks, **saved["values"]}})
+
+    def _tell_batch(self) -> None:
+        """Says once for each number of ranks that equal shares of the batch differ much from it."""
+        ranks = size()
+        if self._batch != "global" or rank() != 0 or ranks == self._compared_ranks:
+            return
+        self._compared_ranks = ranks
+        assert self._batch_size is not None
+        actual = ranks * self.batch_size
+        if abs(actual - self._batch_size) > _TOLD_ABOVE * self._batch_size:
+            say(
+                f"the batch of {ranks} ranks has {actual} samples, {self.batch_size} of each rank, in place of "
+                f"{self._batch_size} (batch_size)"
+            )
+
+    def _factor(self, old: int, new: int) -> tuple[float, str]:
+        """Returns the factor for the learning rate, and in a text why there is none."""
+        if not callable(self._lr):
+            return {"keep": 1.0, "linear": new / old, "sqrt": math.sqrt(new / old)}[self._lr], ""
+        call = f"the function lr({old}, {new})"
+        try:
             factor = float(self._lr(old, new))
-            valid = math.isfinite(factor) and factor > 0
-            require(valid, f"the function lr({old}, {new}) must return a positive factor, not {factor}")
-            return factor
-        return {"keep": 1.0, "linear": new / old, "sqrt": math.sqrt(new / old)}[self._lr]
+        except Exception as error:  # other ranks wait for the result
+            return 0.0, f"{call} has failed on rank 0: {type(error).__name__}: {error}"
+        valid = math.isfinite(factor) and factor > 0
+        return factor, "" if valid else f"{call} must return a positive factor, not {factor}"
 
     def _scale(self, factor: float) -> None:
         """Multiplies the learning rates of optimizers and schedulers, and saves these."""
