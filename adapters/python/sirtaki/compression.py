@@ -12,6 +12,7 @@ docs/compression.md lists the methods and their settings.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from decimal import Decimal
@@ -139,11 +140,14 @@ OPTIMIZERS = {
 
 def kind_of(optimizer: Any, framework: Any) -> str:
     """Returns the kind of an optimizer of a framework, given by its module of optimizers; see for_optimizer()."""
-    for kind in ("sgd", "adam"):
-        found = [one for name, one in vars(framework).items() if OPTIMIZERS.get(name.lower(), ("",))[0] == kind]
-        if isinstance(optimizer, tuple(one for one in found if isinstance(one, type))):
-            return kind
-    return "other"
+    return next((kind for kind, classes in _classes_of(framework).items() if isinstance(optimizer, classes)), "other")
+
+
+@functools.cache
+def _classes_of(framework: Any) -> dict[str, tuple[type, ...]]:
+    """Returns the optimizers whose costs are known, by their kind."""
+    known = [(OPTIMIZERS.get(name.lower(), ("",))[0], one) for name, one in vars(framework).items()]
+    return {kind: tuple(one for of, one in known if of == kind and isinstance(one, type)) for kind in ("sgd", "adam")}
 
 
 def for_optimizer(text: str, kind: str) -> str:
