@@ -9,6 +9,7 @@ import pytest
 from rank_support import clean_environment
 
 LIMIT_SECONDS = 120
+INSTALL = 'pip install "tensorflow>=2.16,<2.22"'
 
 
 def run(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -25,7 +26,7 @@ def run(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("module", "absent", "said"),
     [
-        ("sirtaki.tensorflow", "tensorflow", "needs TensorFlow 2.16 to 2.21, and there is none"),
+        ("sirtaki.tensorflow", "tensorflow", f"needs TensorFlow 2.16 to 2.21, and there is none: {INSTALL}"),
         ("sirtaki.keras", "keras", "needs keras 3 or newer: pip install"),
     ],
 )
@@ -48,7 +49,7 @@ def test_other_versions_and_back_ends_are_told() -> None:
     )
     told = done.stdout.splitlines()
     assert [line.partition(" ")[0] for line in told] == ["ImportError", "ImportError", "UserWarning", "ImportError"]
-    assert "sirtaki.tensorflow needs TensorFlow 2.16 to 2.21, and this is 2.15.1" in told[0]
+    assert "sirtaki.tensorflow needs TensorFlow 2.16 to 2.21, and this is 2.15.1: " + INSTALL in told[0]
 
 
 ONE = """

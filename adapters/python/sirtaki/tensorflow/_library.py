@@ -12,11 +12,12 @@ from sirtaki import basics
 
 _OLDEST, _NEWEST = (2, 16), (2, 21)
 _NEEDED = "sirtaki.tensorflow needs TensorFlow 2.16 to 2.21"
+_INSTALL = 'pip install "tensorflow>=2.16,<2.22"'
 
 try:
     import tensorflow as tf
 except ImportError as error:
-    raise ImportError(f"{_NEEDED}, and there is none (pip install tensorflow): {error}", name="tensorflow") from None
+    raise ImportError(f"{_NEEDED}, and there is none: {_INSTALL} ({error})", name="tensorflow") from None
 
 
 def version_of(text: str) -> tuple[int, int]:
@@ -28,7 +29,7 @@ def version_of(text: str) -> tuple[int, int]:
 def check_version(text: str) -> None:
     """Raises ImportError for a TensorFlow that is too old; warns about an untested newer one."""
     if version_of(text) < _OLDEST:
-        raise ImportError(f'{_NEEDED}, and this is {text}: pip install "tensorflow>=2.16,<2.22"', name="tensorflow")
+        raise ImportError(f"{_NEEDED}, and this is {text}: {_INSTALL}", name="tensorflow")
     if version_of(text) > _NEWEST:
         warnings.warn(f"TensorFlow {text} is newer than what Sirtaki was tried with ({_NEEDED})", stacklevel=2)
 
