@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sirtaki._unsupported import check_library, missing_library
 
-#: The first version with torch.optim.Adafactor and the public torch.distributed.tensor.
+#: The first version with the public torch.distributed.tensor.
 _LEAST = "2.5"
 
 try:
