@@ -284,8 +284,36 @@ def churn() -> Iterator[tuple[str, str]]:
     yield "benchmarks/README.md", f"`join_gap_seconds`, was {pauses[0]}, {pauses[1]} and {pauses[2]}"
 
 
+def estimate() -> Iterator[tuple[str, str]]:
+    page = "docs/estimate.md"
+    measured = [row for row in rows_of("estimate") if row["metric"] == "error"]
+    found = {}
+    for method in ("dense", "auto", "local updates"):
+        met = [row["met"] for row in measured if row["params"]["method"] == method]
+        found[method] = f"all {len(met)}" if all(met) else f"{sum(met)} of {len(met)}"
+    (limit,) = {row["target"] for row in measured}
+    text = f"The prediction is within {limit:.0%} of the measured step in {found['dense']} cases"
+    yield page, text.replace("%", " %")
+    text = f"in {found['auto']} for `--compression auto`, and in {found['local updates']} for `--local-updates auto`"
+    yield page, text
+    (task,) = {row["params"]["task"] for row in measured if not row["met"]}
+    missed = {2: "two", 3: "three", 4: "four"}[sum(not row["met"] for row in measured)]
+    alone = {
+        name: min(values_of("estimate", "step_seconds", task=name, method="alone"))
+        for name in {row["params"]["task"] for row in measured}
+    }
+    assert min(alone, key=alone.__getitem__) == task
+    yield page, f"The other {missed} are the net with the shortest step, of {1e3 * alone[task]:.0f} ms"
+    longer = []
+    for rate in (20, 100):
+        of_case = {"task": task, "method": "local updates", "rate_mbit": rate}
+        step = value_of("estimate", "step_seconds", **of_case)
+        longer.append(1e3 * step * (1 - value_of("estimate", "predicted_over_measured", **of_case)))
+    yield page, f"makes its steps {span(longer, 0)} ms longer; at 1000 Mbit/s"
+
+
 @pytest.mark.parametrize(
-    "claims", [headline, doors, others, frontier, compression, churn], ids=lambda claims: claims.__name__
+    "claims", [headline, doors, others, frontier, compression, churn, estimate], ids=lambda claims: claims.__name__
 )
 def test_the_page_has_the_measured_figure(claims: Callable[[], Iterator[tuple[str, str]]]) -> None:
     missing = []
