@@ -138,8 +138,8 @@ def rows_of(case: Case, samples: Samples) -> list[Row]:
         target = STEP_OVER_DDP_TARGET if case.paced else RAW_OVER_FUSED_TARGET
         limit = None if bound is None else bound / reference
         name = f"{kind or 'step_'}over_{names[DDP]}"
-        row = ratio_row(name, params, ours, samples[DDP], names[DDP], better="lower", bound=limit, target=target)
-        rows.append(row)
+        judged = partial(ratio_row, better="lower", bound=limit, target=target, by_value=not case.paced)
+        rows.append(judged(name, params, ours, samples[DDP], names[DDP]))
     if HOROVOD in samples:
         target = SPEEDUP_OVER_HOROVOD_TARGET if case.paced else None
         limit = None if bound is None else estimate(samples[HOROVOD]).value / bound

@@ -161,6 +161,10 @@ def test_named_operations_are_judged_against_one_fused_operation() -> None:
         (row,) = [row for row in rows if row.metric == "raw_over_gloo_fused"]
         assert row.value == pytest.approx(seconds / 0.02)
         assert (row.baseline, row.target, row.met) == ({"name": "gloo_fused", "value": 1.0}, 1.5, met)
+    noisy = [0.016, 0.028, 0.06] * 10
+    (row,) = [row for row in small_tensors.rows_of(case, {"sirtaki": noisy, "gloo": [0.02] * 30}) if row.target]
+    assert row.spread["low"] < 1.5 < row.spread["high"]
+    assert row.met is True, "by the value"
 
 
 def test_urgent_rows_are_judged_against_the_credit_and_the_large_one() -> None:
