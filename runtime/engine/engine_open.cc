@@ -37,7 +37,7 @@ std::string without_link(const net::Collectives& net, bool replan) {
                   "or name a codec, such as int8";
 }
 
-// Writes a line that all ranks of a stream would write alike, on the first of them.
+// Writes a line on the first rank, at each opening of a stream, that all its ranks would write alike.
 void say_once(const EngineDeps& deps, const net::Collectives& net, LogLevel level, const StreamSpec& spec,
               const std::string& text) {
   if (net.rank() == 0 && deps.log != nullptr && deps.log->enabled(level)) {
@@ -132,12 +132,8 @@ void Engine::on_probed(const std::string& name, const Result<scheduler::StepProf
     return;
   }
   opening.start.plan = *plan;
-  if (*plan != opening.start.unmeasured && deps_.log != nullptr && deps_.log->enabled(LogLevel::kInfo)) {
-    deps_.log->write(LogLevel::kInfo,
-                     "stream '" + opening.spec.name + "': " + opening.start.controller->last_decision());
-  }
-  if (!profile->knows_link()) {
-    say_once(deps_, *opening.net, LogLevel::kWarn, opening.spec, opening.start.controller->last_decision());
+  if (*plan != opening.start.unmeasured) {
+    say_once(deps_, *opening.net, LogLevel::kInfo, opening.spec, opening.start.controller->last_decision());
   }
   begin_stream(std::move(opening));
 }

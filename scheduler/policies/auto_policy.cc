@@ -237,12 +237,7 @@ bool AutoPolicy::proved_wrong(const StepProfile& profile, const std::vector<Outc
 // Nothing is known of the steps yet, so the level is judged by the time of its gradients alone.
 std::optional<std::vector<PlannedTensor>> AutoPolicy::first(const StepProfile& link,
                                                             const std::vector<PlannedTensor>& now) {
-  if (!link.knows_link()) {
-    decision_ =
-        "auto: dense at first, because the link could not be measured; measured steps decide, or name a codec, "
-        "such as int8";
-    return std::nullopt;
-  }
+  SRT_CHECK(link.knows_link());
   trusted_link_ = first_link_ = link.bytes_per_second;
   lasting_ = LastingLink(first_link_);
   if (trusted_link_ >= kFastLink) {

@@ -228,20 +228,6 @@ TEST_F(AutoPolicyTest, BeginsWithTheLevelThatTheLinkNeeds) {
   }
 }
 
-TEST_F(AutoPolicyTest, BeginsDenseAndSaysSoIfTheLinkIsNotMeasured) {
-  make("auto");
-  StepProfile link;
-  EXPECT_FALSE(controller_->first(link, now_));
-  EXPECT_TRUE(all_dense());
-  EXPECT_EQ(
-      controller_->last_decision(),
-      "auto: dense at first, because the link could not be measured; measured steps decide, or name a codec, such "
-      "as int8");
-  profile(4'000'000);
-  profile(4'000'000);
-  EXPECT_GT(compressed(), 0) << "steps were measured";
-}
-
 TEST_F(AutoPolicyTest, NamesTheLimitThatFollowsFromItsSettings) {
   const auto limit_of = [&](const std::string& text) {
     make(text);
