@@ -75,8 +75,14 @@ std::string AutoPolicy::limit() const {
            "some";
   }
   if (!may_compress_) {
-    return "auto sends dense gradients, because no float32 tensor has " + format_bytes(common.value("min")) + " and " +
-           std::to_string(common.value("ndim")) + " dimensions; smaller values of the keys min and ndim allow more";
+    if (std::ranges::none_of(tensors_, [](const Controlled& tensor) {
+          return tensor.method && tensor.info.dtype == DType::kF32;
+        })) {
+      return "auto sends dense gradients, because no tensor that auto decides is float32";
+    }
+    return "auto sends dense gradients, because no float32 tensor that auto decides has " +
+           format_bytes(common.value("min")) + " and " + std::to_string(common.value("ndim")) +
+           " dimensions; smaller values of the keys min and ndim allow more";
   }
   if (common.choice("optimizer") == "other") {
     return "auto goes no further than " + levels_.back().name +

@@ -193,8 +193,8 @@ TEST(Compressed, AutoSaysOnceWhatLimitsIt) {
        false},
       {{.side = 16},
        " info: ",
-       "auto sends dense gradients, because no float32 tensor has 16KiB and 2 dimensions; smaller values of the keys "
-       "min and ndim allow more",
+       "auto sends dense gradients, because no float32 tensor that auto decides has 16KiB and 2 dimensions; smaller "
+       "values of the keys min and ndim allow more",
        false},
       {{.replan = false},
        " warn: ",

@@ -246,9 +246,21 @@ TEST_F(AutoPolicyTest, NamesTheLimitThatFollowsFromItsSettings) {
             "some");
   EXPECT_FALSE(controller_->begins_by_link());
   EXPECT_EQ(limit_of("auto:min=2MiB"),
-            "auto sends dense gradients, because no float32 tensor has 2MiB and 2 dimensions; smaller values of the "
-            "keys min and ndim allow more");
+            "auto sends dense gradients, because no float32 tensor that auto decides has 2MiB and 2 dimensions; "
+            "smaller values of the keys min and ndim allow more");
   EXPECT_FALSE(controller_->begins_by_link()) << "the link does not matter";
+  EXPECT_EQ(limit_of("layer*.weight=>none;*=>auto"),
+            "auto sends dense gradients, because no float32 tensor that auto decides has 16KiB and 2 dimensions; "
+            "smaller values of the keys min and ndim allow more");
+  for (TensorInfo& info : infos_) {
+    info.dtype = DType::kBF16;
+  }
+  EXPECT_EQ(limit_of("auto"), "auto sends dense gradients, because no tensor that auto decides is float32");
+  EXPECT_FALSE(controller_->begins_by_link());
+  infos_[0].dtype = DType::kF32;
+  EXPECT_EQ(limit_of("layer0.weight=>none;*=>auto"),
+            "auto sends dense gradients, because no tensor that auto decides is float32");
+  EXPECT_EQ(limit_of("auto"), "");
 }
 
 // A rank that has considered the last profile before a step was given up decides like one that has not.
