@@ -232,7 +232,7 @@ class LocalUpdater {
   std::int64_t late_ = 0;  // unreported merges that were late or given up
   std::int64_t share_ = 1;
   std::uint64_t decisions_digest_ = 0;
-  bool losses_noted_ = false;  // a loss was reported, or the log says that none was
+  int rounds_without_loss_ = 0;  // local ones; kLossNoted: a loss was reported, or the log says that none was
   Times times_;
   Span span_;
   Totals totals_;

@@ -13,6 +13,10 @@
 namespace sirtaki::local_updates {
 namespace {
 
+// After so many local rounds without a loss, the program will hardly report one.
+constexpr int kRoundsWithoutLoss = 8;
+constexpr int kLossNoted = -1;
+
 // Returns the first rank without an alarm.
 Rank healthy_rank(const std::vector<Alarm>& alarms, int ranks) {
   for (Rank rank = 0; rank < ranks; ++rank) {
@@ -204,14 +208,18 @@ void LocalUpdater::record(const Decision& decision) {
 
 // The interval of auto needs no loss, but a guard does.
 void LocalUpdater::note_losses(const RoundStats& stats) {
-  losses_noted_ = losses_noted_ || stats.loss_known || !stats.loss_finite;
-  if (!is_local() || !options_.interval.guard.on || std::exchange(losses_noted_, true)) {
+  if (stats.loss_known || !stats.loss_finite) {
+    rounds_without_loss_ = kLossNoted;
+  }
+  if (!is_local() || !options_.interval.guard.on || rounds_without_loss_ == kLossNoted ||
+      ++rounds_without_loss_ < kRoundsWithoutLoss) {
     return;
   }
+  rounds_without_loss_ = kLossNoted;
   if (log_ != nullptr && exchange_.rank() == 0) {
     log_->info(
-        "local updates: the guard against a rising loss rests, because no rank reports a loss; call report_loss() with "
-        "the loss of each step");
+        "local updates: the guard against a rising loss rests, because no rank has reported a loss so far; call "
+        "report_loss() with the loss of each step");
   }
 }
 
