@@ -185,7 +185,7 @@ def frontier() -> Iterator[tuple[str, str]]:
 
 
 def conditions_of_frontier() -> Iterator[tuple[str, str]]:
-    """Yields what the pages say of learning rates, seeds, methods and compression of the committed trainings."""
+    """Yields the texts on learning rates, seeds, methods and compression of the committed trainings."""
     content = json.loads((ROOT / "benchmarks/results/frontier.json").read_text())
     options = [dict(re.findall(r"--(\w+) (\S+)", part)) for part in content["command"].split("; ")]
     tuned = {task.partition("_")[0]: part.get("tune") for part in options for task in part["tasks"].split(",")}

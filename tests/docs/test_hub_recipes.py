@@ -97,7 +97,7 @@ def port() -> Iterator[str]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, Any]:
-    """Returns what a process of a recipe needs to find its programs and files."""
+    """Returns the environment by which a process of a recipe finds its programs and files."""
     (tmp_path / "train.py").write_text(TRAIN)
     path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
     env = {"PATH": path, "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path), "SLURM_JOB_ID": "7"}

@@ -154,8 +154,8 @@ struct PolicyRun {
 };
 
 struct Told {
-  std::vector<std::string> lines;     // of all ranks
-  std::vector<std::string> warnings;  // of the coordinator
+  std::vector<std::string> lines;     // on all ranks
+  std::vector<std::string> warnings;  // on the coordinator
   bool compressed = false;
 
   // Returns the lines with a part.

@@ -24,7 +24,7 @@ class Part:
 
     #: For messages: "tensor", for example.
     kind: str
-    #: None where it may be another one on each rank, as that of a value.
+    #: The shape of a tensor; a value, which may have another one on each rank, has None.
     shape: Shape | None = None
     dtype: str = ""
     #: Its name for messages where the key is a number; may differ between ranks.
