@@ -19,7 +19,7 @@ STEPS = 10
 # passes shutdown(), 2 calls sys.exit(1), and -1 raises one that leads back to the last commit. Step -1 is behind the
 # first loss, before the rank asks for the next epoch.
 TRAIN = f"""
-import os, signal, sys
+import os, sys
 import sirtaki
 from sirtaki.elastic import ObjectState, run
 from sirtaki.objects import allgather_object
