@@ -30,6 +30,7 @@ from benchmarks.pareto.runs import Pace, Run, between, composed, measured
 ROOT = Path(__file__).resolve().parents[2]
 (TRAINING,) = trainings(["convnet_sgd"], [300])
 CURVE = [[10.0, 3.0], [20.0, 2.0], [30.0, 1.0]]
+LABELS = ("powersgd", "diloco")
 
 
 def run(step: float, curve: list[list[float]] | None = None) -> Run:
@@ -125,21 +126,31 @@ def test_both_auto_is_judged_against_the_better_one_of_them_alone() -> None:
     assert [row for row in missed if "over_single" in row.metric] == [], "neither of them reaches the loss"
 
 
-def test_powersgd_and_diloco_have_a_speed_of_zero_where_they_miss_the_loss() -> None:
+def test_powersgd_and_diloco_have_a_speed_of_zero_where_every_seed_misses_the_loss() -> None:
     high = [[10.0, 3.0], [30.0, 2.0]]
-    steps = {DDP: 1.0, "powersgd_4": 0.1, "diloco": 0.1, BOTH_AUTO: 0.2, ALONE: 0.01}
-    found = {row.metric: row for row in rows_of(contest("20", steps, {"powersgd_4": high, "diloco": high}))}
-    for label, times in (("powersgd", 1.2), ("diloco", 1.3)):
-        assert f"speedup_over_{label}" not in found
-        row = found[f"{label}_over_both"]
-        assert (row.value, row.better, row.target, row.met) == (0.0, "lower", 1 / times, True)
+    both_miss = {"powersgd_4": high, "diloco": high}
+    for alone, targets in ((0.01, {"powersgd": 1 / 1.2, "diloco": 1 / 1.3}), (0.09, dict.fromkeys(LABELS, 1 / 0.97))):
+        steps = {DDP: 1.0, "powersgd_4": 0.1, "diloco": 0.1, BOTH_AUTO: 0.2, ALONE: alone}
+        found = {row.metric: row for row in rows_of(contest("20", steps, both_miss))}
+        for label, target in targets.items():
+            assert f"speedup_over_{label}" not in found
+            row = found[f"{label}_speed_over_both"]
+            assert (row.value, row.better, row.target, row.met) == (0.0, "lower", pytest.approx(target), True)
+    steps[ALONE] = 0.01
     all_miss = {"powersgd_4": high, BOTH_AUTO: high}
     found = {row.metric: row for row in rows_of(contest("20", steps, all_miss))}
-    assert (found["powersgd_over_both"].value, found["powersgd_over_both"].met) == (0.0, None), "both miss it"
+    assert (found["powersgd_speed_over_both"].value, found["powersgd_speed_over_both"].met) == (0.0, None), "all miss"
     assert (found["speedup_over_diloco"].value, found["speedup_over_diloco"].met) == (0.0, False)
-    assert "diloco_over_both" not in found
+    assert "diloco_speed_over_both" not in found
     untrained = {row.metric for row in rows_of(contest("20", {DDP: 1.0, BOTH_AUTO: 0.2, ALONE: 0.01}))}
-    assert not {"powersgd_over_both", "diloco_over_both"} & untrained
+    assert not {f"{label}_speed_over_both" for label in LABELS} & untrained
+
+
+def test_a_baseline_of_which_some_seeds_miss_the_loss_has_no_speed() -> None:
+    made = contest("20", {DDP: 1.0, "powersgd_4": 0.1, BOTH_AUTO: 0.2, ALONE: 0.01})
+    some = [made.runs["powersgd_4"][0], run(0.1, [[10.0, 3.0], [20.0, 2.5], [30.0, 2.0]])]
+    found = {row.metric for row in rows_of(replace(made, runs={**made.runs, "powersgd_4": some}))}
+    assert not {"speedup_over_powersgd", "powersgd_speed_over_both"} & found
 
 
 def test_the_cnn_with_both_auto_is_not_to_lose_accuracy() -> None:
