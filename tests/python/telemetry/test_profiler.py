@@ -40,7 +40,7 @@ for name, options in {"backward": {}, "forward": {"sync": "forward"}, "local": {
 
 def found_in(output: str) -> dict[str, str]:
     lines = [line.partition("FOUND ")[2] for line in output.splitlines() if "FOUND " in line]
-    return dict(line.split(" ", 1) for line in lines)
+    return dict(line.partition(" ")[::2] for line in lines)
 
 
 def test_each_phase_is_a_range() -> None:
@@ -66,12 +66,14 @@ def train(local):
     layers = [torch.nn.Linear(64, 64) for _ in range(3)]
     model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.02)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    handle = accelerate(model, optimizer, compression="none", local_updates=local)
+    handle = accelerate(model, optimizer, compression="none", local_updates=None if local == "removed" else local)
     def step():
         optimizer.zero_grad()
         model(torch.ones(2, 64)).sum().backward()
         optimizer.step()
     step()  # DistributedDataParallel has its final buckets after the second forward pass
+    if local == "removed":
+        handle.remove()
     with profile(activities=[ProfilerActivity.CPU]) as found:
         for _ in range(3):
             step()
@@ -80,7 +82,7 @@ def train(local):
     assert all(e.time_range.elapsed_us() > 0 for e in waited)
     return {event.key: event.count for event in found.key_averages() if event.key.startswith("sirtaki::")}
 
-for name, local in {"ddp": None, "local": "fixed:steps=4,delay=1"}.items():
+for name, local in {"ddp": None, "local": "fixed:steps=4,delay=1", "removed": "removed"}.items():
     found = train(local)
     if dist.get_rank() == 0:
         print("FOUND", name, *(f"{key[9:]}={found[key]}" for key in sorted(found)), flush=True)
@@ -93,6 +95,7 @@ def test_each_phase_is_a_range_with_distributed_data_parallel() -> None:
     found = found_in(done.stdout)
     assert found["ddp"] == "submit_bucket=6 wait_gradients=3"
     assert "local_step=3" in found["local"]
+    assert found["removed"] == "", "the process group works"
 
 
 def test_a_range_keeps_results_errors_and_the_name_of_its_function() -> None:

@@ -105,17 +105,17 @@ class BucketReducer(GradientStream):
             raise RuntimeError(SUPERSEDED)
         if isinstance(bucket, tuple):
             raise errors.UnsupportedError(PYTHON_REDUCER)
+        if self._closed:
+            return default_hooks.allreduce_hook(self._group, bucket)
+        if self.is_off():
+            # Programs write require_backward_grad_sync themselves, to accumulate gradients.
+            return done(bucket.buffer())
         future = self._take(bucket)
         # A thread without a profiler waits for the step.
         return profiled_until("wait_gradients", future) if bucket.is_last() else future
 
     @profiled("submit_bucket")
     def _take(self, bucket: Any) -> Future[Any]:
-        if self._closed:
-            return default_hooks.allreduce_hook(self._group, bucket)
-        if self.is_off():
-            # Programs write require_backward_grad_sync themselves, to accumulate gradients.
-            return done(bucket.buffer())
         if self._opens_late:
             return done(bucket.buffer()).then(self._raise_late)
         if bucket.index() == 0:
