@@ -30,6 +30,11 @@ from ranks.torch_distributed.ddp_support import (
 )
 from sirtaki.torch.ddp import accelerate
 
+BOTH_COMBINE = (
+    "both combine its gradients: give sirtaki.torch.ddp.accelerate() the wrapped model and the plain optimizer",
+    "or call the plain model",
+)
+
 
 def case_a_second_hook() -> None:
     start()
@@ -109,14 +114,13 @@ def case_a_distributed_optimizer_over_the_same_parameters() -> None:
 
 def case_a_plain_model_that_is_wrapped_later() -> None:
     start()
-    wrap_first = ("wrap it first", "sirtaki.torch.ddp.accelerate(model, optimizer)")
     for how in (None, "fixed:steps=4,delay=1"):
         plain = net()
         optimizer = sgd(plain)
         handle = accelerate(plain, optimizer, compression="none", local_updates=how)
         model = DistributedDataParallel(plain)
         step_with(model, optimizer, 0)
-        fails(lambda: loss_of(model, 1), ValueError, *wrap_first)  # noqa: B023
+        fails(lambda: loss_of(model, 1), ValueError, *BOTH_COMBINE)  # noqa: B023
         with torch.no_grad():
             loss_of(model, 1)
         with model.no_sync():
@@ -128,10 +132,24 @@ def case_a_plain_model_that_is_wrapped_later() -> None:
     plain, optimizer = with_distributed_optimizer("none")
     model = DistributedDataParallel(plain)
     step_with(model, optimizer, 0)
-    fails(lambda: loss_of(model, 1), ValueError, *wrap_first)
+    fails(lambda: loss_of(model, 1), ValueError, *BOTH_COMBINE)
     unused = copy.deepcopy(model)
     train(unused, sgd(unused), range(2))
     equal_on_all(unused)
+
+
+def case_a_distributed_optimizer_of_a_model_that_was_wrapped_before() -> None:
+    start()
+    model = DistributedDataParallel(net())
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    step_with(model, optimizer, 0)
+    fails(lambda: loss_of(model, 1), ValueError, *BOTH_COMBINE)
+    # Both mends.
+    train(model.module, optimizer, range(1, 3))
+    plain = sgd(model)
+    accelerate(model, plain, compression="none")
+    train(model, plain, range(3, 5))
+    equal_on_all(model)
 
 
 def case_parameters_that_the_wrapper_ignores() -> None:

@@ -17,9 +17,8 @@ SUPERSEDED = (
 )
 #: Error of a call through DistributedDataParallel of a model whose optimizer combines the gradients itself.
 WRAPPED_TOO = (
-    "DistributedDataParallel and the optimizer of the model both combine its gradients, because accelerate() or "
-    "DistributedOptimizer got the model without DistributedDataParallel: wrap it first, model = "
-    "DistributedDataParallel(model), then call sirtaki.torch.ddp.accelerate(model, optimizer) with the plain optimizer"
+    "DistributedDataParallel and the optimizer of the model both combine its gradients: give "
+    "sirtaki.torch.ddp.accelerate() the wrapped model and the plain optimizer, or call the plain model"
 )
 #: GradScaler reads and writes gradients before step(), while they are in flight, without a trace on the tensors.
 SCALER_TOO_EARLY = (
