@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import pickle
 from collections.abc import Callable
 
 import torch
@@ -16,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import sirtaki.torch as hvd
 from ranks.error_cases import fails
 from ranks.torch_distributed.ddp_support import (
+    SEED,
     TWOBIT,
     accelerated,
     equal_on_all,
@@ -150,6 +152,67 @@ def case_a_distributed_optimizer_of_a_model_that_was_wrapped_before() -> None:
     accelerate(model, plain, compression="none")
     train(model, plain, range(3, 5))
     equal_on_all(model)
+
+
+def case_wrappers_that_come_after_the_first_step() -> None:
+    start()
+    for how in (None, "fixed:steps=4,delay=1"):
+        plain = net()
+        optimizer = sgd(plain)
+        handle = accelerate(plain, optimizer, compression="none", local_updates=how)
+        train(plain, optimizer, range(2))
+        model = DistributedDataParallel(plain)
+        step_with(model, optimizer, 2)
+        fails(lambda: loss_of(model, 3), ValueError, *BOTH_COMBINE)  # noqa: B023
+        handle.remove()
+        loss_of(model, 4).backward()
+
+    plain, optimizer = with_distributed_optimizer("none")
+    model = DistributedDataParallel(net())
+    step_with(plain, optimizer, 0)
+    loss_of(model, 0).backward()
+    optimizer.add_param_group({"params": list(model.parameters()), "name": "another model"})
+    step_with(plain, optimizer, 1)
+    fails(lambda: loss_of(model, 1), ValueError, *BOTH_COMBINE)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))], "name": "one more"})
+    step_with(plain, optimizer, 2)
+    fails(lambda: loss_of(model, 2), ValueError, *BOTH_COMBINE)
+
+
+def case_a_wrapper_whose_shared_parameters_are_frozen() -> None:
+    """A step of the generator goes through both nets of a GAN, and the discriminator trains only in its own step."""
+
+    class Both(nn.Module):
+        def __init__(self, first: nn.Module, last: nn.Module) -> None:
+            super().__init__()
+            self.first, self.last = first, last
+
+        def forward(self, rows: Tensor) -> Tensor:
+            return self.last(self.first(rows))
+
+    def freeze(frozen: bool) -> None:
+        last.requires_grad_(not frozen)
+
+    start()
+    torch.manual_seed(SEED)
+    first, last = nn.Linear(8, 8), net()
+    of_last = hvd.DistributedOptimizer(sgd(last), last.named_parameters())
+    freeze(True)
+    model = DistributedDataParallel(Both(first, last))
+    another = DistributedDataParallel(net())
+    of_first, of_another = sgd(first), sgd(another)
+    for step in range(3):
+        step_with(model, of_first, step)
+        step_with(another, of_another, step)
+        freeze(False)
+        step_with(last, of_last, step)
+        freeze(True)
+    equal_on_all(model)
+    equal_on_all(another)
+    freeze(False)
+    fails(lambda: loss_of(model, 3), ValueError, *BOTH_COMBINE)
+    pickle.loads(pickle.dumps(dict(model._forward_pre_hooks)))
+    loss_of(copy.deepcopy(model), 3).backward()
 
 
 def case_parameters_that_the_wrapper_ignores() -> None:

@@ -84,6 +84,7 @@ class GradientReducer(SurvivingStream):
         param_owners.claim(self, [param])
         self._known.add(id(param))
         self._hooks.append(self._hook(len(self.params) - 1))
+        self._refused.allow()
         self._forget_stream()
         self._reset()
 
@@ -113,6 +114,7 @@ class GradientReducer(SurvivingStream):
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._refused.allow()
 
     def supersede(self) -> None:
         """Implements Owner."""

@@ -20,7 +20,7 @@ from sirtaki.torch._optimizer.backward_end import interruptible_wait, was_interr
 from sirtaki.torch._optimizer.gradient_stream import GradientStream, all_streams
 from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.step_phase import Phase
-from sirtaki.torch._optimizer.wrappers import refuse_calls_of_wrappers
+from sirtaki.torch._optimizer.wrappers import RefusedWrappers
 
 
 class _Program:
@@ -44,7 +44,6 @@ class SurvivingStream(GradientStream):
 
     alone: bool
     local: Any
-    _hooks: list[Any]
     _phase: Phase
     _ready: Any
     _submitted: bytearray
@@ -53,7 +52,7 @@ class SurvivingStream(GradientStream):
         super().__init__(names, params, options)
         #: True if steps survive the loss of a rank in an elastic job, and may be void then.
         self.outlives_losses = False
-        self._wrappers_known = False
+        self._refused = RefusedWrappers()
         self._forget_loss()
 
     def _reset(self) -> None:
@@ -142,15 +141,9 @@ class SurvivingStream(GradientStream):
 
     # ---- parts of a step ----
 
-    def _refuse_wrappers(self) -> None:
-        """Refuses later calls of each DistributedDataParallel with these parameters; looks for them once."""
-        if not self._wrappers_known:
-            self._wrappers_known = True
-            self._hooks += refuse_calls_of_wrappers(self.params)
-
     def _opened(self, interruptible: bool) -> bool:
         """Opens the stream if need be. Returns False if this step is void, because this rank is behind."""
-        self._refuse_wrappers()
+        self._refused.follow(self.params)
         while True:
             self._alone = self.alone or self._options.size == 1
             if self._alone or self._is_open():
