@@ -154,19 +154,8 @@ def case_a_distributed_optimizer_of_a_model_that_was_wrapped_before() -> None:
     equal_on_all(model)
 
 
-def case_wrappers_that_come_after_the_first_step() -> None:
+def case_a_wrapper_whose_parameters_the_optimizer_gets_later() -> None:
     start()
-    for how in (None, "fixed:steps=4,delay=1"):
-        plain = net()
-        optimizer = sgd(plain)
-        handle = accelerate(plain, optimizer, compression="none", local_updates=how)
-        train(plain, optimizer, range(2))
-        model = DistributedDataParallel(plain)
-        step_with(model, optimizer, 2)
-        fails(lambda: loss_of(model, 3), ValueError, *BOTH_COMBINE)  # noqa: B023
-        handle.remove()
-        loss_of(model, 4).backward()
-
     plain, optimizer = with_distributed_optimizer("none")
     model = DistributedDataParallel(net())
     step_with(plain, optimizer, 0)
