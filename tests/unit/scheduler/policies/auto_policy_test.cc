@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
-#include <memory>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "scheduler/replanner.h"
 #include "tests/unit/scheduler/policies/link_policy_test.h"
 
 namespace sirtaki::scheduler {
