@@ -182,7 +182,7 @@ def test_the_batch_script_for_slurm_trains(tmp_path: Path, port: str, settings: 
 def test_slurm_runs_the_batch_script_on_two_tasks_of_a_node(
     tmp_path: Path, port: str, settings: dict[str, Any], record: Record
 ) -> None:
-    record("sbatch (Slurm)", 2, "sbatch", "--version")
+    record("sbatch (Slurm)", 2, "slurmctld", "-V")
     script = block("bash").replace(PORT, port).replace("-np 4", "-np 2")
     (tmp_path / "batch").write_text(script.replace("--nodes=4 --ntasks-per-node=1", "--nodes=1 --ntasks-per-node=2"))
     (tmp_path / "cluster").mkdir()
