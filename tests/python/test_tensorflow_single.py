@@ -275,3 +275,10 @@ def test_functions_have_the_parameters_of_horovod() -> None:
     done = run(SIGNATURES)
     assert "COMPARED" in done.stdout, done.stderr
     assert "DIFFERS" not in done.stdout, done.stdout
+
+
+def test_tensorflow_before_sirtaki_leaves_the_handshake_of_torchrun_its_own_openssl() -> None:
+    pytest.importorskip("tensorflow")
+    done = run("import tensorflow\nfrom sirtaki import _core\nprint(len(_core.key_pair()))")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "2"
