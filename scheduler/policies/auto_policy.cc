@@ -75,9 +75,8 @@ std::string AutoPolicy::limit() const {
            "some";
   }
   if (!may_compress_) {
-    if (std::ranges::none_of(tensors_, [](const Controlled& tensor) {
-          return tensor.method && tensor.info.dtype == DType::kF32;
-        })) {
+    if (std::ranges::none_of(
+            tensors_, [](const Controlled& tensor) { return tensor.method && tensor.info.dtype == DType::kF32; })) {
       return "auto sends dense gradients, because no tensor that auto decides is float32";
     }
     return "auto sends dense gradients, because no float32 tensor that auto decides has " +

@@ -162,9 +162,8 @@ void PlanAgreement::note_link(const scheduler::StepProfile& profile) {
       std::exchange(logged_link_, true)) {
     return;
   }
-  const bool compresses = std::ranges::any_of(plan()->tensors(), [](const scheduler::PlannedTensor& tensor) {
-    return tensor.decision.format().compressed();
-  });
+  const bool compresses = std::ranges::any_of(
+      plan()->tensors(), [](const scheduler::PlannedTensor& tensor) { return tensor.decision.format().compressed(); });
   deps_.log->info("stream '" + name_ + "' keeps plan " + std::to_string(plan()->version()) +
                   ", because its transfers are too few or too short to measure the link" +
                   (compresses ? "" : "; if steps wait for gradients, name a codec, such as int8"));

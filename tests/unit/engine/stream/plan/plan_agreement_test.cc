@@ -181,9 +181,9 @@ TEST_F(PlanAgreementTest, ALinkThatStaysUnknownIsSaidOnce) {
       decision.codec = CodecId::kInt8;
       decision.reduction = ReductionKind::kScatter;
     }
-    PlanAgreement agreement(
-        "s", scheduler::make_plan({{"a", 100, DType::kF32, decision}, {"b", 100, DType::kF32}}), {1, 0},
-        {options, std::make_unique<Steady>(c.by_link), {}, c.rank, 2}, {clock_, trace_, stats_, &log});
+    PlanAgreement agreement("s", scheduler::make_plan({{"a", 100, DType::kF32, decision}, {"b", 100, DType::kF32}}),
+                            {1, 0}, {options, std::make_unique<Steady>(c.by_link), {}, c.rank, 2},
+                            {clock_, trace_, stats_, &log});
     for (std::uint64_t step = 0; step < 400; ++step) {
       std::vector<std::int64_t> values = agreement.exchange(step, true);
       if (c.measured && values.size() > 2) {
