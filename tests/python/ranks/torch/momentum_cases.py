@@ -140,9 +140,7 @@ def case_warm_up_goes_on_after_a_step_that_was_given_up() -> None:
 #: Without `wire` the collective of int8 and int4 follows the link, and a resumed training may take the other one.
 RESUMED = (
     "int8:wire=gather",
-    "int8:wire=scatter",
     "int4:wire=gather",
-    "int4:wire=scatter",
     TOPK,
     f"{TOPK},momentum=0.9",
     "threshold_sparse:density=0.05,momentum=0.9,reestimate=3",

@@ -221,7 +221,8 @@ def case_parameters_that_the_wrapper_ignores() -> None:
 def case_a_model_that_was_changed_after_it_was_wrapped() -> None:
     inner = net()
     inner[0].weight.requires_grad_(False)
-    model = DistributedDataParallel(inner)
+    # Default buckets are made anew, with this parameter.
+    model = DistributedDataParallel(inner, bucket_cap_mb=25)
     inner[0].weight.requires_grad_(True)
     accelerate(model, compression="none")
     fails(lambda: loss_of(model, 0).backward(), RuntimeError, "0.weight", "before that call")
