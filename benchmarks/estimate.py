@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.common.contest import TaskCase
 from benchmarks.common.group import Group
-from benchmarks.common.rig import Options, finish, network, parse, run, say
+from benchmarks.common.rig import SMALL_BURST_MS, Options, finish, network, parse, run, say
 from benchmarks.netns import INTERFACE, PAYLOAD_SHARE
 from benchmarks.results import Row, Store, make_row
 from benchmarks.statistics import estimate, exactly, median
@@ -34,7 +34,6 @@ TASKS = {
     "transformer_adamw": {"net": "transformer", "optimizer": "adamw", "batch": 8, "lr": 0.008, "replayed": 0.04},
     "perceptron_sgd": {"net": "perceptron", "optimizer": "sgd", "batch": 32, "lr": 0.05, "replayed": 0.004},
 }
-BURST_MS = 1.0
 ALONE = "alone"
 DENSE, AUTO, LOCAL = "dense", "auto", "local updates"
 
@@ -75,7 +74,7 @@ def measure(options: Options, case: TaskCase) -> dict[str, Any]:
     sent: dict[str, float] = {}
     blocks = QUICK_BLOCKS if options.quick else BLOCKS
     with (
-        network(case.net, case.size, strict=not options.quick, burst_ms=BURST_MS) as net,
+        network(case.net, case.size, strict=not options.quick, burst_ms=SMALL_BURST_MS) as net,
         Group(case.size, ["sirtaki", ALONE], net=net) as group,
     ):
         group.call("learn_prepare", system=ALONE, name=ALONE, recipe=recipe_of(case.task, {}))

@@ -23,8 +23,8 @@ COMPRESSIONS = ("none", "auto")
 DEFAULT_CAP, TORCH_CAP = BUCKET_CAPS = ("default", "25")
 #: The ranks share the cores of this machine, or two of them have one each, which compute leaves free.
 SHARED, OWN = PROCESSORS = ("shared", "own")
-#: Ranks with processors of their own, seconds of a step of theirs, and milliseconds of the burst of their link.
-OWN_RANKS, OWN_SECONDS, OWN_BURST_MS = 2, 0.02, 1.0
+#: Ranks with processors of their own, and seconds of a step of theirs.
+OWN_RANKS, OWN_SECONDS = 2, 0.02
 OPTIMIZER, ACCELERATED = "DistributedOptimizer", "accelerate"
 #: DDP with a hook that sends nothing: the bound of every hook.
 IDLE_HOOK = "idle_hook"

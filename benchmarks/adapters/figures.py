@@ -133,7 +133,7 @@ def accelerated_rows(case: DoorCase, setting: Setting, samples: Mapping[str, Seq
         for name, of_way in samples.items()
     ]
     ours, theirs, plain = samples[ACCELERATED], samples[OPTIMIZER], samples[PLAIN]
-    # By its value: the interval of a noisy ratio reaches to the target from far above.
+    # The value judges, because the interval of a noisy ratio reaches to the target from far above.
     judged: dict[str, Any] = {"better": "lower", "target": STEP_OVER_OPTIMIZER, "by_value": True}
     rows.append(ratio_row("step_over_optimizer", params, ours, theirs, OPTIMIZER, **judged))
     most = median(plain) / bound

@@ -17,7 +17,6 @@ from benchmarks.adapters.cases import (
     LIBRARIES,
     OPTIMIZER,
     OWN,
-    OWN_BURST_MS,
     OWN_RANKS,
     PLAIN,
     DoorCase,
@@ -28,7 +27,7 @@ from benchmarks.adapters.cases import (
     ways,
 )
 from benchmarks.common.group import Group
-from benchmarks.common.rig import Options, network
+from benchmarks.common.rig import SMALL_BURST_MS, Options, network
 from benchmarks.netns import INTERFACE, Net
 from benchmarks.results import ROOT
 from benchmarks.training.trainings import TRAINING_SECONDS, time_steps
@@ -98,7 +97,7 @@ def time_accelerated(options: Options, case: DoorCase, setting: Setting) -> dict
     own = setting.processors == OWN
     size = OWN_RANKS if own else case.size
     with (
-        network(case.net, size, strict=not options.quick, burst_ms=OWN_BURST_MS if own else None) as net,
+        network(case.net, size, strict=not options.quick, burst_ms=SMALL_BURST_MS if own else None) as net,
         Group(size, ["sirtaki", "ddp", "gloo", "ddp_idle_hook", "alone"], net=net) as group,
     ):
         if options.quick:

@@ -140,6 +140,8 @@ def wire_bound(size: int, payload: int, rate_mbit: float) -> float:
 
 LOOPBACK = "loopback"
 UNSHAPED = "unshaped"
+#: Burst of a link that carries compressed steps at its rate, too, for network().
+SMALL_BURST_MS = 1.0
 
 
 class Links(NamedTuple):

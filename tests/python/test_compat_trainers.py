@@ -97,7 +97,7 @@ def command_before(launcher: str, python: str) -> list[str]:
     if launcher == "torchrun":
         return [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     if launcher == "accelerate launch":
-        # For several processes on CPUs, too, it needs --multi_gpu.
+        # accelerate launch needs --multi_gpu for several processes, even on CPUs.
         ranks = ("--multi_gpu", "--num_machines", "1", "--num_processes", "2", "--main_process_port", "0")
         return [python, "-m", "accelerate.commands.launch", *ranks, "--mixed_precision", "no", "--dynamo_backend", "no"]
     return [python]

@@ -57,3 +57,15 @@ def buckets_of_training(
     handle._reducer.hook = hook
     train(model, optimizer, steps)
     return indices[-1] + 1
+
+
+def case_buckets_get_no_larger_than_those_of_torch() -> None:
+    start()
+    model = wrapped(bucket_cap_mb=None)
+    reducer, least = model.reducer, small_buckets._LEAST_BYTES
+    small_buckets._LEAST_BYTES = model.bucket_bytes_cap
+    try:
+        small_buckets.make_small_buckets(model)
+        assert model.reducer is reducer
+    finally:
+        small_buckets._LEAST_BYTES = least

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-#: Most buckets of a model, and fewest bytes of one: the hook takes some 50 microseconds for each bucket.
+#: Parts of a model that buckets hold, and fewest bytes of one: the hook takes some 50 microseconds for each bucket.
 _MOST_BUCKETS = 32
 _LEAST_BYTES = 64 * 1024
 
@@ -25,6 +25,8 @@ def make_small_buckets(wrapper: Any) -> None:
     parameters, sparse = wrapper._build_params_for_reducer()
     total = sum(p.numel() * p.element_size() for p in parameters)
     cap = max(total // _MOST_BUCKETS, _LEAST_BYTES)
+    if cap >= wrapper.bucket_bytes_cap:
+        return  # a model of 800 MB has as many buckets anyway
     before = {name: vars(wrapper).get(name) for name in ("bucket_bytes_cap", "bucket_bytes_cap_default")}
     config = vars(wrapper).get("_bucket_config")  # of torch 2.13 and later
     wrapper.bucket_bytes_cap, wrapper.bucket_bytes_cap_default = cap, False
