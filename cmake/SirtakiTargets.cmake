@@ -24,8 +24,8 @@ set(SIRTAKI_STOP $<$<BOOL:${SIRTAKI_WERROR}>:-Werror>)
 
 find_program(SIRTAKI_CCACHE ccache)
 if(SIRTAKI_CCACHE)
-  # Clones share one compiler cache: paths below the source folder are hashed as relative ones. Batches name their sources
-  # by absolute paths, so they are found only by clones in the same folder.
+  # Clones share one compiler cache: paths below the source folder are hashed as relative ones. A name that the compiler
+  # writes into the program must be relative, too (-fmacro-prefix-map below).
   set(cached "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1)
   set(CMAKE_C_COMPILER_LAUNCHER ${cached} "${SIRTAKI_CCACHE}")
   if(SIRTAKI_TESTS OR SIRTAKI_SANITIZE)
@@ -38,6 +38,9 @@ find_program(SIRTAKI_MOLD mold)
 if(SIRTAKI_MOLD AND NOT CMAKE_CROSSCOMPILING)  # a cross compiler finds no linker but its own
   add_link_options(-fuse-ld=mold)
 endif()
+
+# __FILE__ is a path below the source folder: the same program and messages wherever the folder is.
+add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=>)
 
 add_library(sirtaki_flags INTERFACE)
 target_include_directories(sirtaki_flags INTERFACE "${CMAKE_SOURCE_DIR}")
