@@ -16,7 +16,8 @@ from launch_support import Outcome, launch, warm
 STEPS = 12
 # A fault "slot:start:place" kills that process of the slot before the step `place`, or when it has begun to drain, and
 # "slot:start:place:leave" sends it SIGTERM. Each rank compares models, and the mean of those of the survivors, as they
-# came back to a commit, with the model that sync() has made. The program goes on until `full` ranks are there.
+# came back to a commit, with the model that sync() has made. The program goes on until `full` ranks are there. With the
+# guard, steps may become synchronous while a rank is started, and then sync() takes the buffers of rank 0.
 TRAIN = f"""
 import os, signal, sys, threading
 from pathlib import Path
@@ -31,10 +32,12 @@ torch.set_num_threads(1)
 hvd.init()
 torch.manual_seed(10 * slot + start)
 local = {{
-    "at once": hvd.LocalUpdates("fixed:steps=4,delay=0", outer="none"),
-    "delay": hvd.LocalUpdates("fixed:steps=4,delay=3"),
-    "fragments": hvd.LocalUpdates("fixed:steps=5,delay=2", fragments=3, optimizer_state=1),
-    "codec": hvd.LocalUpdates("fixed:steps=4,delay=2", compression="int8:min=0,ndim=0", outer=hvd.Outer(0.7, 0.9)),
+    "at once": hvd.LocalUpdates("fixed:steps=4,delay=0,guard=off", outer="none"),
+    "delay": hvd.LocalUpdates("fixed:steps=4,delay=3,guard=off"),
+    "fragments": hvd.LocalUpdates("fixed:steps=5,delay=2,guard=off", fragments=3, optimizer_state=1),
+    "codec": hvd.LocalUpdates(
+        "fixed:steps=4,delay=2,guard=off", compression="int8:min=0,ndim=0", outer=hvd.Outer(0.7, 0.9)
+    ),
     "auto": "auto",
     "auto with merges": "auto:warmup=2,gain=0",
     "warm-up": hvd.LocalUpdates("fixed:steps=2,delay=0,warmup=6,guard=off", outer="none"),
