@@ -1,10 +1,10 @@
 """`make lint`: layers, map, prose, links, decisions, clang-format, self-contained headers, clang-tidy, ruff, mypy.
 
-Every checker runs even if an earlier one fails. Results of clang-tidy and of the header check are cached by content
-under build/lint, so that only files that changed, or whose project headers changed, are checked again. clang-tidy gets
-several sources at once, since most of its time is spent on headers that they share. With --changed, as in `make check`,
-clang-format, the header check and clang-tidy check only the files that this branch has changed, and mypy runs if a
-Python file has changed.
+Every checker runs even if an earlier one fails. Results of clang-tidy and of the header check are cached by content for
+all clones of a user, so that only files that changed, or whose project headers changed, are checked again. clang-tidy
+gets several sources at once, since most of its time is spent on headers that they share. With --changed, as in `make
+check`, clang-format, the header check and clang-tidy check only the files that this branch has changed, and mypy runs
+if a Python file has changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from check_prose import prose_problems  # noqa: E402
 from source_tree import CPP, Source, Tree, report  # noqa: E402
 
 BIN = ROOT / ".venv/bin"
-LINT_DIR = ROOT / "build/lint"
+# Names of checks that passed. All clones share them, as they share the compiler cache.
+PASSED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sirtaki/lint"
+PASSED_DAYS = 30  # since the last use
 TIDY_BUILD = ROOT / "build/tidy"
 TIDY_FOLDERS = ("runtime", "kernels", "compression", "scheduler", "adapters", "launcher")
 # These files compile only with CUDA, and only without Gloo.
@@ -83,25 +85,22 @@ def call(command: Sequence[str], folder: Path = ROOT) -> tuple[int, str]:
 
 
 def closure_digest(tree: Tree, sources: list[Source], *extra: str) -> str:
-    """Returns a digest of files, of the project headers they reach and of `extra`."""
+    """Returns a digest of files, of the project headers they reach and of `extra`; the same one in all clones."""
     seen, todo = {source.path for source in sources}, list(sources)
     while todo:
         for include in todo.pop().includes:
             if include.name in tree.sources and include.name not in seen:
                 seen.add(include.name)
                 todo.append(tree.sources[include.name])
-    digest = hashlib.sha256("\0".join(extra).encode())
+    digest = hashlib.sha256("\0".join(extra).replace(f"{ROOT}/", "").encode())
     for path in sorted(seen):
         digest.update(f"\0{path}\0{tree.sources[path].text}".encode())
     return digest.hexdigest()
 
 
-def run_jobs(tool: str, jobs: list[Job], workers: int, keep: bool = False) -> bool:
-    """Runs the jobs whose digest has not passed before; prints the output of failures.
-
-    `keep`: the jobs are only a part of those of the tool, so results of other jobs are kept.
-    """
-    passed_dir = LINT_DIR / tool
+def run_jobs(tool: str, jobs: list[Job], workers: int) -> bool:
+    """Runs the jobs whose digest has not passed before; prints the output of failures."""
+    passed_dir = PASSED / tool
     passed_dir.mkdir(parents=True, exist_ok=True)
     todo = [job for job in jobs if not (passed_dir / job.digest).exists()]
     print(f"lint: {tool}: {len(todo)} of {len(jobs)} to look at", flush=True)
@@ -117,12 +116,13 @@ def run_jobs(tool: str, jobs: list[Job], workers: int, keep: bool = False) -> bo
 
     with ThreadPoolExecutor(workers) as pool:
         verdicts = list(pool.map(one, todo))
-    if keep:
-        return all(verdicts)
-    current = {job.digest for job in jobs}
-    for old in passed_dir.iterdir():
-        if old.name not in current:
-            old.unlink()
+    for job in jobs:
+        if (passed_dir / job.digest).exists():
+            (passed_dir / job.digest).touch()
+    oldest = time.time() - PASSED_DAYS * 24 * 3600
+    for passed in passed_dir.iterdir():
+        if passed.stat().st_mtime < oldest:
+            passed.unlink(missing_ok=True)
     return all(verdicts)
 
 
@@ -188,7 +188,7 @@ def lint_headers(tree: Tree, workers: int, changed: frozenset[str] | None = None
             continue
         command = (*COMPILE, source.path, "/dev/null")
         jobs.append(Job(source.path, command, closure_digest(tree, [source], *command), ROOT))
-    return run_jobs("headers", jobs, workers, keep=changed is not None)
+    return run_jobs("headers", jobs, workers)
 
 
 def batched_sources(tree: Tree, path: Path) -> list[Source]:
@@ -270,7 +270,7 @@ def lint_tidy(tree: Tree, workers: int, changed: frozenset[str] | None = None) -
         print(output)
         return False
     if changed is not None:
-        return run_jobs("clang-tidy-changed", changed_tidy_jobs(tree, changed), workers, keep=True)
+        return run_jobs("clang-tidy-changed", changed_tidy_jobs(tree, changed), workers)
     jobs = tidy_jobs(tree)
     forgotten = forgotten_sources(tree, jobs)
     for path in forgotten:

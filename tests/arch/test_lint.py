@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,7 +66,7 @@ def test_a_changed_header_is_seen_in_the_source_of_its_name(tmp_path: Path, monk
 
 
 def test_sources_of_a_batch_with_a_name_in_common_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lint, "LINT_DIR", tmp_path / "lint")
+    monkeypatch.setattr(lint, "PASSED", tmp_path / "lint")
     monkeypatch.setattr(lint, "ROOT", tmp_path)
     for name in ("one", "other"):
         (tmp_path / f"runtime/{name}.cc").parent.mkdir(exist_ok=True)
@@ -105,11 +106,27 @@ def test_a_wrong_or_missing_type_is_named(
     )
 
 
-def test_what_a_partial_run_does_not_look_at_stays_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lint, "LINT_DIR", tmp_path)
-    one, other = (lint.Job(name, ("true",), name, tmp_path) for name in ("one", "other"))
-    assert lint.run_jobs("tool", [one, other], 1)
-    assert lint.run_jobs("tool", [one], 1, keep=True)
-    assert (tmp_path / "tool/other").exists()
-    assert lint.run_jobs("tool", [one], 1)
-    assert not (tmp_path / "tool/other").exists()
+def test_a_check_that_has_passed_is_remembered_for_a_month_after_its_last_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lint, "PASSED", tmp_path)
+    used, unused, failing = (lint.Job(n, (n,), n, tmp_path) for n in ("true", "printf", "false"))
+    assert lint.run_jobs("tool", [used], 1)
+    assert not lint.run_jobs("tool", [failing], 1)
+    (tmp_path / "tool/printf").touch()
+    for job in (used, unused):
+        os.utime(tmp_path / f"tool/{job.digest}", (0, 0))
+    assert lint.run_jobs("tool", [used], 1)
+    assert [path.name for path in (tmp_path / "tool").iterdir()] == ["true"]
+
+
+def test_clones_share_what_has_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = set()
+    for clone in ("one", "other"):
+        (tmp_path / clone / "runtime").mkdir(parents=True)
+        (tmp_path / clone / "runtime/x.cc").write_text("int x;\n")
+        monkeypatch.setattr(lint, "ROOT", tmp_path / clone)
+        tree = Tree(tmp_path / clone)
+        flags = (f"-I{tmp_path / clone}/runtime", "-isystem", "/usr/include")
+        digests.add(lint.closure_digest(tree, [tree.sources["runtime/x.cc"]], *flags))
+    assert len(digests) == 1
