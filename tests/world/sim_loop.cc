@@ -18,10 +18,12 @@ bool SimClock::step() {
       loop->leave_ready_list();
     }
     running_ = loop;
+    last_ = loop;
     task();
     running_ = nullptr;
     return true;
   }
+  last_ = nullptr;
   if (timers_.empty()) {
     return false;
   }

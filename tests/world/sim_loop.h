@@ -28,6 +28,8 @@ class SimClock {
 
   // Runs one task of one loop, or one step of time. Returns false when no task and no timer is left.
   bool step();
+  // Returns the loop whose task the last step has run; null after a step of time.
+  const SimLoop* last() const { return last_; }
 
  private:
   friend class SimLoop;
@@ -37,6 +39,7 @@ class SimClock {
   std::map<std::pair<TimePoint, std::uint64_t>, std::pair<SimLoop*, Task>> timers_;
   std::uint64_t next_timer_ = 1;
   SimLoop* running_ = nullptr;
+  const SimLoop* last_ = nullptr;
 };
 
 class SimLoop final : public Loop {
