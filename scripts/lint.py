@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -92,7 +93,7 @@ def closure_digest(tree: Tree, sources: list[Source], *extra: str) -> str:
             if include.name in tree.sources and include.name not in seen:
                 seen.add(include.name)
                 todo.append(tree.sources[include.name])
-    digest = hashlib.sha256("\0".join(extra).replace(f"{ROOT}/", "").encode())
+    digest = hashlib.sha256("\0".join(extra).replace(str(ROOT), ".").encode())
     for path in sorted(seen):
         digest.update(f"\0{path}\0{tree.sources[path].text}".encode())
     return digest.hexdigest()
@@ -121,8 +122,9 @@ def run_jobs(tool: str, jobs: list[Job], workers: int) -> bool:
             (passed_dir / job.digest).touch()
     oldest = time.time() - PASSED_DAYS * 24 * 3600
     for passed in passed_dir.iterdir():
-        if passed.stat().st_mtime < oldest:
-            passed.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another clone forgets it, too
+            if passed.stat().st_mtime < oldest:
+                passed.unlink()
     return all(verdicts)
 
 
@@ -180,14 +182,14 @@ def lint_format(tree: Tree, _workers: int, changed: frozenset[str] | None = None
 
 def lint_headers(tree: Tree, workers: int, changed: frozenset[str] | None = None) -> bool:
     """Compiles headers alone, unless a .cc of the same name includes them first."""
-    jobs = []
+    version, jobs = compiler_version(), []
     for source in tree.cpp():
         if not source.path.endswith(".h") or source.path.endswith("-inl.h"):
             continue
         if source.path[:-2] + ".cc" in tree.sources or (changed is not None and source.path not in changed):
             continue
         command = (*COMPILE, source.path, "/dev/null")
-        jobs.append(Job(source.path, command, closure_digest(tree, [source], *command), ROOT))
+        jobs.append(Job(source.path, command, closure_digest(tree, [source], version, *command), ROOT))
     return run_jobs("headers", jobs, workers)
 
 
@@ -218,9 +220,14 @@ def tidy_units(tree: Tree) -> Iterator[tuple[str, list[Source], list[str]]]:
             yield entry["file"], sources, flags
 
 
+def compiler_version() -> str:
+    """Returns the version of g++ and of the headers that setup installs."""
+    return call(["g++", "--version"])[1] + (ROOT / "scripts/requirements.txt").read_text()
+
+
 def tidy_version() -> str:
     """Returns version and configuration of clang-tidy, on which its verdicts depend beside the source."""
-    return call(["clang-tidy", "--version"])[1] + (ROOT / ".clang-tidy").read_text()
+    return call(["clang-tidy", "--version"])[1] + (ROOT / ".clang-tidy").read_text() + compiler_version()
 
 
 def tidy_jobs(tree: Tree) -> list[Job]:
@@ -248,7 +255,7 @@ def changed_tidy_jobs(tree: Tree, changed: frozenset[str]) -> list[Job]:
         if found and len(sources) > 1:
             together = f"{found[0].path} and {len(sources) - 1} more"
             command = ("g++", "-fsyntax-only", *flags, path)
-            jobs.append(Job(together, command, closure_digest(tree, sources, *command), ROOT))
+            jobs.append(Job(together, command, closure_digest(tree, sources, version, *command), ROOT))
     return jobs
 
 

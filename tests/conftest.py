@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-HANG_SECONDS = 300  # above the limits of the jobs that tests start
+HANG_SECONDS = 420  # above the limits of the jobs that tests start
 #: A worker keeps a file, so that files of minutes start first and none is left for one worker at the end.
 LONG_FILES = (
     "test_keras.py",

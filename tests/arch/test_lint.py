@@ -127,6 +127,6 @@ def test_clones_share_what_has_passed(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / clone / "runtime/x.cc").write_text("int x;\n")
         monkeypatch.setattr(lint, "ROOT", tmp_path / clone)
         tree = Tree(tmp_path / clone)
-        flags = (f"-I{tmp_path / clone}/runtime", "-isystem", "/usr/include")
+        flags = (f"-I{tmp_path / clone}/runtime", "-I", str(tmp_path / clone), "-isystem", "/usr/include")
         digests.add(lint.closure_digest(tree, [tree.sources["runtime/x.cc"]], *flags))
     assert len(digests) == 1
