@@ -103,7 +103,12 @@ def run_jobs(tool: str, jobs: list[Job], workers: int) -> bool:
     """Runs the jobs whose digest has not passed before; prints the output of failures."""
     passed_dir = PASSED / tool
     passed_dir.mkdir(parents=True, exist_ok=True)
-    todo = [job for job in jobs if not (passed_dir / job.digest).exists()]
+    todo = []
+    for job in jobs:
+        if (passed_dir / job.digest).exists():
+            (passed_dir / job.digest).touch()
+        else:
+            todo.append(job)
     print(f"lint: {tool}: {len(todo)} of {len(jobs)} to look at", flush=True)
 
     def one(job: Job) -> bool:
@@ -117,9 +122,6 @@ def run_jobs(tool: str, jobs: list[Job], workers: int) -> bool:
 
     with ThreadPoolExecutor(workers) as pool:
         verdicts = list(pool.map(one, todo))
-    for job in jobs:
-        if (passed_dir / job.digest).exists():
-            (passed_dir / job.digest).touch()
     oldest = time.time() - PASSED_DAYS * 24 * 3600
     for passed in passed_dir.iterdir():
         with suppress(FileNotFoundError):  # another clone forgets it, too

@@ -284,7 +284,7 @@ std::string SimJob::check_end_of(const SimProcess& process, bool trained) const 
   return "";
 }
 
-// Of two processes that no fault has hit, one has the steps of the other.
+// Checks that the processes that no fault has hit have counted the same steps, as far as each has come.
 std::string SimJob::check_same_course() const {
   for (int stream = 0; stream < kStreams; ++stream) {
     const std::vector<CountedStep>* longest = nullptr;

@@ -259,10 +259,7 @@ void SimProcess::opened(const Status& status) {
   if (cell == nullptr) {
     return job_.broken("V9: " + name() + " opens an epoch twice: " + status.to_string());
   }
-  cell->value.emplace(status);
-  if (cell->waiter) {
-    cell->waiter.resume();
-  }
+  give<Status>(*cell, status);
 }
 
 // ---- program ----

@@ -101,12 +101,7 @@ template <class T, class Start>
 Await<T> SimSession::call(Start start) {
   auto cell = std::make_shared<typename Await<T>::Cell>();
   auto answer = counted<T>([this, cell](T value) {
-    deps_.program.post([cell, value = std::move(value)]() mutable {
-      cell->value.emplace(std::move(value));
-      if (cell->waiter) {
-        cell->waiter.resume();
-      }
-    });
+    deps_.program.post([cell, value = std::move(value)]() mutable { give<T>(*cell, std::move(value)); });
   });
   deps_.loop.post([start = std::move(start), answer = std::move(answer)]() mutable { start(std::move(answer)); });
   return Await<T>(cell);
@@ -141,19 +136,20 @@ Await<Status> SimSession::wait(int number) {
 }
 
 Await<Status> SimSession::run(engine::OpSpec spec) {
-  return call<Status>([this, spec = std::move(spec)](Answer<Status> answer) mutable {
-    engine_->submit(std::move(spec), [answer = std::move(answer)](Status status, const engine::OpResult&) mutable {
-      answer(std::move(status));
-    });
-  });
+  return call<Status>(
+      [this, spec = std::move(spec)](Answer<Status> answer) mutable { submit_op(std::move(spec), std::move(answer)); });
 }
 
 void SimSession::start(engine::OpSpec spec) {
   auto answer = counted<Status>([](const Status&) {});
   deps_.loop.post([this, spec = std::move(spec), answer = std::move(answer)]() mutable {
-    engine_->submit(std::move(spec), [answer = std::move(answer)](Status status, const engine::OpResult&) mutable {
-      answer(std::move(status));
-    });
+    submit_op(std::move(spec), std::move(answer));
+  });
+}
+
+void SimSession::submit_op(engine::OpSpec spec, Answer<Status> answer) {
+  engine_->submit(std::move(spec), [answer = std::move(answer)](Status status, const engine::OpResult&) mutable {
+    answer(std::move(status));
   });
 }
 

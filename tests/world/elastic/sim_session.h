@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/telemetry/log.h"
@@ -22,6 +23,15 @@
 #include "tests/world/world.h"
 
 namespace sirtaki::world {
+
+// Gives the answer for which a program waits, or will wait, on the calling loop.
+template <class T>
+void give(typename Await<T>::Cell& cell, T value) {
+  cell.value.emplace(std::move(value));
+  if (cell.waiter) {
+    cell.waiter.resume();
+  }
+}
 
 class SimSession final : private engine::ControlLink {
  public:
@@ -75,6 +85,7 @@ class SimSession final : private engine::ControlLink {
   Duration cause_grace() const override;
   template <class T, class Start>
   Await<T> call(Start start);
+  void submit_op(engine::OpSpec spec, Answer<Status> answer);
   template <class T>
   Answer<T> counted(std::function<void(T)> then);
   void drain(int turns, std::uint64_t memory, std::function<std::uint64_t()> now, control::StreamReports reports,
