@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import run_tests
 from run_tests import Outcome, Stage, check_stages, count_tests, report, run_all, run_stage, slowest_tests, stages
 
 SAY = (sys.executable, "-c")
@@ -94,3 +95,12 @@ def test_a_check_takes_stages_of_the_whole_and_parts_of_them() -> None:
     assert list(check) == ["lint", "package", "c++ build", "unit, sim", "training"]
     assert all(check[name] == whole[name] for name in ("package", "c++ build"))
     assert "--changed" in check["lint"].commands[0]
+
+
+def test_a_stage_that_hangs_is_killed_and_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_tests, "STAGE_LIMIT_SECONDS", 0.5)
+    outcome = run_python("import signal; signal.pause()")
+    assert (outcome.verdict, outcome.failed) == ("failed", 1)
+    assert "exited with -9, killed after its limit of " in capsys.readouterr().out
