@@ -55,3 +55,14 @@ def _environment_stays() -> Iterator[None]:
     yield
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture
+def warm_ranks(_environment_stays: None) -> None:
+    """Lets ranks with torch run as forks of an interpreter that has imported it, however the test starts them.
+
+    It saves seconds of each rank. A fork has another pid, parent and process group than the rank (tests/python/warm).
+    """
+    from rank_support import environment, pool  # which only pytest has on its path
+
+    os.environ.update(pool().variables(environment()))

@@ -31,6 +31,8 @@ from benchmarks.adapters.figures import Training, accelerated_rows, door_rows
 from benchmarks.doors import case_of, names_of, settings_key
 from benchmarks.results import Row
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 ROOT = Path(__file__).resolve().parents[2]
 CURVE = [[2.0, 3.0], [4.0, 1.0]]
 

@@ -11,6 +11,8 @@ import pytest
 from benchmarks.common.contest import TaskCase
 from benchmarks.estimate import ALONE, AUTO, DENSE, LOCAL, METHODS, predict, rows_of, share_row
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 ROOT = Path(__file__).resolve().parents[2]
 CASE = TaskCase("20", 4, "cnn_sgd")
 

@@ -27,6 +27,8 @@ from benchmarks.pareto.figures import Contest, any_length_rows, rows_of
 from benchmarks.pareto.plots import frontier as plot
 from benchmarks.pareto.runs import Pace, Run, between, composed, measured
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 ROOT = Path(__file__).resolve().parents[2]
 (TRAINING,) = trainings(["convnet_sgd"], [300])
 CURVE = [[10.0, 3.0], [20.0, 2.0], [30.0, 1.0]]

@@ -14,6 +14,8 @@ from benchmarks.common.workloads import Bench
 from benchmarks.pareto.entrants import Entry, recipe_of, trainings
 from benchmarks.training.trainings import time_alone
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 pytest.importorskip("torch")
 
 SECONDS = 0.02

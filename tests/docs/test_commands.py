@@ -25,6 +25,8 @@ sys.path[:0] = [str(ROOT / "tests/process")]
 from launch_support import launch, launcher_path
 from ssh_hosts import Hosts, unavailable_reason
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 PAGES = [ROOT / "README.md", *(p for p in sorted((ROOT / "docs").rglob("*.md")) if "decisions" not in p.parts)]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OWN = ("sirtakirun", "sirtaki")

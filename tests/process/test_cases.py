@@ -12,6 +12,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from run_cases import programs, run_case  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 LIMIT_SECONDS = 150.0
 
 

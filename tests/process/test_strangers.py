@@ -63,6 +63,7 @@ def test_junk_and_silence_on_every_port_do_not_disturb_a_job(program: str, tmp_p
     assert done.out.count("trained") == 2, done.out + done.err
 
 
+@pytest.mark.usefixtures("warm_ranks")
 def test_a_rank_with_another_secret_is_told_so_at_once(program: str, tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     secret = tmp_path / "secret"
@@ -90,6 +91,7 @@ def test_a_rank_with_another_secret_is_told_so_at_once(program: str, tmp_path: P
     assert done.out.count("trained") == 2, done.out + done.err
 
 
+@pytest.mark.usefixtures("warm_ranks")
 def test_ctrl_c_in_the_middle_of_training_is_one_line(program: str, tmp_path: Path) -> None:
     import signal
 

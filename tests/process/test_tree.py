@@ -97,6 +97,7 @@ def test_training_goes_on_whatever_strangers_say_to_the_relays(program: str, tmp
     assert len(ends) == 1, "all ranks have the same parameters"
 
 
+@pytest.mark.usefixtures("warm_ranks")
 def test_a_relay_that_is_killed_ends_the_job_naming_its_rank(program: str, tmp_path: Path) -> None:
     # Rank 0 has a relay for itself and rank 1, rank 2 one for itself.
     with running("-np", "3", PYTHON, program, str(tmp_path / "never"), env=environment()) as run:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from rank_support import clean_environment
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 pytest.importorskip("torch")
 
 PROGRAM = """

@@ -10,7 +10,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import pytest
 from launch_support import PYTHON, Outcome, launch
+
+pytestmark = pytest.mark.usefixtures("warm_ranks")
 
 # Each step mixes numbers of all ranks into the values. The program kills all ranks at its end, or they have to leave in
 # step 3, or it prints "DONE".

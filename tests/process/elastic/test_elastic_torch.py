@@ -169,7 +169,9 @@ def test_a_job_goes_on_from_a_snapshot_as_if_nothing_had_happened(tmp_path: Path
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
-def test_the_example_goes_on_without_a_killed_rank(victim: int) -> None:
+def test_the_example_goes_on_without_a_killed_rank(victim: int, request: pytest.FixtureRequest) -> None:
+    if victim > 0:
+        request.getfixturevalue("warm_ranks")
     example = str(ROOT / "examples/elastic_mnist.py")
     command = (PYTHON, example, "--steps", "400", "--batch-size", "8", "--commit-every", "3")
     with running("-np", "3", "--elastic", "2:", *command) as run:

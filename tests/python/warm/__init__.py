@@ -7,7 +7,8 @@ end with pytest.
 from __future__ import annotations
 
 import atexit
-import re
+import json
+import os
 import shutil
 import socket
 import subprocess
@@ -15,6 +16,8 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+from warm.client import early
 
 HERE = Path(__file__).resolve().parent
 CLIENT = (sys.executable, "-I", "-S", str(HERE / "client.py"))
@@ -25,12 +28,6 @@ IMPORTS = {
     "tensorflow": ("tensorflow", "keras"),
     "keras on torch": ("torch", "torch._dynamo", "keras"),
 }
-#: Variables that no import reads, or that imports of torch and TensorFlow set: pytest itself may have imported them. A
-#: program with other variables needs a new interpreter.
-LATE = re.compile(
-    r"SIRTAKI_|HOROVOD_|PYTEST_|PYTHONPATH$|KERAS_BACKEND$|TORCHINDUCTOR_CACHE_DIR$|TF2_BEHAVIOR$|TPU_ML_PLATFORM|"
-    r"ENABLE_RUNTIME_UPTIME_TELEMETRY$|HDF5_PLUGIN_PATH$"
-)
 
 
 def framework(program: tuple[str, ...], environment: Mapping[str, str]) -> str:
@@ -40,11 +37,6 @@ def framework(program: tuple[str, ...], environment: Mapping[str, str]) -> str:
     if "keras" in text and environment.get("KERAS_BACKEND") == "torch":
         return "keras on torch"
     return "tensorflow" if "tensorflow" in text or "keras" in text else "torch"
-
-
-def early(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that an import may read."""
-    return {name: value for name, value in environment.items() if not LATE.match(name)}
 
 
 class Server:
@@ -83,14 +75,26 @@ class Pool:
         self.environment = self.environment or early(environment)
         if early(environment) != self.environment:
             return (sys.executable, *program)
-        name = framework(program, environment)
+        return (*CLIENT, *self.addresses(framework(program, environment), environment), *program)
+
+    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Returns variables with which the ranks of all launchers run in warm interpreters, if they need torch."""
+        addresses = self.addresses("torch", environment)
+        network = os.stat("/proc/self/ns/net").st_ino
+        Path(f"{addresses[0]}.json").write_text(json.dumps({"network": network, "variables": early(environment)}))
+        path = os.pathsep.join([str(HERE / "site"), environment["PYTHONPATH"]])
+        return {"PYTHONPATH": path, "WARM_SERVERS": os.pathsep.join([str(HERE), *addresses])}
+
+    def addresses(self, name: str, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """Returns the sockets of the servers of a row of IMPORTS, which start with the first request."""
         if name not in self.servers:
             # The entry points that torch loads on import look for a launcher.
             own = {**environment, "SIRTAKI_JOB_RANK": "0", "TF_CPP_MIN_LOG_LEVEL": "2"}
+            own.pop("WARM_SERVERS", None)
             paths = [self.folder / f"{len(self.servers)}.{parity}" for parity in ("even", "odd")]
             even, odd = (Server(path, IMPORTS[name], own) for path in paths)
             self.servers[name] = (even, odd)
-        return (*CLIENT, *(str(server.path) for server in self.servers[name]), *program)
+        return tuple(str(server.path) for server in self.servers[name])
 
     def close(self) -> None:
         """Ends all servers and the programs that still run in them."""

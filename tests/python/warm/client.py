@@ -1,18 +1,23 @@
 """A rank that lets a server (server.py) run its program; the launcher sees this process as the program.
 
-`python -I -S client.py SOCKET SOCKET ARGUMENT...` sends its arguments, environment, folder and open files to the first
-server on even ranks and to the second on odd ones, forwards signals, and ends as the program does. The two servers have
-different seeds of str.__hash__, so that neighbours differ in the order of their sets, as ranks of a real job do.
+`python -I -S client.py SOCKET SOCKET ARGUMENT...` sends its arguments, environment, folder, processors and open files
+to the first server on even ranks and to the second on odd ones, forwards signals, and ends as the program does. The two
+servers have different seeds of str.__hash__, so that neighbours differ in the order of their sets, as ranks of a real
+job do. run_warm() is for interpreters that have begun (site/sitecustomize.py).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 
+#: Variables that imports of frameworks read: a program with others needs a new interpreter.
+EARLY = re.compile(r"(OMP|MKL|KMP|GOMP|TORCH|PYTORCH|TF|XLA|LD|CUDA|NVIDIA|MALLOC)_|PYTHON(?!PATH)")
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -43,16 +48,36 @@ def lost(address: str, why: str) -> None:
         sys.exit(f"the warm interpreter at {address} runs no program: {why}; its last words:\n{log.read()[-4000:]}")
 
 
-def main() -> None:
+def early(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that an import of a framework may read."""
+    return {name: value for name, value in environment.items() if EARLY.match(name)}
+
+
+def run_warm(addresses: list[str], arguments: list[str]) -> None:
+    """Ends as the program does; returns if a new interpreter has to run it."""
+    with open(f"{addresses[0]}.json", encoding="utf-8") as file:
+        served = json.load(file)
+    if served == {"network": os.stat("/proc/self/ns/net").st_ino, "variables": early(os.environ)}:
+        request(addresses, arguments)
+
+
+def request(addresses: list[str], arguments: list[str]) -> None:
     """Sends the request to the server, then waits for the end of the program."""
     files = open_files()
-    address = sys.argv[1 + int(os.environ.get("SIRTAKI_JOB_RANK", "0")) % 2]
+    rank = os.environ.get("SIRTAKI_JOB_RANK") or os.environ.get("RANK") or "0"
+    address = addresses[int(rank) % 2]
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(address)
     except OSError as error:
         lost(address, str(error))
-    header = {"arguments": sys.argv[3:], "environment": dict(os.environ), "folder": os.getcwd(), "files": files}
+    header = {
+        "arguments": arguments,
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "processors": list(os.sched_getaffinity(0)),
+        "files": files,
+    }
     socket.send_fds(connection, [json.dumps(header).encode()], files)
     while message := connection.recv(100):
         kind, number = message.split()
@@ -63,4 +88,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    request(sys.argv[1:3], sys.argv[3:])

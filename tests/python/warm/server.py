@@ -147,6 +147,7 @@ def take_place(request: Request, known_paths: list[str]) -> list[str]:
     take_files(request)
     os.environ.clear()
     os.environ.update(request.header["environment"])
+    os.sched_setaffinity(0, request.header["processors"])
     os.chdir(request.header["folder"])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [path for path in paths if path and path not in known_paths]

@@ -20,7 +20,6 @@ from sirtaki.torch._optimizer.backward_end import interruptible_wait, was_interr
 from sirtaki.torch._optimizer.gradient_stream import GradientStream, all_streams
 from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.step_phase import Phase
-from sirtaki.torch._optimizer.wrappers import RefusedWrappers
 
 
 class _Program:
@@ -49,6 +48,9 @@ class SurvivingStream(GradientStream):
     _submitted: bytearray
 
     def __init__(self, names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
+        # Imported here: it imports torch._dynamo, as optimizers of torch do; programs without one start in half the time.
+        from sirtaki.torch._optimizer.wrappers import RefusedWrappers
+
         super().__init__(names, params, options)
         #: True if steps survive the loss of a rank in an elastic job, and may be void then.
         self.outlives_losses = False
