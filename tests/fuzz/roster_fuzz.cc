@@ -13,7 +13,7 @@ std::vector<Input> seeds() {
   const StreamReports streams = {{StreamId(1), 2, 70, StepState::kComplete}, {StreamId(4), 0, 3, StepState::kPassed}};
   const LostRank lost{1, {Code::kPeerLost, "killed", {1, ""}}};
   const std::vector<RosterReport> reports = {
-      Hello{{3, 2}},   Regroup{Epoch(1), 4, true, true, {Code::kPeerLost, "cut", {1, ""}}, streams},
+      Hello{{3, 2}},   Regroup{Epoch(1), 4, true, true, {Code::kPeerLost, "cut", {1, ""}}, streams, {2}},
       Departure{true}, Admission{true},
       MustLeave{},
   };

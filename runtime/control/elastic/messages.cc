@@ -50,6 +50,10 @@ void put(WireWriter& w, const Regroup& m) {
     put_status(w, m.why);
   }
   put(w, m.streams);
+  w.put(static_cast<std::uint32_t>(m.unreachable.size()));
+  for (const Rank rank : m.unreachable) {
+    w.put(static_cast<std::int32_t>(rank));
+  }
 }
 
 void put(WireWriter& w, const Departure& m) {
@@ -158,6 +162,13 @@ Regroup get(WireReader& r, Tag<Regroup>) {
     m.why = get_status(r);
   }
   m.streams = get_reports(r);
+  m.unreachable.resize(r.get_count(4));
+  for (Rank& rank : m.unreachable) {
+    rank = r.get<std::int32_t>();
+    if (rank < 0) {
+      r.fail();
+    }
+  }
   return m;
 }
 

@@ -40,6 +40,8 @@ struct Regroup {
   bool admits = false;     // its program gives that to new processes when the next epoch has begun
   Status why;              // ended the session of this process; ok: its program has given the epoch up
   StreamReports streams;   // in `last`
+  // Ranks of `last` with which no data connection came about in the whole time for that.
+  std::vector<Rank> unreachable = {};
 };
 
 // Reports that this process leaves the epoch. `done`: the program has come to its end, and so has the job; else the

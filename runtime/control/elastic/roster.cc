@@ -71,6 +71,11 @@ void Roster::on_regroup(Connection from, const Regroup& regroup, TimePoint now) 
   person.has_state = member && regroup.has_state;
   person.admits = person.has_state && regroup.admits;
   if (member) {
+    for (const auto& [connection, other] : people_) {
+      if (connection != from && std::ranges::count(regroup.unreachable, other.rank) != 0) {
+        unconnected_.insert(std::minmax(from, connection));
+      }
+    }
     on_report(person, regroup, now);
   }
   settle(now);
@@ -197,12 +202,7 @@ void Roster::remove(Connection connection, const Status& cause, TimePoint now) {
     return;
   }
   const Rank rank = found->second.rank;
-  // Before the first epoch nobody has the state that another process would get.
-  const int slot = found->second.id.slot;
-  if (options_.max > 0 && epoch_ != Epoch() && given_up_.count(slot) == 0) {
-    expected_.insert(slot);
-  }
-  people_.erase(found);
+  forget(found);
   if (phase_ == Phase::kDone) {
     return;
   }
@@ -215,6 +215,15 @@ void Roster::remove(Connection connection, const Status& cause, TimePoint now) {
     }
   }
   settle(now);
+}
+
+void Roster::forget(People::iterator person) {
+  // Before the first epoch nobody has the state that another process would get.
+  const int slot = person->second.id.slot;
+  if (options_.max > 0 && epoch_ != Epoch() && given_up_.count(slot) == 0) {
+    expected_.insert(slot);
+  }
+  people_.erase(person);
 }
 
 void Roster::end_epoch(const LostRank& lost, TimePoint now) {
@@ -294,6 +303,14 @@ std::string Roster::describe() const {
     flag(person.admits, " admits");
     flag(person.waits, " waits");
     flag(person.leaves, " leaves");
+  }
+  for (const Pairs* pairs : {&unconnected_, &repeats_.unconnected}) {
+    for (const auto& [first, second] : *pairs) {
+      if (people_.contains(first) && people_.contains(second)) {
+        number(pairs == &unconnected_ ? "; unconnected " : "; unconnected before ", people_.at(first).id.slot);
+        number("-", people_.at(second).id.slot);
+      }
+    }
   }
   for (const auto& report : reports_) {
     flag(!report, "; no report");

@@ -15,7 +15,8 @@
 // whose connection has ended never comes back into its epoch, and what it still sends is ignored. No epoch forms
 // without a member that has the state of the job, once there is one. The job ends, with the reason, if too few are
 // left, which no member that leaves brings about. A new member that does not get the state holds the others up for
-// `state_timeout` at most.
+// `state_timeout` at most. Of two members that could not connect to each other in two epochs in a row, one is given up,
+// if enough are left.
 //
 // Pure: no clock, no I/O. Owned by the hub, beside the Coordinator of each epoch. Events in, actions out, in order.
 #pragma once
@@ -133,11 +134,13 @@ class Roster {
   };
   using People = std::map<Connection, Person>;
   using Reports = std::vector<std::optional<StreamReports>>;  // indexed by rank; nullopt: none yet
+  using Pairs = std::set<std::pair<Connection, Connection>>;  // the smaller one first
 
   // roster.cc
   void close(Connection connection, const Status& why);
   void broke_protocol(Connection connection, const std::string& what, TimePoint now);
   void remove(Connection connection, const Status& cause, TimePoint now);
+  void forget(People::iterator person);
   void on_report(const Person& person, const Regroup& regroup, TimePoint now);
   void end_epoch(const LostRank& lost, TimePoint now);
   void exclude_broken();
@@ -153,6 +156,7 @@ class Roster {
   void give_up_missing(TimePoint now);
   void give_up_fresh(TimePoint now);
   bool count_repeats(TimePoint now);
+  bool give_up_unconnected(const Pairs& before);
   void form(const std::vector<Connection>& members, TimePoint now);
   std::size_t coming() const;
   std::string too_few_text(std::size_t present) const;
@@ -176,6 +180,7 @@ class Roster {
 
   // The present or last epoch:
   Reports reports_;
+  Pairs unconnected_;  // members that could not connect to each other, as one of them has reported
   std::vector<LostRank> lost_;
   bool ended_ = true;  // a member is lost, and the others know
   bool done_ = false;  // a member has come to the end of the program
@@ -186,6 +191,7 @@ class Roster {
     int count = 0;
     StreamVerdicts positions;  // at the end of the last epoch; some streams begin at 0 in each epoch
     TimePoint since;           // beginning of the present epoch
+    Pairs unconnected;         // in the last epoch, if it has ended without a loss
   };
   Repeats repeats_;
 

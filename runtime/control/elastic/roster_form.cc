@@ -1,5 +1,7 @@
 // The second half of Roster: who belongs to the next epoch, and when it begins.
 #include <algorithm>
+#include <iterator>
+#include <tuple>
 
 #include "runtime/control/elastic/roster.h"
 
@@ -163,6 +165,7 @@ void Roster::settle_next(TimePoint now) {
     return;
   }
   part(leaving);  // not before the others are sure to go on
+  const Pairs before = repeats_.unconnected;
   if (count_repeats(now)) {
     return finish(
         {Code::kPeerLost,
@@ -173,6 +176,9 @@ void Roster::settle_next(TimePoint now) {
              "comes again at the same place; fix: look at the first error of that rank, and measure the links with "
              "sirtakirun --check"});
   }
+  if (repeats_.count > 0 && give_up_unconnected(before)) {
+    return settle_next(now);  // others may take the places
+  }
   form(members, now);
 }
 
@@ -182,7 +188,50 @@ bool Roster::count_repeats(TimePoint now) {
   const bool whole = ended_ && survivors().size() == reports_.size();
   const bool repeats = whole && repeats_.positions == before && now - repeats_.since < options_.repeat_within;
   repeats_.count = repeats ? repeats_.count + 1 : 0;
+  repeats_.unconnected = std::exchange(unconnected_, {});
+  if (!whole) {
+    repeats_.unconnected.clear();  // a loss may have been the cause
+  }
   return repeats_.count >= options_.most_repeats;
+}
+
+// Gives up members until none of the pairs is left that could not connect in the last epoch and in the one before.
+// Returns false if there are none, or if too few members would stay. The member in most of the pairs goes first, since
+// the fault is likely to be on its side, and among several the youngest, but never the last one with the state.
+bool Roster::give_up_unconnected(const Pairs& before) {
+  Pairs pairs;
+  std::ranges::set_intersection(before, repeats_.unconnected, std::inserter(pairs, pairs.end()));
+  auto with_state = std::ranges::count_if(people_, [](const auto& entry) { return entry.second.has_state; });
+  std::vector<std::pair<Connection, Status>> gone;
+  while (!pairs.empty()) {
+    const auto has = [](Connection c) { return [c](const auto& pair) { return pair.first == c || pair.second == c; }; };
+    const auto weight = [&](Connection c) {
+      const Person& person = people_.at(c);
+      return std::tuple(!person.has_state || with_state > 1, std::ranges::count_if(pairs, has(c)), person.rank);
+    };
+    const auto lighter = [&weight](Connection a, Connection b) { return weight(a) < weight(b); };
+    Connection chosen = pairs.begin()->first;
+    for (const auto& [first, second] : pairs) {
+      chosen = std::max({chosen, first, second}, lighter);
+    }
+    const auto [first, second] = *std::ranges::find_if(pairs, has(chosen));
+    const std::string text = "rank " + std::to_string(people_.at(chosen).rank) + " had no data connection with rank " +
+                             std::to_string(people_.at(first == chosen ? second : first).rank) +
+                             " in two epochs in a row, although both reach the coordinator, and is given up: " +
+                             std::string(lost_.front().cause.text());
+    gone.emplace_back(chosen, Status(Code::kPeerLost, text));
+    with_state -= people_.at(chosen).has_state ? 1 : 0;
+    std::erase_if(pairs, has(chosen));
+  }
+  if (gone.empty() || survivors().size() + (admits() ? armed().size() : 0) < gone.size() + min_members()) {
+    return false;
+  }
+  for (const auto& [connection, cause] : gone) {
+    lost_.push_back({people_.at(connection).rank, cause});
+    close(connection, cause);
+    forget(people_.find(connection));
+  }
+  return true;
 }
 
 void Roster::wait_for_more(std::size_t present, TimePoint now) {

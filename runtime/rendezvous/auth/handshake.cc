@@ -20,7 +20,7 @@ namespace sirtaki::rendezvous {
 namespace {
 
 constexpr std::string_view kMagic = "SIRTAKI\n";
-constexpr std::uint16_t kProtocol = 3;
+constexpr std::uint16_t kProtocol = 4;
 constexpr std::size_t kNonce = 32;
 constexpr std::size_t kMac = 32;
 constexpr std::size_t kPrefix = 8 + sizeof(kProtocol);

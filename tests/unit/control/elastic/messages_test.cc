@@ -8,8 +8,8 @@ namespace {
 const StreamReports kReports = {{StreamId(1), 2, 70, StepState::kComplete}, {StreamId(4), 0, 3, StepState::kPassed}};
 
 TEST(RosterMessages, ReportsSurviveTheWire) {
-  const std::vector<RosterReport> all = {Hello{{3, 2}}, Regroup{Epoch(1), 4, true, true, {}, kReports}, Departure{true},
-                                         Admission{true}, MustLeave{}};
+  const std::vector<RosterReport> all = {Hello{{3, 2}}, Regroup{Epoch(1), 4, true, true, {}, kReports, {2}},
+                                         Departure{true}, Admission{true}, MustLeave{}};
   ASSERT_EQ(all.size(), std::variant_size_v<RosterReport>) << "a kind of message is not tested";
   for (const RosterReport& message : all) {
     const auto bytes = encode(message);
@@ -42,6 +42,7 @@ TEST(RosterMessages, ARankOutsideOfItsEpochIsRejected) {
   EXPECT_FALSE(decode_roster_notice(encode(RosterNotice(EpochFormed{Epoch(1), 0, false, 1, seats, {}}))).ok());
   EXPECT_FALSE(decode_roster_notice(encode(RosterNotice(EpochFormed{Epoch(1), 0, false, -1, seats, {}}))).ok());
   EXPECT_FALSE(decode_roster_report(encode(RosterReport(Hello{{-1, 1}}))).ok());
+  EXPECT_FALSE(decode_roster_report(encode(RosterReport(Regroup{Epoch(1), 0, true, true, {}, {}, {-1}}))).ok());
 }
 
 }  // namespace
