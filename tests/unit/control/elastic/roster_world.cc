@@ -5,8 +5,8 @@
 namespace sirtaki::control {
 
 std::string World::Move::text() const {
-  static const char* const kNames[] = {"starts", "is read by the hub",  "reads", "completes",
-                                       "passes", "deadline of the hub", "fault"};
+  static const char* const kNames[] = {"starts",       "is read by the hub",  "reads", "completes", "passes",
+                                       "cannot go on", "deadline of the hub", "fault"};
   return std::to_string(process) + " " + kNames[static_cast<int>(kind)] +
          (kind == Kind::kFault ? " " + std::to_string(static_cast<int>(fault)) : "");
 }
@@ -39,6 +39,7 @@ bool World::may_pass(const Process& p) const {
 
 std::vector<World::Move> World::moves() const {
   std::vector<Move> result;
+  std::vector<Move> unable;
   for (int i = 0; i < kProcesses; ++i) {
     const Process& p = processes_[static_cast<std::size_t>(i)];
     if (p.mode == Mode::kUnborn && !p.dead) {
@@ -50,12 +51,23 @@ std::vector<World::Move> World::moves() const {
     if (runs(p) && !p.down.empty()) {
       result.push_back({Kind::kReceive, i});
     }
-    if (runs(p) && p.mode == Mode::kRunning && may_complete(p)) {
+    if (!runs(p) || p.mode != Mode::kRunning) {
+      continue;
+    }
+    if (unreachable_of(i) >= 0) {
+      unable.push_back({Kind::kUnable, i});
+      continue;
+    }
+    if (may_complete(p)) {
       result.push_back({Kind::kComplete, i});
     }
-    if (runs(p) && p.mode == Mode::kRunning && may_pass(p)) {
+    if (may_pass(p)) {
       result.push_back({Kind::kPass, i});
     }
+  }
+  // That lasts longer than all that is under way.
+  if (order_ == Order::kAny || result.empty()) {
+    result.insert(result.end(), unable.begin(), unable.end());
   }
   // A deadline comes only where nothing else does, so that it hides no other reason for which a job would hang.
   const bool hangs = std::ranges::any_of(processes_, [](const Process& p) { return p.hung; });
@@ -85,9 +97,22 @@ bool World::may_hang(int slot) const {
   return runs(p) && p.open && !p.has_state && !founder;
 }
 
+bool World::may_part(int slot) const {
+  const auto at = static_cast<std::size_t>(slot);
+  return std::ranges::all_of(std::array{at, (at + 1) % kProcesses}, [this](std::size_t i) {
+    const Process& p = processes_[i];
+    return runs(p) && p.open && p.mode != Mode::kEnded && p.apart < 0;
+  });
+}
+
+Rank World::unreachable_of(int slot) const {
+  const Process& p = processes_[static_cast<std::size_t>(slot)];
+  return p.apart < 0 ? -1 : record(p.epoch).places[static_cast<std::size_t>(p.apart)].rank;
+}
+
 std::vector<World::Move> World::faults() const {
   std::vector<Move> result;
-  const bool first = std::ranges::none_of(processes_, [](const Process& p) { return p.hit; });
+  const bool first = std::ranges::none_of(processes_, [](const Process& p) { return p.hit || p.apart >= 0; });
   for (int i = 0; i < kProcesses; ++i) {
     const Process& p = processes_[static_cast<std::size_t>(i)];
     if (order_ == Order::kReduced && first && i > 0 && i < options_.start) {
@@ -99,7 +124,9 @@ std::vector<World::Move> World::faults() const {
     for (const Fault fault : kFaults) {
       // Where the hub reads at once, kKill is the same as kStop; kCut is kDelay with a process that reads at once.
       const bool repeats = order_ == Order::kReduced && (fault == Fault::kCut || (fault == Fault::kKill && p.open));
-      const bool possible = fault == Fault::kHang ? may_hang(i) : p.open || fault == Fault::kKill;
+      const bool possible = fault == Fault::kHang    ? may_hang(i)
+                            : fault == Fault::kApart ? may_part(i)
+                                                     : p.open || fault == Fault::kKill;
       const bool warned = fault == Fault::kNotice && p.mode != Mode::kRunning;
       if (!repeats && possible && !warned) {
         result.push_back({Kind::kFault, i, fault});
@@ -129,12 +156,15 @@ void World::make(const Move& move) {
     case Kind::kPass:
       pass(move.process);
       break;
+    case Kind::kUnable:
+      freeze(move.process, unreachable_of(move.process));
+      break;
     case Kind::kTick:
       now_ = *roster_.next_tick();
       roster_.on_tick(now_);
       break;
     case Kind::kFault:
-      p.hit = true;
+      p.hit = p.hit || move.fault != Fault::kApart;  // only the one that is given up for it counts as hit
       hit(move.process, move.fault);
       break;
   }
@@ -181,6 +211,10 @@ void World::hit(int slot, Fault fault) {
     case Fault::kNotice:
       p.up.emplace_back(RosterReport(MustLeave{}));
       break;
+    case Fault::kApart:
+      p.apart = (slot + 1) % kProcesses;
+      processes_[static_cast<std::size_t>(p.apart)].apart = slot;
+      break;
   }
 }
 
@@ -193,9 +227,16 @@ void World::connect(Process& p, int slot) {
   p.up.clear();
   p.down.clear();
   p.complete = p.told = false;
+  reunite(p);
   const std::uint32_t incarnation = 1;
   p.up.emplace_back(RosterReport(Hello{{slot, incarnation}}));
   p.up.emplace_back(RosterReport(Regroup{Epoch(p.epoch), 0, p.has_state, p.has_state, {}, {}}));
+}
+
+void World::reunite(Process& p) {
+  if (p.apart >= 0) {
+    processes_[static_cast<std::size_t>(std::exchange(p.apart, -1))].apart = -1;
+  }
 }
 
 StreamReports World::place_of(int slot, StepState state) const {
@@ -269,14 +310,20 @@ void World::receive(int slot) {
 void World::read(int slot, const EpochEnds& notice) {
   Process& p = processes_[static_cast<std::size_t>(slot)];
   if (p.mode == Mode::kRunning && notice.epoch == Epoch(p.epoch)) {
-    p.mode = Mode::kOutside;
-    p.up.emplace_back(RosterReport(Regroup{notice.epoch,
-                                           0,
-                                           p.has_state,
-                                           p.has_state,
-                                           {},
-                                           place_of(slot, p.complete ? StepState::kComplete : StepState::kWorking)}));
+    freeze(slot, slot % 2 == 1 ? unreachable_of(slot) : -1);  // an even slot has not noticed it yet
   }
+}
+
+// Leaves the epoch in the middle of a step.
+void World::freeze(int slot, Rank unreachable) {
+  Process& p = processes_[static_cast<std::size_t>(slot)];
+  p.mode = Mode::kOutside;
+  Regroup regroup{Epoch(p.epoch), 0,  p.has_state,
+                  p.has_state,    {}, place_of(slot, p.complete ? StepState::kComplete : StepState::kWorking)};
+  if (unreachable >= 0) {
+    regroup.unreachable.push_back(unreachable);
+  }
+  p.up.emplace_back(RosterReport(std::move(regroup)));
 }
 
 // Ends the step of a process that has frozen.
@@ -390,6 +437,7 @@ void World::act() {
       if (slot >= 0) {
         Process& p = processes_[static_cast<std::size_t>(slot)];
         p.open = false;
+        p.hit = p.hit || p.apart >= 0;
         if (runs(p)) {
           p.down.emplace_back(Closed{close->why.code()});
         }
@@ -405,62 +453,6 @@ void World::act() {
     }
   }
   expect(!parting || all_left_, "V8: a member parts, and neither an epoch nor the end follows");
-}
-
-void World::on_part(const Roster::Part& part) {
-  const int slot = slot_of(part.connection);
-  if (slot < 0) {
-    return expect(false, "V8: a process parts that the hub has lost");
-  }
-  Process& p = processes_[static_cast<std::size_t>(slot)];
-  expect(p.told, "V8: a process parts that does not have to leave");
-  p.open = false;
-  if (runs(p)) {
-    p.down.emplace_back(Closed{Code::kShutdown});
-  }
-}
-
-// Members that have to leave and can do so do not come into another epoch.
-void World::check_leavers(const Roster::Form& form) {
-  bool told = false;
-  bool state_stays = false;
-  for (std::size_t rank = 0; rank < form.members.size(); ++rank) {
-    const Process& p = processes_[static_cast<std::size_t>(std::max(slot_of(form.members[rank]), 0))];
-    const Seat& seat = form.notice.seats[rank];
-    told = told || (p.told && seat.old_rank >= 0);
-    state_stays = state_stays || (!p.told && seat.has_state);
-  }
-  expect(!told || !state_stays || static_cast<int>(form.members.size()) <= options_.min,
-         "V8: a member stays that has to leave and could");
-}
-
-void World::on_form(const Roster::Form& form) {
-  expect(form.epoch.value == epochs_.size() + 1, "V2: the number of an epoch does not grow by one");
-  expect(!end_, "an epoch forms after the end of the job");
-  expect(static_cast<int>(form.members.size()) >= options_.min, "an epoch has too few members");
-  check_leavers(form);
-  EpochRecord epoch;
-  for (const Connection member : form.members) {
-    const int slot = slot_of(member);
-    if (slot < 0) {
-      expect(false, "V2: an epoch has a member that the hub has lost");
-      continue;
-    }
-    Place& place = epoch.places.at(static_cast<std::size_t>(slot));
-    expect(!std::exchange(place.member, true), "V2: a process is a member twice");
-    if (member == form.members.front()) {
-      const Process& p = processes_[static_cast<std::size_t>(slot)];
-      epoch.log = p.log;
-      if (const StreamVerdicts& verdict = form.notice.streams;
-          !verdict.empty() && verdict.front().committed > p.log.size()) {
-        epoch.log.push_back(p.epoch);
-      }
-      expect(p.has_state || form.epoch == Epoch(1), "V7: rank 0 has no state");
-    }
-  }
-  expect(begins_with(epoch.log, job_log_), "V1: a committed step is lost");
-  job_log_ = epoch.log;
-  epochs_.push_back(std::move(epoch));
 }
 
 }  // namespace sirtaki::control

@@ -26,9 +26,10 @@ enum class Fault : std::uint8_t {
   kCut,     // the connection breaks; the process comes back
   kHang,    // the program of a new process goes on no more before it has the state; its connection stays
   kNotice,  // the process has to leave
+  kApart,   // the process and the one of the next slot cannot exchange data until one of them has been given up
 };
-inline constexpr Fault kFaults[] = {Fault::kKill, Fault::kStop, Fault::kDelay,
-                                    Fault::kCut,  Fault::kHang, Fault::kNotice};
+inline constexpr Fault kFaults[] = {Fault::kKill, Fault::kStop,   Fault::kDelay, Fault::kCut,
+                                    Fault::kHang, Fault::kNotice, Fault::kApart};
 
 enum class Order : std::uint8_t {
   kAny,      // every move at any time
@@ -39,7 +40,7 @@ class World {
  public:
   World(RosterOptions options, int steps, Order order);
 
-  enum class Kind : std::uint8_t { kStart, kSend, kReceive, kComplete, kPass, kTick, kFault };
+  enum class Kind : std::uint8_t { kStart, kSend, kReceive, kComplete, kPass, kUnable, kTick, kFault };
   struct Move {
     Kind kind = Kind::kStart;
     int process = 0;
@@ -76,6 +77,7 @@ class World {
     bool hung = false;
     bool hit = false;   // a fault has hit it
     bool told = false;  // it has to leave, and the hub knows
+    int apart = -1;     // slot of the process with which it cannot exchange data
     bool open = false;  // the hub listens to its connection
     Connection connection;
     std::uint32_t epoch = 0;
@@ -90,6 +92,7 @@ class World {
   // The messages that the members of an epoch have sent to each other.
   struct Place {
     bool member = false;
+    Rank rank = -1;
     std::size_t begun = 0;                // steps
     std::vector<std::uint32_t> complete;  // the change number that the rank has put into the gate of each step
   };
@@ -101,6 +104,11 @@ class World {
   static bool begins_with(const Log& log, const Log& start);
   bool runs(const Process& p) const { return !p.dead && !p.hung && p.mode != Mode::kUnborn; }
   bool may_hang(int slot) const;
+  bool may_part(int slot) const;
+  // Returns the rank in its epoch that this process cannot exchange data with; -1: none.
+  Rank unreachable_of(int slot) const;
+  void reunite(Process& p);
+  void freeze(int slot, Rank unreachable);
   bool may_complete(const Process& p) const;
   bool commutes(const Move& move) const;
   bool in_use(std::uint32_t epoch) const;

@@ -1,4 +1,4 @@
-// World, part: the invariants at the end of a job, and the key of a state.
+// World, part: the invariants of departures, of epochs and of the end of a job, and the key of a state.
 #include <algorithm>
 
 #include "tests/unit/control/elastic/roster_world.h"
@@ -9,11 +9,76 @@ bool World::begins_with(const Log& log, const Log& start) {
   return log.size() >= start.size() && std::equal(start.begin(), start.end(), log.begin());
 }
 
+void World::on_part(const Roster::Part& part) {
+  const int slot = slot_of(part.connection);
+  if (slot < 0) {
+    return expect(false, "V8: a process parts that the hub has lost");
+  }
+  Process& p = processes_[static_cast<std::size_t>(slot)];
+  expect(p.told, "V8: a process parts that does not have to leave");
+  p.open = false;
+  if (runs(p)) {
+    p.down.emplace_back(Closed{Code::kShutdown});
+  }
+}
+
+// Members that have to leave and can do so do not come into another epoch.
+void World::check_leavers(const Roster::Form& form) {
+  bool told = false;
+  bool state_stays = false;
+  for (std::size_t rank = 0; rank < form.members.size(); ++rank) {
+    const Process& p = processes_[static_cast<std::size_t>(std::max(slot_of(form.members[rank]), 0))];
+    const Seat& seat = form.notice.seats[rank];
+    told = told || (p.told && seat.old_rank >= 0);
+    state_stays = state_stays || (!p.told && seat.has_state);
+  }
+  expect(!told || !state_stays || static_cast<int>(form.members.size()) <= options_.min,
+         "V8: a member stays that has to leave and could");
+}
+
+void World::on_form(const Roster::Form& form) {
+  expect(form.epoch.value == epochs_.size() + 1, "V2: the number of an epoch does not grow by one");
+  expect(!end_, "an epoch forms after the end of the job");
+  expect(static_cast<int>(form.members.size()) >= options_.min, "an epoch has too few members");
+  check_leavers(form);
+  EpochRecord epoch;
+  Rank rank = 0;
+  for (const Connection member : form.members) {
+    const int slot = slot_of(member);
+    if (slot < 0) {
+      expect(false, "V2: an epoch has a member that the hub has lost");
+      continue;
+    }
+    Place& place = epoch.places.at(static_cast<std::size_t>(slot));
+    expect(!std::exchange(place.member, true), "V2: a process is a member twice");
+    place.rank = rank++;
+    if (member == form.members.front()) {
+      const Process& p = processes_[static_cast<std::size_t>(slot)];
+      epoch.log = p.log;
+      if (const StreamVerdicts& verdict = form.notice.streams;
+          !verdict.empty() && verdict.front().committed > p.log.size()) {
+        epoch.log.push_back(p.epoch);
+      }
+      expect(p.has_state || form.epoch == Epoch(1), "V7: rank 0 has no state");
+    }
+  }
+  expect(begins_with(epoch.log, job_log_), "V1: a committed step is lost");
+  job_log_ = epoch.log;
+  epochs_.push_back(std::move(epoch));
+}
+
 std::string World::check_end() const {
   if (!end_) {
     return "V6: the job hangs";
   }
-  const auto whole = std::ranges::count_if(processes_, [](const Process& p) { return !p.hit; });
+  auto whole = std::ranges::count_if(processes_, [](const Process& p) { return !p.hit; });
+  // Of each pair that cannot exchange data, one cannot go on, even if it was not given up.
+  whole -=
+      std::ranges::count_if(processes_,
+                            [this](const Process& p) {
+                              return p.apart >= 0 && !p.hit && !processes_.at(static_cast<std::size_t>(p.apart)).hit;
+                            }) /
+      2;
   if (end_->code() != Code::kShutdown) {
     const bool state_lives = std::ranges::any_of(processes_, [](const Process& p) { return !p.hit && p.has_state; });
     return whole < options_.min || !state_lives
@@ -71,6 +136,7 @@ std::string World::key() const {
       continue;
     }
     number(static_cast<std::uint64_t>(p.mode));
+    number(static_cast<std::uint64_t>(p.apart + 1));
     number(p.epoch);
     number(p.base_change);
     number(p.change);
