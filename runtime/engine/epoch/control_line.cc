@@ -38,8 +38,8 @@ Result<rendezvous::Membership> ControlLine::join(rendezvous::JoinRequest request
     return client_->join(request);
   }
   const bool first = last_ == Epoch();
-  request.report = control::encode(
-      control::RosterReport(control::Regroup{last_, agreed_, !first && has_state_, admits_, why_, frozen_}));
+  request.report = control::encode(control::RosterReport(
+      control::Regroup{last_, agreed_, !first && has_state_, admits_, why_, frozen_, std::exchange(unreachable_, {})}));
   SRT_ASSIGN(rendezvous::Membership membership, client_->join(request));
   SRT_ASSIGN(const control::RosterNotice notice, control::decode_roster_notice(client_->notice()));
   const auto* formed = std::get_if<control::EpochFormed>(&notice);

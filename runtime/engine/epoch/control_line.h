@@ -2,8 +2,8 @@
 // uses it for one epoch; in an elastic job the next one takes it over, so that heartbeats go on between two epochs.
 //
 // Owned by ControlPlane, in elastic jobs together with the owner of the sessions. Threads: attach(), detach(), cut()
-// and join() any but the control loop; freeze(), take_committed(), admit() and agree() that of join(); see Client for
-// the others.
+// and join() any but the control loop; freeze(), set_unreachable(), take_committed(), admit() and agree() that of
+// join(); see Client for the others.
 #pragma once
 
 #include <atomic>
@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/config/config.h"
 #include "runtime/control/elastic/verdict.h"
@@ -52,6 +53,8 @@ class ControlLine final : private rendezvous::ClientHandler {
     frozen_ = std::move(reports);
     why_ = why;
   }
+  // Sets the ranks to which this one could not connect in the epoch that join() has returned, for the next join().
+  void set_unreachable(const std::vector<Rank>& ranks) { unreachable_ = ranks; }
   // Says whether the program of this process has the state of the job and gives it to ranks that join.
   void admit(bool admits);
   // Asks the coordinator to end the epoch for this rank, which has to leave the job. No effect between two epochs. Any
@@ -101,6 +104,7 @@ class ControlLine final : private rendezvous::ClientHandler {
   std::atomic<std::uint32_t> announced_{0};
   control::StreamReports frozen_;
   Status why_;
+  std::vector<Rank> unreachable_;
   std::set<StreamId> committed_;
   rendezvous::ClientHandler* handler_ = nullptr;  // used on the control loop
   rendezvous::AsioLoop loop_{"srt-control"};

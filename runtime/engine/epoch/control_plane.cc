@@ -142,6 +142,7 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
   Rank rank() const override { return line_->client().rank(); }
   Unable unable() const override { return line_->unable(); }
   void set_cause(const Status& why) override { line_->freeze({}, why); }
+  void set_unreachable(const std::vector<Rank>& ranks) override { line_->set_unreachable(ranks); }
   Duration cause_grace() const override { return cause_grace_; }
   std::shared_ptr<ControlLine> detach() override {
     line_->detach(this);

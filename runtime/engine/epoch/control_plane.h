@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/base/config/config.h"
 #include "runtime/engine/epoch/control_line.h"
@@ -55,6 +56,8 @@ class ControlPlane : public ControlLink {
   virtual Unable unable() const { return Unable::kEndsJob; }
   // Sets the cause with which this rank asks for the next epoch.
   virtual void set_cause(const Status& /*why*/) {}
+  // Sets the ranks to which this one could not connect in the epoch that join() has returned.
+  virtual void set_unreachable(const std::vector<Rank>& /*ranks*/) {}
   // Ends the use of the connection without a word to the coordinator and returns it; null if there is none. No event is
   // delivered and nothing is sent afterwards. Never on the loop.
   virtual std::shared_ptr<ControlLine> detach() { return nullptr; }

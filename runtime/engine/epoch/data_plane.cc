@@ -139,6 +139,12 @@ class MeshPlane final : public DataPlane {
     return status;
   }
 
+  std::vector<Rank> unreachable() const override {
+    std::vector<Rank> ranks;
+    loop_.run_sync([&] { ranks = transport_->unreachable(); });
+    return ranks;
+  }
+
   void abort(const Status& cause) override {
     if (transport_) {
       transport_->fail(cause);
@@ -286,6 +292,7 @@ Status DataPlane::start(ControlPlane& control, const rendezvous::Membership& mem
   if (status.ok()) {
     return status;
   }
+  control.set_unreachable(unreachable());
   // The coordinator knows the first cause of a connection that has ended, so its verdict replaces the local error. A
   // rank that leaves does so before the others, which cannot connect to it either, end the epoch.
   const Unable unable = control.unable();
@@ -293,7 +300,8 @@ Status DataPlane::start(ControlPlane& control, const rendezvous::Membership& mem
   if (verdict.wait_for(grace) == std::future_status::ready) {
     return verdict.get();
   }
-  status = status.with_context("rank " + std::to_string(rank) + " at the start of " +
+  status = status.with_context("rank " + std::to_string(rank) + " (host " +
+                               membership.members[static_cast<std::size_t>(rank)].hostname + ") at the start of " +
                                (unable == Unable::kEndsJob ? "the job" : "an epoch"));
   if (unable == Unable::kEndsJob) {
     control.send(sirtaki::control::JobBroken{status});

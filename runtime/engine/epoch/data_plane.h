@@ -40,6 +40,8 @@ class DataPlane {
   // Connects to all ranks. Blocks for control.connect_timeout at most, and polls `interrupted` ten times a second.
   virtual Status connect(const rendezvous::Membership& membership, Rank rank,
                          const std::function<bool()>& interrupted) = 0;
+  // Returns the ranks with which no connection had come about when the time of connect() was over.
+  virtual std::vector<Rank> unreachable() const { return {}; }
   // Ends connect() and all operations in flight with `cause`. On the loop.
   virtual void abort(const Status& cause) = 0;
   // Sets the function that runs on the loop when a connection ends without a farewell. Call this before connect().

@@ -277,6 +277,10 @@ std::vector<PeerStats> Transport::stats() const {
   return impl_->stats();
 }
 
+const std::vector<Rank>& Transport::unreachable() const {
+  return impl_->unreachable();
+}
+
 void Transport::close(Done done) {
   impl_->close(std::move(done));
 }

@@ -66,6 +66,8 @@ class Transport final : public PointToPoint {
   // Called for each large transfer that ended.
   void set_on_sample(MoveFunction<void(const TransferSample&)> callback);
   std::vector<PeerStats> stats() const;
+  // Returns the ranks with which no connection had come about when the time of connect() was over.
+  const std::vector<Rank>& unreachable() const;
 
   // Ends operations in flight with kShutdown, sends kBye, and waits for that of the others, at most close_timeout.
   void close(Done done);

@@ -36,6 +36,7 @@ class Transport::Impl final : public Connection::Host,
   void close(Done done);
   void destroy();
   std::vector<PeerStats> stats() const;
+  const std::vector<Rank>& unreachable() const { return connecting_.missing; }
   bool one_host() const { return one_host_; }
   Duration round_trip();
   void on_progress() override;
@@ -65,6 +66,7 @@ class Transport::Impl final : public Connection::Host,
     std::vector<std::shared_ptr<rendezvous::Dialing>> dialers;  // index: rank; null if none
     Done done;
     TimerId timer;
+    std::vector<Rank> missing;  // when the time was over
   };
   struct RoundTrip {
     Duration value = Duration(0);

@@ -246,23 +246,22 @@ void Transport::Impl::mesh_failed(const Status& cause) {
 }
 
 void Transport::Impl::on_connect_deadline() {
-  std::string missing;
-  Rank first = -1;
+  std::string text;
   for (Rank peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || connections_[static_cast<std::size_t>(peer)] != nullptr) {
       continue;
     }
-    first = first < 0 ? peer : first;
+    connecting_.missing.push_back(peer);
     const auto& dialer = connecting_.dialers[static_cast<std::size_t>(peer)];
-    missing += (missing.empty() ? "" : "; ") + describe(peer) +
-               (dialer ? " cannot be reached at " + dialer->last_address() + ": " + dialer->last_error()
-                       : " has not connected to this rank");
+    text += (text.empty() ? "" : "; ") + describe(peer) +
+            (dialer ? " cannot be reached at " + dialer->last_address() + ": " + dialer->last_error()
+                    : " has not connected to this rank");
   }
   mesh_failed({Code::kTimeout,
-               "no data connection within " + seconds(options_.connect_timeout) + ": " + missing +
-                   "; check that the ranks live and that no firewall is between the hosts, or name another network "
-                   "(net.interface, net.address) or port range",
-               {first, {}}});
+               "no data connection within " + seconds(options_.connect_timeout) + ": " + text +
+                   "; check that the ranks live and that a route and no firewall is between the hosts, or name "
+                   "another network (net.interface, net.address) or port range",
+               {connecting_.missing.front(), {}}});
   end_turn();
 }
 

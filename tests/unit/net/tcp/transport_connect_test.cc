@@ -243,6 +243,7 @@ TEST(TransportConnect, ARankThatDoesNotComeIsNamedWithWhatIsKnownOfIt) {
   node.run([&] { node.transport->connect(membership, 1, outcome.done()); });
   ASSERT_TRUE(wait_until([&] { return outcome.calls == 1; }));
   EXPECT_EQ(outcome.status.blame().rank, 0);
+  node.run([&] { EXPECT_EQ(node.transport->unreachable(), std::vector<Rank>{0}); });
   EXPECT_NE(outcome.status.text().find("has not come as far"), std::string_view::npos) << outcome.status.to_string();
 }
 
