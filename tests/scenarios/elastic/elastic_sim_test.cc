@@ -51,7 +51,8 @@ std::string text_of(const JobOptions& options, const Faults& faults) {
                      " ranks, at least " + std::to_string(options.min) + ", delays " +
                      std::to_string(options.data_delay.count()) + " and " +
                      std::to_string(options.control_delay.count());
-  static constexpr const char* kFaults[] = {" is killed", " vanishes", " is given up", " has to leave"};
+  static constexpr const char* kFaults[] = {" is killed", " vanishes", " is given up", " has to leave",
+                                            " and the next one are apart"};
   for (const FaultAt& at : faults) {
     text += "\n  before event " + std::to_string(at.event) + " slot " + std::to_string(at.slot) +
             kFaults[static_cast<int>(at.fault)] + ", noticed after " + std::to_string(at.notice.count());
@@ -103,6 +104,24 @@ TEST_P(EveryEvent, OfAStepMayBeTheLastOneOfARank) {
     SimJob whole(options);
     ASSERT_EQ(whole.run({}), "");
     kill_each(options, whole.counted_at(0, options.ranks), whole.counted_at(1, options.ranks), whole);
+  }
+}
+
+// Behind such an event two ranks lose each other: the others go on with one of them.
+TEST_P(EveryEvent, OfAStepMayBeTheLastOneOfALink) {
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+    const JobOptions options = job_of(GetParam(), seed, kPaces[seed % 4]);
+    SimJob whole(options);
+    ASSERT_EQ(whole.run({}), "");
+    for (std::uint64_t event = whole.counted_at(0, options.ranks); event < whole.counted_at(1, options.ranks);
+         ++event) {
+      if (has_case(event)) {
+        expect_well(options, {{event, static_cast<Rank>(event) % options.ranks, JobFault::kApart, {}}});
+      }
+      if (testing::Test::HasFailure()) {
+        return;
+      }
+    }
   }
 }
 

@@ -119,8 +119,10 @@ std::string SimJob::run(std::vector<FaultAt> faults) {
 }
 
 void SimJob::inject(const FaultAt& at) {
+  const auto usable = [](const SimProcess* p) { return p != nullptr && !p->over() && !p->hit() && !p->told(); };
   SimProcess* process = present(at.slot);
-  if (process == nullptr || process->over() || process->hit() || process->told()) {
+  SimProcess* other = present((at.slot + 1) % options_.ranks);
+  if (!usable(process) || (at.fault == JobFault::kApart && !usable(other))) {
     return;
   }
   last_fault_ = events_;
@@ -140,6 +142,11 @@ void SimJob::inject(const FaultAt& at) {
       break;
     case JobFault::kLeave:
       process->must_leave();
+      break;
+    case JobFault::kApart:
+      process->part_from(*other);
+      other->part_from(*process);
+      next_epoch_ = Epoch(hub_->epoch().value + 2);  // in two they cannot connect, the present one may be the first
       break;
   }
   if (options_.max > 0) {

@@ -45,6 +45,7 @@ enum class JobFault : std::uint8_t {
   kVanish,  // the process ends, and only the hub notices soon
   kGiveUp,  // the hub takes a process that lives for lost
   kLeave,   // the process has to leave the job; needs JobOptions::changes
+  kApart,   // the process and that of the next slot cannot connect to each other any more; the hub hears both
 };
 
 struct FaultAt {

@@ -6,6 +6,12 @@
 #include "tests/world/elastic/sim_job.h"
 
 namespace sirtaki::world {
+namespace {
+
+constexpr Duration kConnectTimeout = std::chrono::milliseconds(20);
+constexpr Duration kCauseGrace = std::chrono::milliseconds(5);
+
+}  // namespace
 
 SimProcess::SimProcess(SimJob& job, Rank slot, int number)
     : job_(job),
@@ -75,6 +81,15 @@ void SimProcess::give_up() {
   job_.hub().silence(peer_);
 }
 
+void SimProcess::part_from(const SimProcess& other) {
+  apart_ = other.peer_;
+  control_->after(job_.draw_delay(), [this] {
+    if (session_) {
+      session_->fail({Code::kRanksChanged, "the connection to a rank is cut", {}});
+    }
+  });
+}
+
 // ---- control loop, as in rendezvous::Client ----
 
 void SimProcess::on_seat(Rank rank, const std::vector<std::byte>& notice, const rendezvous::Membership& membership) {
@@ -91,6 +106,12 @@ void SimProcess::on_seat(Rank rank, const std::vector<std::byte>& notice, const 
     return job_.broken("V2: the seat of " + name() + " is not that of the membership");
   }
   job_.check_membership(membership);
+  apart_ranks_.clear();
+  for (const rendezvous::Member& member : membership.members) {
+    if (apart_ != rendezvous::PeerId() && member.pid == static_cast<std::int64_t>(apart_.value)) {
+      apart_ranks_.push_back(member.rank);
+    }
+  }
   thread_->post([this, seat = *formed] { take_seat(seat); });
 }
 
@@ -132,6 +153,7 @@ void SimProcess::end(const Status& cause) {
   if (before == State::kOver) {
     return;
   }
+  hit_ = hit_ || (!apart_ranks_.empty() && !job_.hub().over());  // given up as one of a pair
   cause_ = cause;
   if (before == State::kJoining) {
     thread_->post([this, cause] { opened(cause); });
@@ -187,8 +209,8 @@ Await<Status> SimProcess::open(std::uint32_t change) {
 
 void SimProcess::join() {
   const bool first = last_ == Epoch();
-  std::vector<std::byte> report = control::encode(
-      control::RosterReport(control::Regroup{last_, agreed_, !first && has_state_, admits_, why_, frozen_}));
+  std::vector<std::byte> report = control::encode(control::RosterReport(
+      control::Regroup{last_, agreed_, !first && has_state_, admits_, why_, frozen_, std::exchange(unreachable_, {})}));
   control_->post([this, report = std::move(report)]() mutable { send_join(std::move(report)); });
 }
 
@@ -237,6 +259,10 @@ void SimProcess::start_session() {
     seat_.reset();
     return broken_.code() == Code::kRanksChanged ? join() : opened(broken_);
   }
+  if (!apart_ranks_.empty() && unreachable_.empty()) {
+    thread_->after(kConnectTimeout, [this] { cannot_connect(); });
+    return;
+  }
   session_loops_.push_back(job_.clock().make_loop());
   const auto send = [this](std::vector<std::byte> message) {
     control_->post([this, message = std::move(message)]() mutable {
@@ -252,6 +278,19 @@ void SimProcess::start_session() {
     session_->on_message(std::move(message));
   }
   opened({});
+}
+
+// The coordinator has some time for a word about the others, as in DataPlane::start().
+void SimProcess::cannot_connect() {
+  if (broken_.ok()) {
+    unreachable_ = apart_ranks_;
+    why_ = {Code::kRanksChanged, "no data connection", {unreachable_.front(), ""}};
+  }
+  const Duration grace = broken_.ok() ? kCauseGrace : Duration(0);
+  thread_->after(grace, [this] {
+    broken_.update({Code::kRanksChanged, "no data connection"});
+    start_session();
+  });
 }
 
 void SimProcess::opened(const Status& status) {

@@ -38,6 +38,8 @@ class SimProcess final : private HubClient {
   void kill(Duration cut, Duration notice);
   // The hub gives the process up, which goes on until it learns that.
   void give_up();
+  // The connection to the other process ends, and no other one comes about.
+  void part_from(const SimProcess& other);
   // The process has to leave the job, and says so at its next commit.
   void must_leave() { told_ = true; }
 
@@ -82,6 +84,7 @@ class SimProcess final : private HubClient {
   void take_seat(const control::EpochFormed& formed);
   void settle(const control::StreamVerdicts& verdict);
   void start_session();
+  void cannot_connect();
   void opened(const Status& status);
   Scenario program();
   Await<Status> share_state();
@@ -126,6 +129,9 @@ class SimProcess final : private HubClient {
   std::shared_ptr<Await<Status>::Cell> opening_;
   std::optional<SimSession::Place> seat_;  // between the seat and the session
   Status broken_;                          // ended the epoch between the seat and the session
+  rendezvous::PeerId apart_;               // the process to which this one cannot connect; 0: none
+  std::vector<Rank> apart_ranks_;          // its rank in the epoch, if it has one
+  std::vector<Rank> unreachable_;          // for the next report
 
   std::vector<std::unique_ptr<SimLoop>> session_loops_;  // loops of all sessions; the last one is the present one
   std::unique_ptr<SimSession> session_;
