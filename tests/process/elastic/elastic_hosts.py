@@ -59,7 +59,7 @@ sirtaki.shutdown()
 # The launcher calls this in the place of ssh, so one machine is two hosts.
 SSH = """#!/bin/sh
 for command; do :; done
-exec sh -c "$command"
+exec {prefix}sh -c "$command"
 """
 
 
@@ -72,10 +72,10 @@ def command(folder: Path, program: str = TRAIN) -> tuple[str, ...]:
     return (PYTHON, "-c", program, str(folder))
 
 
-def with_false_ssh(folder: Path) -> dict[str, str]:
-    """Returns an environment in which every remote host is this machine."""
+def with_false_ssh(folder: Path, prefix: tuple[str, ...] = ()) -> dict[str, str]:
+    """Returns an environment in which every remote host is this machine, with this prefix of its commands."""
     ssh = folder / "ssh"
-    ssh.write_text(SSH)
+    ssh.write_text(SSH.format(prefix="".join(f"{word} " for word in prefix)))
     ssh.chmod(0o755)
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
