@@ -79,6 +79,7 @@ Status Job::start_hub() {
   options.server.size = discovers() ? plan_.most_ranks() : plan_.size;
   options.spares = plan_.spares;
   options.refills = discovers();
+  options.gives_up_unconnected = !plan_.by_host;  // it would take its whole host along, however few were left
   options.server.exit_report_wait = rendezvous::kExitReportWait;
   options.coordinator.joined_only_reduce = plan_.options.horovod;
   hub::CoordinatorServerEvents events;

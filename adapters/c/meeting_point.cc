@@ -72,7 +72,8 @@ Status MeetingPoint::host(int size, const std::string& bind_address, PortRange p
   options.server.port_last = ports.last;
   options.server.secret = secret_;
   options.server.size = size;
-  options.elastic_max = 0;  // only sirtakirun starts lost ranks again
+  options.elastic_max = 0;               // only sirtakirun starts lost ranks again,
+  options.gives_up_unconnected = false;  // and outlives any of them; this rank has the hub
   SRT_ASSIGN(auto made_logger, Logger::create(config, -1));
   hub::CoordinatorServerEvents events;
   events.on_warning = [logger = std::move(made_logger)](const std::string& text) { logger->warn(text); };

@@ -140,6 +140,7 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
     roster.min = options_.elastic_min;
     roster.max = options_.elastic_max;
     roster.refills = options_.refills;
+    roster.gives_up_unconnected = options_.gives_up_unconnected;
     roster.start_timeout = options_.server.join_timeout;
     roster.regroup_timeout = options_.regroup_timeout;
     roster.wait_timeout = options_.regroup_timeout;

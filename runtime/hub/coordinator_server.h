@@ -78,6 +78,7 @@ struct CoordinatorServerOptions {
   int elastic_max = 0;   // most members of an elastic job that grows; 0: it does not
   int spares = 0;        // in a job that grows, slots beyond these: processes that wait until a member is lost
   bool refills = false;  // in a job that grows, processes may come for the slots of ranks that have left in order
+  bool gives_up_unconnected = true;                      // one of two ranks that cannot connect to each other
   Duration regroup_timeout = std::chrono::seconds(600);  // time that survivors wait for each other
   Duration state_timeout = std::chrono::seconds(600);    // time in which a new rank gets the state
   // Bound of an epoch whose ranks do not get as far as to connect to each other; see RosterOptions.

@@ -67,18 +67,27 @@ void Roster::on_regroup(Connection from, const Regroup& regroup, TimePoint now) 
   if (person.waits || (member && regroup.last != epoch_)) {
     return broke_protocol(from, "it asked for the next epoch out of turn", now);
   }
+  const auto in_epoch = [&](Rank rank) { return static_cast<std::size_t>(rank) < reports_.size(); };
+  if (member &&
+      (regroup.unreachable.size() >= reports_.size() || !std::ranges::all_of(regroup.unreachable, in_epoch))) {
+    return broke_protocol(from, "it could not connect to ranks that the epoch did not have", now);
+  }
   person.waits = true;
   person.has_state = member && regroup.has_state;
   person.admits = person.has_state && regroup.admits;
   if (member) {
-    for (const auto& [connection, other] : people_) {
-      if (connection != from && std::ranges::count(regroup.unreachable, other.rank) != 0) {
-        unconnected_.insert(std::minmax(from, connection));
-      }
-    }
+    on_unreachable(from, regroup);
     on_report(person, regroup, now);
   }
   settle(now);
+}
+
+void Roster::on_unreachable(Connection from, const Regroup& regroup) {
+  for (const auto& [connection, other] : people_) {
+    if (connection != from && std::ranges::count(regroup.unreachable, other.rank) != 0) {
+      unconnected_.emplace(std::minmax(from, connection), regroup.why);
+    }
+  }
 }
 
 void Roster::on_report(const Person& person, const Regroup& regroup, TimePoint now) {
@@ -305,7 +314,8 @@ std::string Roster::describe() const {
     flag(person.leaves, " leaves");
   }
   for (const Pairs* pairs : {&unconnected_, &repeats_.unconnected}) {
-    for (const auto& [first, second] : *pairs) {
+    for (const auto& [pair, why] : *pairs) {
+      const auto& [first, second] = pair;
       if (people_.contains(first) && people_.contains(second)) {
         number(pairs == &unconnected_ ? "; unconnected " : "; unconnected before ", people_.at(first).id.slot);
         number("-", people_.at(second).id.slot);

@@ -16,7 +16,7 @@
 // without a member that has the state of the job, once there is one. The job ends, with the reason, if too few are
 // left, which no member that leaves brings about. A new member that does not get the state holds the others up for
 // `state_timeout` at most. Of two members that could not connect to each other in two epochs in a row, one is given up,
-// if enough are left.
+// if enough are left, and at least half of all.
 //
 // Pure: no clock, no I/O. Owned by the hub, beside the Coordinator of each epoch. Events in, actions out, in order.
 #pragma once
@@ -41,6 +41,7 @@ struct RosterOptions {
   int min = 1;                                          // fewest members of an epoch
   int max = 0;                                          // most members of an epoch; 0: `start`, and nobody joins later
   bool refills = false;                                 // processes may come for the slots of members that have left
+  bool gives_up_unconnected = true;                     // one of two members that cannot connect to each other
   Duration start_timeout = std::chrono::seconds(60);    // from the first arrival to the first epoch
   Duration wait_timeout = std::chrono::minutes(10);     // time in kWaiting, if more processes may come
   Duration regroup_timeout = std::chrono::minutes(30);  // time that survivors wait for the program of another one
@@ -133,8 +134,8 @@ class Roster {
     bool lacks_state() const { return rank >= 0 && !has_state && !waits; }
   };
   using People = std::map<Connection, Person>;
-  using Reports = std::vector<std::optional<StreamReports>>;  // indexed by rank; nullopt: none yet
-  using Pairs = std::set<std::pair<Connection, Connection>>;  // the smaller one first
+  using Reports = std::vector<std::optional<StreamReports>>;          // indexed by rank; nullopt: none yet
+  using Pairs = std::map<std::pair<Connection, Connection>, Status>;  // the smaller one first; why it was reported
 
   // roster.cc
   void close(Connection connection, const Status& why);
@@ -142,6 +143,7 @@ class Roster {
   void remove(Connection connection, const Status& cause, TimePoint now);
   void forget(People::iterator person);
   void on_report(const Person& person, const Regroup& regroup, TimePoint now);
+  void on_unreachable(Connection from, const Regroup& regroup);
   void end_epoch(const LostRank& lost, TimePoint now);
   void exclude_broken();
   void want_change();

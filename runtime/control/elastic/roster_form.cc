@@ -176,7 +176,7 @@ void Roster::settle_next(TimePoint now) {
              "comes again at the same place; fix: look at the first error of that rank, and measure the links with "
              "sirtakirun --check"});
   }
-  if (repeats_.count > 0 && give_up_unconnected(before)) {
+  if (options_.gives_up_unconnected && repeats_.count > 0 && give_up_unconnected(before)) {
     return settle_next(now);  // others may take the places
   }
   form(members, now);
@@ -196,34 +196,40 @@ bool Roster::count_repeats(TimePoint now) {
 }
 
 // Gives up members until none of the pairs is left that could not connect in the last epoch and in the one before.
-// Returns false if there are none, or if too few members would stay. The member in most of the pairs goes first, since
-// the fault is likely to be on its side, and among several the youngest, but never the last one with the state.
+// Returns false if there are none, or if too few members would stay, or less than half: the fault is then that of the
+// network between all of them, which may pass. The member in most of the pairs goes first, since the fault is likely to
+// be on its side, and among several the youngest, but never the last one with the state.
 bool Roster::give_up_unconnected(const Pairs& before) {
-  Pairs pairs;
-  std::ranges::set_intersection(before, repeats_.unconnected, std::inserter(pairs, pairs.end()));
+  Pairs pairs = repeats_.unconnected;
+  std::erase_if(pairs, [&before](const auto& entry) { return !before.contains(entry.first); });
   auto with_state = std::ranges::count_if(people_, [](const auto& entry) { return entry.second.has_state; });
   std::vector<std::pair<Connection, Status>> gone;
   while (!pairs.empty()) {
-    const auto has = [](Connection c) { return [c](const auto& pair) { return pair.first == c || pair.second == c; }; };
+    const auto has = [](Connection c) {
+      return [c](const auto& entry) { return entry.first.first == c || entry.first.second == c; };
+    };
     const auto weight = [&](Connection c) {
       const Person& person = people_.at(c);
       return std::tuple(!person.has_state || with_state > 1, std::ranges::count_if(pairs, has(c)), person.rank);
     };
     const auto lighter = [&weight](Connection a, Connection b) { return weight(a) < weight(b); };
-    Connection chosen = pairs.begin()->first;
-    for (const auto& [first, second] : pairs) {
-      chosen = std::max({chosen, first, second}, lighter);
+    Connection chosen = pairs.begin()->first.first;
+    for (const auto& [pair, why] : pairs) {
+      chosen = std::max({chosen, pair.first, pair.second}, lighter);
     }
-    const auto [first, second] = *std::ranges::find_if(pairs, has(chosen));
-    const std::string text = "rank " + std::to_string(people_.at(chosen).rank) + " had no data connection with rank " +
-                             std::to_string(people_.at(first == chosen ? second : first).rank) +
-                             " in two epochs in a row, although both reach the coordinator, and is given up: " +
-                             std::string(lost_.front().cause.text());
+    const auto& [pair, why] = *std::ranges::find_if(pairs, has(chosen));
+    const Connection other = pair.first == chosen ? pair.second : pair.first;
+    const std::string text =
+        "rank " + std::to_string(people_.at(chosen).rank) + " had no data connection with rank " +
+        std::to_string(people_.at(other).rank) +
+        " in two epochs in a row, although both reach the coordinator, and is given up: " + std::string(why.text());
     gone.emplace_back(chosen, Status(Code::kPeerLost, text));
     with_state -= people_.at(chosen).has_state ? 1 : 0;
     std::erase_if(pairs, has(chosen));
   }
-  if (gone.empty() || survivors().size() + (admits() ? armed().size() : 0) < gone.size() + min_members()) {
+  const std::size_t present = survivors().size();
+  const std::size_t spare = admits() ? armed().size() : 0;
+  if (gone.empty() || 2 * gone.size() > present || present + spare < gone.size() + min_members()) {
     return false;
   }
   for (const auto& [connection, cause] : gone) {

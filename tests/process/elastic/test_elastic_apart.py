@@ -19,7 +19,7 @@ from ssh_hosts import Hosts, run, unavailable_reason
 
 # In the namespace of the launcher the coordinator has the first port, and the data port of rank 0 follows.
 FIRST, LAST = 21800, 21850
-DATA = f"{FIRST + 1}-{LAST}"
+ALL, BUT_COORDINATOR = f"{FIRST}-{LAST}", f"{FIRST + 1}-{LAST}"
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +43,16 @@ def training(hosts: Hosts, folder: Path) -> Iterator[Run]:
 
 
 @contextmanager
-def cut(hosts: Hosts, ports: str) -> Iterator[None]:
-    """Makes both machines refuse all packets from and to these ports, so that a cut connection breaks at once."""
-    rules = f"tcp dport {ports} reject with tcp reset; tcp sport {ports} reject with tcp reset;"
-    file = hosts.folder / "cut.nft"
-    file.write_text(f"table inet cut {{\n chain in {{ type filter hook input priority 0; {rules} }}\n}}\n")
-    machines = (hosts.near, hosts.far)
-    for name in machines:
+def cut(hosts: Hosts, near: str, far: str) -> Iterator[None]:
+    """Makes both machines refuse packets of each other from and to these ports, so that connections break at once."""
+    machines = {hosts.near: (near, far), hosts.far: (far, near)}
+    for name, (own, others) in machines.items():
+        rules = "".join(
+            f'iifname != "lo" tcp {which} {ports} reject with tcp reset; '
+            for which, ports in (("dport", own), ("sport", others))
+        )
+        file = hosts.folder / f"cut.{name}.nft"
+        file.write_text(f"table inet cut {{\n chain in {{ type filter hook input priority 0; {rules}}}\n}}\n")
         run(*hosts.inside(name), "nft", "-f", str(file))
     try:
         yield
@@ -61,7 +64,7 @@ def cut(hosts: Hosts, ports: str) -> Iterator[None]:
 def test_a_rank_that_cannot_connect_to_the_others_is_given_up(hosts: Hosts, tmp_path: Path) -> None:
     with training(hosts, tmp_path) as job:
         seats = await_size(job, 3)
-        with cut(hosts, DATA):
+        with cut(hosts, BUT_COORDINATOR, ALL):
             _, before = job.read_until(rf"IN 1 {seats[1][0]} 0 2 ")
             said = "".join(before) + stop(job, tmp_path).out
     assert re.search(rf"DONE 1 {seats[1][0]} 0 2 ", said), said
@@ -79,7 +82,7 @@ def test_ranks_whose_connection_is_cut_once_make_another_one(hosts: Hosts, tmp_p
         sockets = run(*hosts.inside(hosts.far), "ss", "-tnH", "state", "established")
         ports = re.findall(rf"{hosts.far_address}:(\d+)\s+{hosts.near_address}:{FIRST + 1}\b", sockets)
         assert len(ports) == 2, sockets
-        with cut(hosts, ports[0]):
+        with cut(hosts, ports[0], ports[0]):
             assert await_size(job, 3) == seats
             done = stop(job, tmp_path)
     assert "given up" not in done.out, done.out

@@ -116,7 +116,7 @@ std::vector<World::Move> World::faults() const {
   for (int i = 0; i < kProcesses; ++i) {
     const Process& p = processes_[static_cast<std::size_t>(i)];
     if (order_ == Order::kReduced && first && i > 0 && i < options_.start) {
-      continue;  // members are alike until one is hit
+      continue;  // members are alike until one is hit; of the first pair, as of others, the youngest is given up
     }
     if (p.dead || p.mode == Mode::kEnded) {
       continue;
@@ -438,6 +438,7 @@ void World::act() {
         Process& p = processes_[static_cast<std::size_t>(slot)];
         p.open = false;
         p.hit = p.hit || p.apart >= 0;
+        reunite(p);  // a loss of the other one, too, would be that of a healthy process
         if (runs(p)) {
           p.down.emplace_back(Closed{close->why.code()});
         }

@@ -48,7 +48,7 @@ class SurvivingStream(GradientStream):
     _submitted: bytearray
 
     def __init__(self, names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
-        # Imported here: it imports torch._dynamo, as optimizers of torch do; programs without one start in half the time.
+        # It imports torch._dynamo, as optimizers of torch do; programs without an optimizer start in half the time.
         from sirtaki.torch._optimizer.wrappers import RefusedWrappers
 
         super().__init__(names, params, options)
