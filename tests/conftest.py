@@ -61,7 +61,8 @@ def _environment_stays() -> Iterator[None]:
 def warm_ranks(_environment_stays: None) -> None:
     """Lets ranks with torch run as forks of an interpreter that has imported it, however the test starts them.
 
-    It saves seconds of each rank. A fork has another pid, parent and process group than the rank (tests/python/warm).
+    It saves seconds of each rank. A fork has another pid, parent, process group and session than the rank and not its
+    first variables in /proc, and gets signals as by kill(), so tests of signals and exits need new interpreters.
     """
     from rank_support import environment, pool  # which only pytest has on its path
 

@@ -91,7 +91,6 @@ def test_a_rank_with_another_secret_is_told_so_at_once(program: str, tmp_path: P
     assert done.out.count("trained") == 2, done.out + done.err
 
 
-@pytest.mark.usefixtures("warm_ranks")
 def test_ctrl_c_in_the_middle_of_training_is_one_line(program: str, tmp_path: Path) -> None:
     import signal
 

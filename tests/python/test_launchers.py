@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from rank_support import clean_environment
 
-pytestmark = pytest.mark.usefixtures("warm_ranks")
-
 pytest.importorskip("torch")
 
 PROGRAM = """
@@ -92,6 +90,7 @@ def test_torchrun_carries_the_secret_in_its_store(program: str) -> None:
     assert results(done.stdout) == ["RESULT 0 2 0 2 2", "RESULT 1 2 1 2 2"], done.stdout + done.stderr
 
 
+@pytest.mark.usefixtures("warm_ranks")
 def test_places_across_hosts_are_those_of_horovod(tmp_path: Path) -> None:
     script = tmp_path / "places.py"
     script.write_text(

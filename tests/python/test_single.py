@@ -38,6 +38,14 @@ def test_calls_before_init_say_what_to_do() -> None:
     hvd.shutdown()
 
 
+def test_the_import_leaves_the_compiler_of_torch_alone() -> None:
+    program = (
+        "import sys, torch; known = 'torch._dynamo' in sys.modules; import sirtaki.torch; "
+        "sys.exit('torch._dynamo' in sys.modules and not known)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 def test_init_twice_and_shutdown_twice() -> None:
     hvd.init()
     hvd.init()

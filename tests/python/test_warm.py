@@ -39,10 +39,15 @@ def test_a_program_finds_its_framework_arguments_and_place() -> None:
 def test_ranks_that_any_command_starts_are_warm_if_a_test_asks_for_it(warm_ranks: None) -> None:
     del warm_ranks
     program = "import os, sys; print('FOUND', 'torch' in sys.modules, len(os.sched_getaffinity(0)), *sys.argv[1:])"
-    for options, found in (((), "True"), (("-x", "OMP_NUM_THREADS=3"), "False")):
-        done = launch(2, "-c", program, "an argument", limit=LIMIT_SECONDS, options=options)
-        for rank in (0, 1):
-            assert f"[{rank}] FOUND {found} {len(os.sched_getaffinity(0))} an argument" in done.stdout, done.stdout
+    processors = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(processors)})
+    try:
+        for options, found in (((), "True"), (("-x", "OMP_NUM_THREADS=3"), "False")):
+            done = launch(2, "-c", program, "an argument", limit=LIMIT_SECONDS, options=options)
+            for rank in (0, 1):
+                assert f"[{rank}] FOUND {found} 1 an argument" in done.stdout, done.stdout
+    finally:
+        os.sched_setaffinity(0, processors)
     alone = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "FOUND False" in alone.stdout
 

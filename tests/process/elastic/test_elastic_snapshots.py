@@ -13,8 +13,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import pytest
 from launch_support import PYTHON, Outcome, launch
 
-pytestmark = pytest.mark.usefixtures("warm_ranks")
-
 # Each step mixes numbers of all ranks into the values. The program kills all ranks at its end, or they have to leave in
 # step 3, or it prints "DONE".
 TRAIN = """
@@ -136,6 +134,7 @@ hvd.shutdown()
 """
 
 
+@pytest.mark.usefixtures("warm_ranks")
 def test_local_updates_go_on_at_their_step_without_a_warmup(tmp_path: Path) -> None:
     options = ("--elastic", "1:2", "--elastic-snapshot-dir", str(tmp_path), "--elastic-snapshot-every", "0s")
     options += ("--elastic-resume", "auto")

@@ -22,8 +22,6 @@ from sirtaki._telemetry import run_file
 from sirtaki.errors import InvalidArgumentError
 from sirtaki.launch import launcher_path
 
-pytestmark = pytest.mark.usefixtures("warm_ranks")
-
 TRAINED = """
 import os, signal, sys, torch, sirtaki
 import sirtaki.torch as hvd

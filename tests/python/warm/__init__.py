@@ -1,7 +1,7 @@
 """Warm interpreters, which have imported a framework: test programs start in milliseconds, each in its own process.
 
-Owner: rank_support.launch(). The servers (server.py) of a framework start with the first program that needs them and
-end with pytest.
+Owner: rank_support.pool(). The servers (server.py) of a framework start with the first program that needs them and end
+with pytest.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from warm.client import early
+from warm.client import early, place
 
 HERE = Path(__file__).resolve().parent
 CLIENT = (sys.executable, "-I", "-S", str(HERE / "client.py"))
+#: Variables that launchers add to those of ranks.
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 #: Modules that are imported before a program starts. An optimizer of torch imports torch._dynamo, which takes as long
 #: as torch.
 IMPORTS = {
@@ -72,21 +74,22 @@ class Pool:
 
         A program whose environment differs in a variable that an import may read gets the command of a new interpreter.
         """
-        self.environment = self.environment or early(environment)
-        if early(environment) != self.environment:
+        early_ones = early({**environment, **UNBUFFERED})
+        if early_ones != (self.environment or early_ones):
             return (sys.executable, *program)
         return (*CLIENT, *self.addresses(framework(program, environment), environment), *program)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Returns variables with which the ranks of all launchers run in warm interpreters, if they need torch."""
         addresses = self.addresses("torch", environment)
-        network = os.stat("/proc/self/ns/net").st_ino
-        Path(f"{addresses[0]}.json").write_text(json.dumps({"network": network, "variables": early(environment)}))
+        Path(f"{addresses[0]}.json").write_text(json.dumps(place(self.environment)))
         path = os.pathsep.join([str(HERE / "site"), environment["PYTHONPATH"]])
         return {"PYTHONPATH": path, "WARM_SERVERS": os.pathsep.join([str(HERE), *addresses])}
 
     def addresses(self, name: str, environment: Mapping[str, str]) -> tuple[str, ...]:
         """Returns the sockets of the servers of a row of IMPORTS, which start with the first request."""
+        environment = {**environment, **UNBUFFERED}
+        self.environment = self.environment or early(environment)
         if name not in self.servers:
             # The entry points that torch loads on import look for a launcher.
             own = {**environment, "SIRTAKI_JOB_RANK": "0", "TF_CPP_MIN_LOG_LEVEL": "2"}

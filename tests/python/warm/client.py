@@ -8,16 +8,21 @@ job do. run_warm() is for interpreters that have begun (site/sitecustomize.py).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Mapping
 
 #: Variables that imports of frameworks read: a program with others needs a new interpreter.
-EARLY = re.compile(r"(OMP|MKL|KMP|GOMP|TORCH|PYTORCH|TF|XLA|LD|CUDA|NVIDIA|MALLOC)_|PYTHON(?!PATH)")
+EARLY = re.compile(
+    r"(OMP|MKL|KMP|GOMP|OPENBLAS|TORCH(?!INDUCTOR_CACHE_DIR|ELASTIC)[A-Z]*|PYTORCH|ATEN|TF|XLA|LD|CUDA|CUBLAS|NVIDIA|"
+    r"MALLOC|LC)_|LANG|PYTHON(?!PATH)"
+)
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -37,13 +42,20 @@ def end_as(status: int) -> None:
 
 
 def forward(pid: int) -> None:
-    """Forwards signals to the program."""
+    """Forwards signals to the program, those that have come since request() began, too."""
+
+    def pass_on(which: int, _frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):  # the program has ended, and its status is under way
+            os.kill(pid, which)
+
     for number in FORWARDED:
-        signal.signal(number, lambda which, _frame: os.kill(pid, which))
+        signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
 
 
 def lost(address: str, why: str) -> None:
     """Exits with the last output of a server that does not answer."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     with open(f"{address}.log", errors="replace") as log:
         sys.exit(f"the warm interpreter at {address} runs no program: {why}; its last words:\n{log.read()[-4000:]}")
 
@@ -53,16 +65,28 @@ def early(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if EARLY.match(name)}
 
 
+def place(variables: dict[str, str]) -> dict[str, object]:
+    """Returns the things of a process that a fork of a server cannot take over."""
+    network = os.stat("/proc/self/ns/net").st_ino
+    return {"interpreter": sys.executable, "network": network, "variables": variables}
+
+
 def run_warm(addresses: list[str], arguments: list[str]) -> None:
     """Ends as the program does; returns if a new interpreter has to run it."""
     with open(f"{addresses[0]}.json", encoding="utf-8") as file:
         served = json.load(file)
-    if served == {"network": os.stat("/proc/self/ns/net").st_ino, "variables": early(os.environ)}:
+    if served != place(early(os.environ)):
+        return
+    try:
         request(addresses, arguments)
+    except BaseException:  # the program may have run, so this interpreter must not
+        traceback.print_exc()
+        os._exit(1)
 
 
 def request(addresses: list[str], arguments: list[str]) -> None:
     """Sends the request to the server, then waits for the end of the program."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     files = open_files()
     rank = os.environ.get("SIRTAKI_JOB_RANK") or os.environ.get("RANK") or "0"
     address = addresses[int(rank) % 2]

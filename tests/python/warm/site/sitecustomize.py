@@ -36,5 +36,5 @@ if len(SERVERS) == 3 and any(name in os.environ for name in RANK) and needs_torc
     sys.path.insert(0, SERVERS[0])
     import client
 
-    del sys.path[0]
+    del sys.path[0], sys.modules["client"]  # which the program may have, too
     client.run_warm(SERVERS[1:], sys.orig_argv[1:])
