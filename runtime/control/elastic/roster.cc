@@ -67,10 +67,12 @@ void Roster::on_regroup(Connection from, const Regroup& regroup, TimePoint now) 
   if (person.waits || (member && regroup.last != epoch_)) {
     return broke_protocol(from, "it asked for the next epoch out of turn", now);
   }
-  const auto in_epoch = [&](Rank rank) { return static_cast<std::size_t>(rank) < reports_.size(); };
+  const auto is_other = [&](Rank rank) {
+    return rank != person.rank && static_cast<std::size_t>(rank) < reports_.size();
+  };
   if (member &&
-      (regroup.unreachable.size() >= reports_.size() || !std::ranges::all_of(regroup.unreachable, in_epoch))) {
-    return broke_protocol(from, "it could not connect to ranks that the epoch did not have", now);
+      (regroup.unreachable.size() >= reports_.size() || !std::ranges::all_of(regroup.unreachable, is_other))) {
+    return broke_protocol(from, "it named ranks that it cannot lack", now);
   }
   person.waits = true;
   person.has_state = member && regroup.has_state;
@@ -85,7 +87,8 @@ void Roster::on_regroup(Connection from, const Regroup& regroup, TimePoint now) 
 void Roster::on_unreachable(Connection from, const Regroup& regroup) {
   for (const auto& [connection, other] : people_) {
     if (connection != from && std::ranges::count(regroup.unreachable, other.rank) != 0) {
-      unconnected_.emplace(std::minmax(from, connection), regroup.why);
+      Status& why = unconnected_[std::minmax(from, connection)];
+      why = why.ok() ? regroup.why : why;
     }
   }
 }

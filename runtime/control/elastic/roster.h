@@ -16,7 +16,7 @@
 // without a member that has the state of the job, once there is one. The job ends, with the reason, if too few are
 // left, which no member that leaves brings about. A new member that does not get the state holds the others up for
 // `state_timeout` at most. Of two members that could not connect to each other in two epochs in a row, one is given up,
-// if enough are left, and at least half of all.
+// if enough are left, and more than half of all.
 //
 // Pure: no clock, no I/O. Owned by the hub, beside the Coordinator of each epoch. Events in, actions out, in order.
 #pragma once

@@ -196,7 +196,7 @@ bool Roster::count_repeats(TimePoint now) {
 }
 
 // Gives up members until none of the pairs is left that could not connect in the last epoch and in the one before.
-// Returns false if there are none, or if too few members would stay, or less than half: the fault is then that of the
+// Returns false if there are none, or if too few members would stay, or no majority: the fault is then that of the
 // network between all of them, which may pass. The member in most of the pairs goes first, since the fault is likely to
 // be on its side, and among several the youngest, but never the last one with the state.
 bool Roster::give_up_unconnected(const Pairs& before) {
@@ -219,17 +219,17 @@ bool Roster::give_up_unconnected(const Pairs& before) {
     }
     const auto& [pair, why] = *std::ranges::find_if(pairs, has(chosen));
     const Connection other = pair.first == chosen ? pair.second : pair.first;
-    const std::string text =
-        "rank " + std::to_string(people_.at(chosen).rank) + " had no data connection with rank " +
-        std::to_string(people_.at(other).rank) +
-        " in two epochs in a row, although both reach the coordinator, and is given up: " + std::string(why.text());
+    const std::string text = "rank " + std::to_string(people_.at(chosen).rank) + " had no data connection with rank " +
+                             std::to_string(people_.at(other).rank) +
+                             " in two epochs in a row, although both reach the coordinator, and is given up" +
+                             (why.ok() ? "" : ": " + std::string(why.text()));
     gone.emplace_back(chosen, Status(Code::kPeerLost, text));
     with_state -= people_.at(chosen).has_state ? 1 : 0;
     std::erase_if(pairs, has(chosen));
   }
   const std::size_t present = survivors().size();
   const std::size_t spare = admits() ? armed().size() : 0;
-  if (gone.empty() || 2 * gone.size() > present || present + spare < gone.size() + min_members()) {
+  if (gone.empty() || 2 * gone.size() >= present || present + spare < gone.size() + min_members()) {
     return false;
   }
   for (const auto& [connection, cause] : gone) {

@@ -292,23 +292,27 @@ Status DataPlane::start(ControlPlane& control, const rendezvous::Membership& mem
   if (status.ok()) {
     return status;
   }
-  control.set_unreachable(unreachable());
+  const Unable unable = control.unable();
+  status = status.with_context("rank " + std::to_string(rank) + " (host " +
+                               membership.members[static_cast<std::size_t>(rank)].hostname + ") at the start of " +
+                               (unable == Unable::kEndsJob ? "the job" : "an epoch"));
+  const bool ends_epoch = unable == Unable::kEndsEpoch && status.code() != Code::kAborted;
+  if (const std::vector<Rank> missing = unreachable(); ends_epoch && !missing.empty()) {
+    control.set_unreachable(missing);  // the hub reads both with the request for the next epoch, whoever ends this one
+    control.set_cause(status);
+  }
   // The coordinator knows the first cause of a connection that has ended, so its verdict replaces the local error. A
   // rank that leaves does so before the others, which cannot connect to it either, end the epoch.
-  const Unable unable = control.unable();
   const Duration grace = unable == Unable::kEndsRank ? kVerdictGrace : std::max(kVerdictGrace, control.cause_grace());
   if (verdict.wait_for(grace) == std::future_status::ready) {
     return verdict.get();
   }
-  status = status.with_context("rank " + std::to_string(rank) + " (host " +
-                               membership.members[static_cast<std::size_t>(rank)].hostname + ") at the start of " +
-                               (unable == Unable::kEndsJob ? "the job" : "an epoch"));
   if (unable == Unable::kEndsJob) {
     control.send(sirtaki::control::JobBroken{status});
     if (status.code() != Code::kAborted && verdict.wait_for(kAnswerGrace) == std::future_status::ready) {
       return verdict.get();
     }
-  } else if (unable == Unable::kEndsEpoch && status.code() != Code::kAborted) {
+  } else if (ends_epoch) {
     control.set_cause(status);
     return {Code::kRanksChanged, std::string(status.text()), status.blame()};
   }

@@ -77,17 +77,28 @@ TEST_F(RosterUnconnectedTest, OneOfAPairThatCannotConnectTwiceIsGivenUp) {
 TEST_F(RosterUnconnectedTest, EitherEndMayReportItInEitherOrder) {
   for (const bool younger_first : {false, true}) {
     for (const bool same_end : {false, true}) {
-      start(2, 1, 0);
+      start(3, 1, 0);
       for (const bool second : {false, true}) {
         const bool older_says = !same_end && second;
-        const Slots order = younger_first ? Slots{1, 0} : Slots{0, 1};
+        const Slots order = younger_first ? Slots{2, 1, 0} : Slots{0, 1, 2};
         for (const int slot : order) {
-          report(slot, (slot == 0) == older_says ? Ranks{1 - slot} : Ranks());
+          report(slot, slot < 2 && (slot == 0) == older_says ? Ranks{1 - slot} : Ranks());
         }
       }
-      EXPECT_EQ(slots(), Slots{0}) << younger_first << same_end;
+      EXPECT_EQ(slots(), (Slots{0, 2})) << younger_first << same_end;
     }
   }
+}
+
+TEST_F(RosterUnconnectedTest, TheCauseIsThatOfTheEndThatHasOne) {
+  start(3, 1, 3);
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    regroup(1, {roster_.epoch(), 0, true, true, {}, {{kSteps, 0, 5, StepState::kWorking}}, {0}});
+    report(0, {1});
+    report(2, {});
+  }
+  ASSERT_EQ(closed().size(), 1U);
+  EXPECT_NE(closed().front().find("given up: rank (host a) has no data"), std::string::npos) << closed().front();
 }
 
 TEST_F(RosterUnconnectedTest, TheMemberInMostPairsGoesThoughItIsTheOldest) {
@@ -99,11 +110,11 @@ TEST_F(RosterUnconnectedTest, TheMemberInMostPairsGoesThoughItIsTheOldest) {
 }
 
 TEST_F(RosterUnconnectedTest, PairsOfOthersAreResolvedToo) {
-  start(4, 1, 4);
+  start(5, 1, 5);
   end_epoch({{0, 3}, {1, 2}});
   end_epoch({{0, 3}, {1, 2}});
   EXPECT_EQ(closed().size(), 2U);
-  EXPECT_EQ(slots(), (Slots{0, 1}));
+  EXPECT_EQ(slots(), (Slots{0, 1, 4}));
 }
 
 TEST_F(RosterUnconnectedTest, AnotherPairOrAnEpochBetweenGivesNobodyUp) {
@@ -189,6 +200,23 @@ TEST_F(RosterUnconnectedTest, MoreThanHalfOfAllStay) {
   EXPECT_EQ(closed().size(), 0U);
 }
 
+TEST_F(RosterUnconnectedTest, NeitherOfTwoHalvesIsGivenUp) {
+  for (const int size : {2, 4}) {
+    start(size, 1, size);
+    std::vector<std::pair<Rank, Rank>> pairs;
+    for (Rank near = 0; near < size / 2; ++near) {
+      for (Rank far = size / 2; far < size; ++far) {
+        pairs.emplace_back(near, far);
+      }
+    }
+    for (int epoch = 0; epoch < 5; ++epoch) {
+      end_epoch(pairs);
+      EXPECT_EQ(static_cast<int>(slots().size()), size);
+    }
+    EXPECT_EQ(closed().size(), 0U);
+  }
+}
+
 TEST_F(RosterUnconnectedTest, NobodyIsGivenUpWhereThatIsOff) {
   RosterOptions off = options(3, 1, 3);
   off.gives_up_unconnected = false;
@@ -201,20 +229,26 @@ TEST_F(RosterUnconnectedTest, NobodyIsGivenUpWhereThatIsOff) {
   EXPECT_EQ(closed().size(), 0U);
 }
 
-TEST_F(RosterUnconnectedTest, RanksThatTheEpochDoesNotHaveBreakTheProtocol) {
-  for (const Ranks& wrong : {Ranks{7}, Ranks{1, 1}}) {
-    start(2, 1, 2);
-    report(0, wrong);
-    ASSERT_FALSE(closed().empty());
-    EXPECT_NE(closed().back().find("broke the protocol"), std::string::npos) << closed().back();
+TEST_F(RosterUnconnectedTest, RanksThatAMemberCannotLackBreakTheProtocol) {
+  for (const Ranks& wrong : {Ranks{7}, Ranks{1}, Ranks{0, 0, 0}}) {
+    start(3, 1, 3);
+    report(1, wrong);
+    ASSERT_EQ(closed().size(), 1U);
+    EXPECT_NE(closed().front().find("broke the protocol: it named ranks"), std::string::npos) << closed().front();
+    report(0, {});
+    report(2, {});
+    tick(milliseconds(20));
+    EXPECT_EQ(slots(), (Slots{0, 2}));
     actions_.clear();
   }
 }
 
 TEST_F(RosterUnconnectedTest, TheLastOneWithTheStateStays) {
-  start(2, 1, 4);
+  start(2, 1, 5);
   lose(1);
   end_epoch({});
+  hello(4);
+  regroup(4);
   hello(2);
   regroup(2);
   hello(3);
@@ -223,7 +257,7 @@ TEST_F(RosterUnconnectedTest, TheLastOneWithTheStateStays) {
   regroup(1);
   tick(milliseconds(20));
   Slots fresh = slots();
-  ASSERT_EQ(fresh.size(), 4U);
+  ASSERT_EQ(fresh.size(), 5U);
   ASSERT_EQ(fresh.front(), 0);
   fresh.erase(fresh.begin());
   for (int epoch = 0; epoch < 2; ++epoch) {
@@ -233,7 +267,7 @@ TEST_F(RosterUnconnectedTest, TheLastOneWithTheStateStays) {
     }
   }
   EXPECT_EQ(closed().size(), 2U);
-  EXPECT_EQ(slots(), (Slots{0, fresh.back()}));
+  EXPECT_EQ(slots(), (Slots{0, fresh[2], fresh[3]}));
 }
 
 TEST_F(RosterUnconnectedTest, AMemberThatHasToLeaveGoesFirst) {
@@ -247,11 +281,11 @@ TEST_F(RosterUnconnectedTest, AMemberThatHasToLeaveGoesFirst) {
 }
 
 TEST_F(RosterUnconnectedTest, AnEpochThatLastedForLongGivesNobodyUp) {
-  start(2, 1, 2);
+  start(3, 1, 3);
   end_epoch({{0, 1}});
   tick(minutes(2));
   end_epoch({{0, 1}});
-  EXPECT_EQ(slots(), (Slots{0, 1}));
+  EXPECT_EQ(slots(), (Slots{0, 1, 2}));
 }
 
 }  // namespace

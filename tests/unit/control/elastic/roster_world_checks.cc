@@ -72,13 +72,11 @@ std::string World::check_end() const {
     return "V6: the job hangs";
   }
   auto whole = std::ranges::count_if(processes_, [](const Process& p) { return !p.hit; });
-  // Of each pair that cannot exchange data, one cannot go on, even if it was not given up.
-  whole -=
-      std::ranges::count_if(processes_,
-                            [this](const Process& p) {
-                              return p.apart >= 0 && !p.hit && !processes_.at(static_cast<std::size_t>(p.apart)).hit;
-                            }) /
-      2;
+  // Of a pair that cannot exchange data one is given up, unless there are no others: then the job may end.
+  const auto parted = std::ranges::count_if(processes_, [this](const Process& p) {
+    return p.apart >= 0 && !p.hit && !processes_.at(static_cast<std::size_t>(p.apart)).hit;
+  });
+  whole -= whole > 2 ? parted / 2 : parted;
   if (end_->code() != Code::kShutdown) {
     const bool state_lives = std::ranges::any_of(processes_, [](const Process& p) { return !p.hit && p.has_state; });
     return whole < options_.min || !state_lives
