@@ -72,11 +72,20 @@ std::string World::check_end() const {
     return "V6: the job hangs";
   }
   auto whole = std::ranges::count_if(processes_, [](const Process& p) { return !p.hit; });
-  // Of a pair that cannot exchange data one is given up, unless there are no others: then the job may end.
-  const auto parted = std::ranges::count_if(processes_, [this](const Process& p) {
-    return p.apart >= 0 && !p.hit && !processes_.at(static_cast<std::size_t>(p.apart)).hit;
-  });
-  whole -= whole > 2 ? parted / 2 : parted;
+  // Of a pair that cannot exchange data one cannot go on. It is given up, unless half of all would have to go: then the
+  // job may end.
+  const auto at = [](int slot) { return static_cast<std::size_t>(slot); };
+  const auto parted = [&](const Process& p) { return p.apart >= 0 && !processes_[at(p.apart)].hit; };
+  whole -= std::ranges::count_if(processes_, [&](const Process& p) { return parted(p) && !p.hit; }) / 2;
+  int members = 0;
+  int parted_members = 0;
+  for (std::size_t slot = 0; !epochs_.empty() && slot < processes_.size(); ++slot) {
+    const auto& places = epochs_.back().places;
+    const int partner = processes_[slot].apart;
+    members += static_cast<int>(places[slot].member);
+    parted_members += static_cast<int>(places[slot].member && partner >= 0 && places[at(partner)].member);
+  }
+  whole = parted_members > 0 && parted_members >= members ? 0 : whole;
   if (end_->code() != Code::kShutdown) {
     const bool state_lives = std::ranges::any_of(processes_, [](const Process& p) { return !p.hit && p.has_state; });
     return whole < options_.min || !state_lives
