@@ -21,8 +21,6 @@ from warm.client import early, place
 
 HERE = Path(__file__).resolve().parent
 CLIENT = (sys.executable, "-I", "-S", str(HERE / "client.py"))
-#: Variables that launchers add to those of ranks.
-UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 #: Modules that are imported before a program starts. An optimizer of torch imports torch._dynamo, which takes as long
 #: as torch.
 IMPORTS = {
@@ -74,8 +72,7 @@ class Pool:
 
         A program whose environment differs in a variable that an import may read gets the command of a new interpreter.
         """
-        early_ones = early({**environment, **UNBUFFERED})
-        if early_ones != (self.environment or early_ones):
+        if early(environment) != (self.environment or early(environment)):
             return (sys.executable, *program)
         return (*CLIENT, *self.addresses(framework(program, environment), environment), *program)
 
@@ -88,11 +85,10 @@ class Pool:
 
     def addresses(self, name: str, environment: Mapping[str, str]) -> tuple[str, ...]:
         """Returns the sockets of the servers of a row of IMPORTS, which start with the first request."""
-        environment = {**environment, **UNBUFFERED}
         self.environment = self.environment or early(environment)
         if name not in self.servers:
-            # The entry points that torch loads on import look for a launcher.
-            own = {**environment, "SIRTAKI_JOB_RANK": "0", "TF_CPP_MIN_LOG_LEVEL": "2"}
+            # The entry points that torch loads on import look for a launcher; the ranks of one write without a buffer.
+            own = {**environment, "SIRTAKI_JOB_RANK": "0", "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
             own.pop("WARM_SERVERS", None)
             paths = [self.folder / f"{len(self.servers)}.{parity}" for parity in ("even", "odd")]
             even, odd = (Server(path, IMPORTS[name], own) for path in paths)

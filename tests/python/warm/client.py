@@ -21,7 +21,7 @@ from collections.abc import Mapping
 #: Variables that imports of frameworks read: a program with others needs a new interpreter.
 EARLY = re.compile(
     r"(OMP|MKL|KMP|GOMP|OPENBLAS|TORCH(?!INDUCTOR_CACHE_DIR|ELASTIC)[A-Z]*|PYTORCH|ATEN|TF|XLA|LD|CUDA|CUBLAS|NVIDIA|"
-    r"MALLOC|LC)_|LANG|PYTHON(?!PATH)"
+    r"MALLOC|LC)_|LANG|PYTHON(?!PATH|UNBUFFERED)"
 )
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
