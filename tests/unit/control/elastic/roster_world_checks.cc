@@ -72,7 +72,7 @@ std::string World::check_end() const {
     return "V6: the job hangs";
   }
   auto whole = std::ranges::count_if(processes_, [](const Process& p) { return !p.hit; });
-  // Of a pair that cannot exchange data one cannot go on. It is given up, unless half of all would have to go: then the
+  // One of two processes that cannot exchange data cannot go on, and is given up. If half of all would have to go, the
   // job may end.
   const auto at = [](int slot) { return static_cast<std::size_t>(slot); };
   const auto parted = [&](const Process& p) { return p.apart >= 0 && !processes_[at(p.apart)].hit; };
