@@ -123,6 +123,12 @@ def unequal_digests(lines: Iterable[Line]) -> int:
     return sum(len(digests) > 1 for digests in by_step.values())
 
 
+def final_loss(lines: Iterable[Line], last: int) -> float | None:
+    """Returns the mean of the `last` losses of kept commits, in nats; None if there are none."""
+    losses = [line.loss for line in kept(lines) if line.loss is not None][-last:]
+    return sum(losses) / len(losses) if losses else None
+
+
 def committed_samples(lines: Iterable[Line]) -> list[tuple[float, int]]:
     """Returns time and number of samples of each kept step, also of ranks killed before they wrote it down."""
     by_step: dict[int, list[Line]] = {}

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -64,14 +65,27 @@ def _stop(process: subprocess.Popen[bytes], sent: signal.Signals, seconds: float
 
 
 class SirtakiJob:
-    """A job of sirtakirun, elastic if `elastic`, such as "2:4", and then with `spares`."""
+    """A job of sirtakirun, elastic if `elastic`, such as "2:4", and then with `spares`.
 
-    def __init__(self, folder: Path, ranks: int, recipe: dict[str, Any], elastic: str = "", spares: int = 0) -> None:
+    `inside`: prefix of its command, such as one that enters a namespace.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        ranks: int,
+        recipe: dict[str, Any],
+        elastic: str = "",
+        *,
+        spares: int = 0,
+        inside: Sequence[str] = (),
+    ) -> None:
         # A place of a storm has more losses a minute than any real one.
         options = ["--elastic", elastic, "--elastic-restarts", "1000"] if elastic else []
         options += ["--spares", str(spares)] if spares else []
         recipe = {**recipe, "folder": str(folder)}
-        command = [launcher(), "-np", str(ranks), *options, sys.executable, "-m", _SIRTAKI_WORKER, json.dumps(recipe)]
+        command = [*inside, launcher(), "-np", str(ranks), *options]
+        command += [sys.executable, "-m", _SIRTAKI_WORKER, json.dumps(recipe)]
         environment = _environment(SIRTAKI_REPORT_END="false")
         self._log = folder / "job.log"
         with self._log.open("wb") as out:
@@ -90,6 +104,24 @@ class SirtakiJob:
         """Interrupts the job."""
         if self._process.poll() is None:
             _stop(self._process, signal.SIGINT, 20)
+
+
+class CrowdedJob:
+    """A job beside processes that are never idle."""
+
+    def __init__(self, job: Job, spinning: int) -> None:
+        self._job = job
+        self._others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(spinning)]
+
+    def tend(self) -> str | None:
+        """Does as the job does."""
+        return self._job.tend()
+
+    def end(self) -> None:
+        """Ends the others and the job."""
+        for process in self._others:
+            _stop(process, signal.SIGKILL, 5)
+        self._job.end()
 
 
 @dataclass

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-KILL, STOP = "kill", "stop"
+KILL, STOP, CUT = "kill", "stop", "cut"
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Line:
     Requires `time` by the machine's monotonic clock. `slot`: place of the process in the job, kept by its successors.
     `generation`: number of the membership, which grows. `step`: number of the commit. `attempts`: steps that this
     process has begun. `indices`: samples of this rank. `busy`: seconds of the step without the wait of the pace.
+    `loss`: on samples that are held out, in nats; None in most steps.
     """
 
     time: float
@@ -36,11 +37,12 @@ class Line:
     digest: int
     indices: Sequence[int]
     busy: float
+    loss: float | None = None
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A signal that a rank was sent: `kind` is KILL or STOP."""
+    """A rank that was sent SIGKILL (KILL) or SIGSTOP (STOP), or whose connections carry nothing any more (CUT)."""
 
     time: float
     kind: str

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.faults.records import KILL, STOP
+from benchmarks.faults.records import CUT, KILL, STOP
 
 
 @dataclass(frozen=True)
@@ -37,5 +37,5 @@ def evenly(count: int, seconds: float, kind: str, seed: int) -> list[Event]:
 
 def told(events: Sequence[Event]) -> str:
     """Returns the schedule in words."""
-    names = {KILL: "SIGKILL", STOP: "SIGSTOP"}
+    names = {KILL: "SIGKILL", STOP: "SIGSTOP", CUT: "cut"}
     return ", ".join(f"{names[event.kind]} at {event.after:.1f} s" for event in events)

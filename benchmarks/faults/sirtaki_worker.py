@@ -46,7 +46,9 @@ class Rank:
         """Writes the step down."""
         busy = self.pace.busy()
         place = (os.getpid(), self.slot, generation, step, hvd.size(), self.attempts)
-        made = (bool(self.optimizer.committed), epoch, self.task.digest(), indices, busy)
+        every = self.recipe.get("evaluate")
+        loss = self.task.held_out_loss() if every and hvd.rank() == 0 and step % every == 0 else None
+        made = (bool(self.optimizer.committed), epoch, self.task.digest(), indices, busy, loss)
         self.log.write(Line(time.monotonic(), *place, *made))
 
 
@@ -73,7 +75,8 @@ def train(state: hvd.elastic.TorchState, rank: Rank) -> None:
             state.sampler.record_batch(batch, len(indices))
             state.step += 1
             rank.note(state.generation, state.step, state.epoch, indices)
-            state.commit()
+            if state.step % rank.recipe.get("commit_every", 1) == 0:
+                state.commit()
             rank.pace.wait()
             if state.step == rank.recipe["steps"]:
                 return

@@ -10,20 +10,24 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from benchmarks.common.group import GroupError
 from benchmarks.common.rig import say
+from benchmarks.faults.cuts import cut
 from benchmarks.faults.jobs import Job
-from benchmarks.faults.records import STOP, Fault, Line, Reader
+from benchmarks.faults.records import CUT, STOP, Fault, Line, Reader
 from benchmarks.faults.schedule import Event
 
 #: Seconds for all ranks to train, lines of each rank before the clock begins, age of the last line of a living rank.
 START_SECONDS, WARM_LINES, FRESH = 180.0, 10, 1.0
-#: Seconds for which a rank is stopped, that a fault may be late for want of ranks to hurt, and that ranks take to end.
+#: Seconds for which a rank is stopped or cut off, for which a fault waits for ranks, and that ranks take to end.
 STOPPED, LATE, END_SECONDS = 10.0, 60.0, 5.0
 _TICK = 0.02
 
@@ -73,25 +77,34 @@ def _is_rank(pid: int) -> bool:
     return False
 
 
-def rage(start: Callable[[Path], Job], ranks: int, least: int, seconds: float, events: Sequence[Event]) -> Storm:
-    """Trains for `seconds`, once all ranks do, with faults that leave at least `least` ranks unhurt."""
+def rage(
+    start: Callable[[Path], Job],
+    ranks: int,
+    least: int,
+    seconds: float,
+    events: Sequence[Event],
+    *,
+    called_off: Callable[[], bool] = lambda: False,
+) -> Storm:
+    """Trains for `seconds`, once all ranks do, with faults that leave at least `least` ranks unhurt.
+
+    Requires a network namespace of the job's own for events of the kind CUT. `called_off`: ends the training early.
+    """
     folder = Path(tempfile.mkdtemp(prefix="bench-churn-"))
     job = start(folder)
     storm, ranks_seen = Storm(), _Field(folder)
+    injector = _Injector(ranks_seen, storm, least, events)
     try:
         _wait_for_all(job, ranks_seen, ranks)
         storm.begin = time.monotonic()
-        injector = _Injector(ranks_seen, storm, least, events)
-        while not storm.ended and time.monotonic() < storm.begin + seconds:
+        while not storm.ended and not called_off() and time.monotonic() < storm.begin + seconds:
             time.sleep(_TICK)
             ranks_seen.read()
             injector.tick(time.monotonic())
             storm.ended = job.tend() or ""
         storm.end = max(time.monotonic(), storm.begin + seconds)
     finally:
-        for fault in storm.faults:
-            if fault.kind == STOP and _is_rank(fault.pid):
-                os.kill(fault.pid, signal.SIGCONT)
+        injector.end_faults(float("inf"))
         job.end()
         ranks_seen.close()
     if storm.ended:
@@ -115,6 +128,18 @@ def _wait_for_all(job: Job, ranks_seen: _Field, ranks: int) -> None:
         ranks_seen.read()
 
 
+def rage_together(jobs: Mapping[str, Callable[[Callable[[], bool]], Storm]]) -> dict[str, Storm]:
+    """Returns the storms of several jobs that train at the same time; each gets the function `called_off`."""
+    over = threading.Event()
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        try:
+            running = {name: pool.submit(job, over.is_set) for name, job in jobs.items()}
+            return {name: future.result() for name, future in running.items()}
+        except BaseException:
+            over.set()
+            raise
+
+
 class _Injector:
     """Sends the faults that are due to ranks that train, as long as more than `least` do."""
 
@@ -122,31 +147,44 @@ class _Injector:
         self._ranks, self._storm = ranks, storm
         self._least = least
         self._due = list(events)
-        self._stopped: dict[int, float] = {}  # by process: when it goes on
+        # By process: when its fault ends, and the function that ends it.
+        self._passing: dict[int, tuple[float, Callable[[], None]]] = {}
 
     def tick(self, now: float) -> None:
-        for pid in [pid for pid, until in self._stopped.items() if now >= until]:
-            del self._stopped[pid]
-            if _is_rank(pid):
-                os.kill(pid, signal.SIGCONT)
+        self.end_faults(now)
         late = now - self._storm.begin - self._due[0].after if self._due else -1.0
         if late < 0:
             return
-        living = self._ranks.living(list(self._stopped))
+        living = self._ranks.living(list(self._passing))
         if len(living) > self._least:
             self._storm.faults.append(self._send(self._due.pop(0), living))
         elif late > LATE:
             say(f"  a fault is left out: only ranks {sorted(living)} have trained for {LATE:.0f} s")
             self._due.pop(0)
 
+    def end_faults(self, now: float) -> None:
+        """Ends the faults that have lasted long enough at `now`."""
+        for pid in [pid for pid, (until, _) in self._passing.items() if now >= until]:
+            _, end = self._passing.pop(pid)
+            end()
+
     def _send(self, event: Event, living: dict[int, int]) -> Fault:
         slot, pid = event.victim(living)
         now = time.monotonic()
-        if event.kind == STOP:
-            self._stopped[pid] = now + STOPPED
-        os.kill(pid, signal.SIGSTOP if event.kind == STOP else signal.SIGKILL)
+        if event.kind == CUT:
+            self._passing[pid] = now + STOPPED, cut(pid)
+        elif event.kind == STOP:
+            os.kill(pid, signal.SIGSTOP)
+            self._passing[pid] = now + STOPPED, partial(_go_on, pid)
+        else:
+            os.kill(pid, signal.SIGKILL)
         say(f"  {now - self._storm.begin:6.1f} s: {event.kind} rank started as {slot}, process {pid}, of {len(living)}")
         return Fault(now, event.kind, slot, pid)
+
+
+def _go_on(pid: int) -> None:
+    if _is_rank(pid):
+        os.kill(pid, signal.SIGCONT)
 
 
 def _sweep(pids: set[int]) -> int:

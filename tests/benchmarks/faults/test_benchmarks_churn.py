@@ -16,7 +16,7 @@ from benchmarks.faults.records import KILL, STOP, Fault, Line, Log, Reader
 from benchmarks.faults.schedule import Event, evenly, poisson
 from benchmarks.faults.storm import Storm, rage
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 STEP = 0.1
 
 
