@@ -1,10 +1,12 @@
 """Elastic training under faults: ranks are killed and stopped by one schedule, the same for all systems.
 
-    python -m benchmarks.churn [--quick] [--parts kill,stop,plain,gate] [--systems sirtaki,torchft_hooks] [--resume]
+    python -m benchmarks.churn [--quick] [--parts kill,stop,hour,join] [--systems sirtaki,torchft_hooks] [--resume]
 
 Four ranks of one host train a small net, at a step of 100 ms of which most is a wait, and write each commit down. The
 part `kill` sends SIGKILL to ranks by lot, `stop` SIGSTOP; lost ranks come back. `plain` kills ranks of loops without
-elastic.run, to which none come back; `gate` compares steps without faults.
+elastic.run, to which none come back; `gate` compares steps without faults. `hour` has 20 minutes of 60 faults an hour,
+and the final loss of the same trainings without. In `join` new ranks get a state of 100 MB. In `crowd` eight ranks are
+for half an hour beside as many processes that are never idle.
 
 Systems: `sirtaki` is elastic.run with a commit in each step, `sirtaki_spare` the same with a spare. `torchft_ddp` is
 torchft 0.2.0 with its wrapper of models, `torchft_hooks` with an all-reduce for each gradient, `..._1s` with a
@@ -23,13 +25,15 @@ from typing import Any
 
 from benchmarks.common.group import GroupError
 from benchmarks.common.rig import LOOPBACK, Options, finish, parse, run, say, turn_order
-from benchmarks.faults import plots
+from benchmarks.faults import long_runs, plots
 from benchmarks.faults.figures import (
     KEPT_AT_60,
     KEPT_WITH_SPARE,
     PLOTTED,
+    crowd_rows,
     figures_of,
     gate_rows,
+    join_rows,
     plotted_rows,
     storm_rows,
 )
@@ -48,7 +52,8 @@ TORCHFT = {
     "torchft_ddp_1s": (1000, "ddp"),
 }
 CALM, GATE = "calm", "gate"
-PARTS = (KILL, STOP, PLAIN, GATE)
+HOUR, JOIN, CROWD = "hour", "join", "crowd"
+PARTS = (KILL, STOP, HOUR, JOIN, CROWD, PLAIN, GATE)
 RANKS, LEAST, STEP, SEED = 4, 2, 0.1, 7
 DATASET, BATCH = 4000, 8
 #: 0.9 million parameters, 3.5 MB; for steps of 20 ms, which four ranks on two cores must be able to keep, 0.3 MB.
@@ -56,6 +61,8 @@ WIDTH, GATE_WIDTH = 896, 256
 #: Faults and seconds of a storm, and seconds without faults.
 KILLS, KILL_SECONDS, STOPS, STOP_SECONDS, CALM_SECONDS = 30, 480.0, 6, 120.0, 60.0
 QUICK_KILLS, QUICK_KILL_SECONDS, QUICK_STOPS, QUICK_STOP_SECONDS, QUICK_CALM_SECONDS = 2, 8.0, 1, 8.0, 3.0
+#: MB of state that ranks who join need, steps between commits of it, losses, and seconds between them.
+JOIN_STATE, JOIN_COMMIT_EVERY, JOINS, JOIN_SECONDS, QUICK_JOIN_SECONDS = 100, 10, 5, 20.0, 12.0
 #: Jobs of the part `plain`, each of which loses ranks down to one, and seconds between losses.
 PLAIN_JOBS, PLAIN_SECONDS, QUICK_PLAIN_SECONDS = 4, 4.0, 1.5
 #: Launches of each way of the part `gate`; steps by pace, after some that do not count.
@@ -73,7 +80,7 @@ def starter(system: str) -> Callable[[Path], Job]:
     """Returns what starts a job of a system in a folder."""
     if system in (OURS, SPARE):
         spares = 1 if system == SPARE else 0
-        return lambda folder: SirtakiJob(folder, RANKS, recipe_of("run"), f"{LEAST}:{RANKS}", spares)
+        return lambda folder: SirtakiJob(folder, RANKS, recipe_of("run"), f"{LEAST}:{RANKS}", spares=spares)
     if system == PLAIN:
         return lambda folder: SirtakiJob(folder, RANKS, recipe_of("plain"), "1:")
     timeout, wrapper = TORCHFT[system]
@@ -118,6 +125,21 @@ def measure_plain(store: Store, quick: bool) -> dict[str, Any]:
         store.keep(key, {name: _joined([storm[name] for storm in storms]) for name in storms[0]})
     found: dict[str, Any] = store.samples(key)
     return found
+
+
+def measure_join(store: Store, quick: bool) -> dict[str, Any]:
+    """Returns the figures of a training with a large state, whose ranks are killed and come back."""
+    if store.samples(JOIN) is None:
+        count, pause = (1, QUICK_JOIN_SECONDS) if quick else (JOINS, JOIN_SECONDS)
+        events = evenly(count, count * pause, KILL, SEED)
+        say(f"{JOIN}: {JOIN_STATE} MB of state; {told(events)}")
+        recipe = {**recipe_of("run"), "ballast": JOIN_STATE, "commit_every": JOIN_COMMIT_EVERY}
+
+        def start(folder: Path) -> Job:
+            return SirtakiJob(folder, RANKS, recipe, f"{LEAST}:{RANKS}")
+
+        store.keep(JOIN, figures_of(rage(start, RANKS, LEAST, count * pause, events), DATASET))
+    return dict(store.samples(JOIN))
 
 
 def _joined(values: Sequence[Any]) -> Any:
@@ -173,6 +195,16 @@ def rows_of(options: Options, store: Store) -> list[Row]:
             kept = KEPT_WITH_SPARE if system == SPARE else KEPT_AT_60
             rows += storm_rows(params, found, calm, judged=system in (OURS, SPARE), kept_at_60=kept)
             rows += plotted_rows(params, found, calm)
+    base = recipe_of("run")
+    if OURS in options.systems and HOUR in parts:
+        found = long_runs.measure_hour(store, base, RANKS, quick=options.quick)
+        rows += long_runs.hour_rows(found, fixed, RANKS * BATCH / STEP)
+    if OURS in options.systems and JOIN in parts:
+        params = {"system": OURS, "faults": JOIN, **fixed, "state_mb": JOIN_STATE}
+        rows += join_rows(params, measure_join(store, options.quick))
+    if OURS in options.systems and CROWD in parts:
+        params = {"system": OURS, "faults": CROWD, "ranks": long_runs.CROWD_RANKS, "step_seconds": STEP}
+        rows += crowd_rows(params, long_runs.measure_crowd(store, base, quick=options.quick))
     if OURS in options.systems and PLAIN in parts:
         found = measure_plain(store, options.quick)
         params = {"system": "sirtaki_plain", "faults": KILL, **fixed}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.faults import analysis
-from benchmarks.faults.records import KILL, STOP
+from benchmarks.faults.records import CUT, KILL, STOP
 from benchmarks.faults.storm import Storm
 from benchmarks.results import Row, make_row
 from benchmarks.statistics import Estimate, estimate, exactly, mean_estimate, quantile
@@ -16,8 +16,16 @@ from benchmarks.statistics import Estimate, estimate, exactly, mean_estimate, qu
 RECOVERY = {KILL: (0.3, 1.0), STOP: (3.3, 4.9)}
 #: Longest pause of the others when a rank joins, without the step itself.
 JOIN_PAUSE = 0.1
+#: The same with a state of 100 MB that is sent while the others wait.
+LARGE_JOIN_PAUSE = 0.4
 #: Share of the samples of a training without faults, at 60 faults an hour; with a spare.
 KEPT_AT_60, KEPT_WITH_SPARE = 0.95, 0.97
+#: Storms of 60 faults an hour: of SIGKILL alone, and of all kinds. Share of the samples that the latter keeps.
+HOUR_KILL, HOUR_MIXED = "kill_60_an_hour", "mixed_60_an_hour"
+KEPT_MIXED = 0.92
+MIXED_KINDS = (KILL, KILL, STOP, KILL, CUT)
+#: Loss of a training with faults over that of the same one without, and the evaluations at the end that count.
+LOSS_OVER_CALM, LAST_LOSSES = 1.01, 10
 #: Share of a step that the gate may cost.
 GATE_SHARE = 0.01
 #: Seconds between points of the plot.
@@ -47,6 +55,8 @@ def figures_of(storm: Storm, dataset: int) -> dict[str, Any]:
         "restarted": analysis.restarted_survivors(storm.lines, storm.faults, storm.end),
         "left": storm.left,
         "ended": storm.ended,
+        "final_loss": analysis.final_loss(storm.lines, LAST_LOSSES),
+        "epochs": len(analysis.members(storm.lines)),
     }
 
 
@@ -86,21 +96,62 @@ def storm_rows(
         add("join_gap_seconds", _at(found["join_gaps"], 1.0), "s", JOIN_PAUSE + step)
     if found["returns"]:
         add("return_seconds", estimate(found["returns"]), "s")
-    for metric, key in (
+    rows += count_rows(params, found, judged=judged)
+    add("samples_kept", exactly(kept_share(found, calm)), "share", None, "higher")
+    target = kept_at_60 if kind == KILL else None
+    add("samples_kept_at_60_an_hour", exactly(kept_share(found, calm, 60.0)), "share", target, "higher")
+    return rows
+
+
+def count_rows(params: Mapping[str, Any], found: Mapping[str, Any], *, judged: bool) -> list[Row]:
+    """Rows of things that must not happen. `judged`: the target, none of them, applies."""
+    target = 0 if judged else None
+    counts = [
         ("faults_without_recovery", "unrecovered"),
         ("survivors_restarted", "restarted"),
         ("digests_unequal", "unequal"),
         ("samples_lost", "lost"),
         ("samples_doubled", "doubled"),
         ("processes_left", "left"),
-    ):
-        if found[key] is not None:
-            add(metric, exactly(found[key]), "", 0)
-    add("job_ended", exactly(float(bool(found["ended"]))), "", 0)
-    add("samples_kept", exactly(kept_share(found, calm)), "share", None, "higher")
-    target = kept_at_60 if kind == KILL else None
-    add("samples_kept_at_60_an_hour", exactly(kept_share(found, calm, 60.0)), "share", target, "higher")
-    return rows
+    ]
+    figures = {metric: found[key] for metric, key in counts if found[key] is not None}
+    figures["job_ended"] = float(bool(found["ended"]))
+    return [make_row(metric, params, exactly(value), "", "lower", target=target) for metric, value in figures.items()]
+
+
+def hour_rows(params: Mapping[str, Any], found: Mapping[str, Any], calm: Mapping[str, Any], kept: float) -> list[Row]:
+    """Rows of a storm at a rate of faults that a user may have. `kept`: the least share of samples.
+
+    Its pauses are not judged, because several jobs share the processors.
+    """
+    share = exactly(kept_share(found, calm))
+    rows = [make_row("samples_kept", params, share, "share", "higher", target=kept)]
+    loss = exactly(found["final_loss"] / found["calm_loss"])
+    rows.append(make_row("loss_over_calm", params, loss, "", "lower", target=LOSS_OVER_CALM))
+    for metric, key in (("recovery_seconds", "recovery"), ("return_seconds", "returns")):
+        if found[key]:
+            rows.append(make_row(metric, params, estimate(found[key]), "s", "lower"))
+    if found["lost_steps"]:
+        rows.append(make_row("lost_steps_most", params, _at(found["lost_steps"], 1.0), "steps", "lower", target=1))
+    return rows + count_rows(params, found, judged=True)
+
+
+def join_rows(params: Mapping[str, Any], found: Mapping[str, Any]) -> list[Row]:
+    """Rows of a training with a large state: how long the others wait for losses and for new ranks."""
+    step = params["step_seconds"]
+    rows = [make_row("recovery_seconds", params, estimate(found["recovery"]), "s", "lower")]
+    if found["join_gaps"]:
+        target = LARGE_JOIN_PAUSE + step
+        rows.append(make_row("join_gap_seconds", params, _at(found["join_gaps"], 1.0), "s", "lower", target=target))
+    return rows + count_rows(params, found, judged=True)
+
+
+def crowd_rows(params: Mapping[str, Any], found: Mapping[str, Any]) -> list[Row]:
+    """Rows of a training without faults, beside processes that are never idle."""
+    evicted = exactly(float(found["epochs"] - 1))
+    rows = [make_row("evictions", params, evicted, "", "lower", target=0)]
+    rows.append(make_row("samples_per_second", params, exactly(found["samples"] / found["seconds"]), "1/s", "higher"))
+    return rows + count_rows(params, found, judged=True)
 
 
 def _at(values: Sequence[float], share: float) -> Estimate:
