@@ -19,7 +19,7 @@ enum class Reason : std::uint8_t {
   kStart,           // nothing decided yet
   kWarmUp,          // first steps of the training, or the learning rate still rises
   kFastLink,        // synchronous steps wait too little for local ones to gain time
-  kHighRate,        // local steps would cost too much loss at the present learning rate
+  kHighRate,        // local steps would cost too much loss at the present learning rate, which does not rest
   kTrial,           // a trial of synchronous steps, to measure their waits
   kFixed,           // the requested number; 1 is the synchronous path
   kStatistics,      // bound of the policy, by learning rate, loss or divergence

@@ -19,11 +19,19 @@ constexpr std::int64_t kParts = 5;  // one such part of a warm-up or pause is ma
 // Steps without a rise of the learning rate, after which the warm-up of its schedule is over.
 constexpr std::int64_t kRestOfRate = 16;
 constexpr std::int64_t kMostExtraDelay = kLongestInterval;
-// Part of the highest learning rate below which the rate has fallen; smaller changes are those of a rate that rests.
+// Part of the highest learning rate below which the rate has fallen; smaller changes may be those of a rate that rests.
 constexpr std::int64_t kFallenPermille = 990;
+// Steps in which a rate that rests stood still, at least, and as a part of the planned steps, or of those made.
+constexpr std::int64_t kRestSteps = 64;
+constexpr std::int64_t kRestPermille = 50;
+
+// Returns 0 if it is not known.
+std::int64_t planned_steps(const RoundStats& stats) {
+  return stats.steps_left > 0 ? stats.step + stats.steps_left : 0;
+}
 
 std::int64_t warmup_of(const RoundStats& stats) {
-  const std::int64_t planned = stats.steps_left > 0 ? stats.step + stats.steps_left : 0;
+  const std::int64_t planned = planned_steps(stats);
   return planned > 0 ? std::min(kWarmupSteps, planned * kWarmupPermille / 1000) : kWarmupUnplanned;
 }
 
@@ -79,34 +87,48 @@ Result<std::unique_ptr<IntervalController>> IntervalController::make(const Inter
   return std::unique_ptr<IntervalController>(new IntervalController(options, ranks, fragments));
 }
 
+// A schedule that falls by little in a round falls again and again. A rate that rests changes between the same values
+// at most, and where it has rested, one small fall is not yet a schedule.
+void IntervalController::Rate::follow(const RoundStats& stats) {
+  if (stats.lr_pico > highest_pico) {
+    last_rise = highest_pico >= 0 ? stats.step : last_rise;
+    rests = rests && !fell && Wide{stats.lr_pico} * kFallenPermille <= Wide{highest_pico} * 1000;
+    highest_pico = stats.lr_pico;
+    lowest_pico = rests ? lowest_pico : highest_pico;
+    fell = falls = false;
+  } else if (stats.lr_pico >= 0) {
+    const bool fell_before = std::exchange(falls, stats.lr_pico < lowest_pico);
+    fell = fell || permille(stats) < kFallenPermille || (rests && fell_before && falls);
+    last_fall = falls ? stats.step : last_fall;
+    lowest_pico = std::min(lowest_pico, stats.lr_pico);
+  }
+  const std::int64_t all = std::max(planned_steps(stats), stats.step);
+  rests = rests || stats.step - std::max(last_rise, last_fall) >= std::max(kRestSteps, all * kRestPermille / 1000);
+}
+
+std::int64_t IntervalController::Rate::permille(const RoundStats& stats) const {
+  return stats.lr_pico < 0 || highest_pico <= 0 ? 1000
+                                                : static_cast<std::int64_t>(Wide{stats.lr_pico} * 1000 / highest_pico);
+}
+
 // Steps count with their waits: on a slow link a part of the steps is a larger part of the time. While the learning
 // rate rises, a schedule is still warming it up.
 bool IntervalController::warming_up(const RoundStats& stats) {
-  if (stats.lr_pico > highest_lr_pico_) {
-    last_rise_ = highest_lr_pico_ >= 0 ? stats.step : last_rise_;
-    highest_lr_pico_ = stats.lr_pico;
-    rate_fell_ = false;
-  }
-  rate_fell_ = rate_fell_ || lr_permille(stats) < kFallenPermille;
+  rate_.follow(stats);
   if (options_.warmup >= 0) {
     warm_ = stats.step >= options_.warmup;
   } else if (!warm_) {
     const std::int64_t part = warmup_of(stats);
-    const bool rises = last_rise_ > 0 && stats.step - last_rise_ < kRestOfRate;
+    const bool rises = rate_.last_rise > 0 && stats.step - rate_.last_rise < kRestOfRate;
     warm_ = !rises && stats.step >= options_.lr_warmup && has_lasted(stats.step, link_.steps_waited(), part);
   }
   return !warm_;
 }
 
-std::int64_t IntervalController::lr_permille(const RoundStats& stats) const {
-  return stats.lr_pico < 0 || highest_lr_pico_ <= 0
-             ? 1000
-             : static_cast<std::int64_t>(Wide{stats.lr_pico} * 1000 / highest_lr_pico_);
-}
-
 bool IntervalController::rate_is_high(const RoundStats& stats) const {
-  return options_.policy == PolicyId::kAuto && options_.link.gain_permille > 0 && rate_fell_ && stats.lr_pico >= 0 &&
-         lr_permille(stats) > options_.link.most_rate_permille;
+  const bool may_fall = rate_.fell || !rate_.rests;
+  return options_.policy == PolicyId::kAuto && options_.link.gain_permille > 0 && may_fall && stats.lr_pico >= 0 &&
+         rate_.permille(stats) > options_.link.most_rate_permille;
 }
 
 // Steps count with their waits, as in the warm-up.
@@ -181,14 +203,14 @@ void IntervalController::limit(const RoundStats& stats, Wish& wish) const {
 
 Result<IntervalController::Wish> IntervalController::wish(const RoundStats& stats, Decision& decision) {
   const bool warms_up = warming_up(stats);
-  SRT_ASSIGN(const Bound bound, policy_->bound({stats, now_, highest_lr_pico_}));
+  SRT_ASSIGN(const Bound bound, policy_->bound({stats, now_, rate_.highest_pico}));
   decision.statistics_steps = bound.steps;
   Wish wish;
   const bool automatic = options_.policy == PolicyId::kAuto;
   if (const bool high = rate_is_high(stats); warms_up || high) {
     // Waits count, so that local steps begin as soon as they may.
     if (automatic && mode_.mode == Mode::kSync) {
-      link_.path(mode_.mode, lr_permille(stats));
+      link_.path(mode_.mode, rate_.permille(stats));
     }
     wish.reason = warms_up ? Reason::kWarmUp : Reason::kHighRate;
     return wish;
@@ -202,7 +224,7 @@ Result<IntervalController::Wish> IntervalController::wish(const RoundStats& stat
     return wish;
   }
   if (automatic) {
-    if (const auto path = link_.path(mode_.mode, lr_permille(stats)); path != LinkBound::Path::kLocal) {
+    if (const auto path = link_.path(mode_.mode, rate_.permille(stats)); path != LinkBound::Path::kLocal) {
       wish.reason = path == LinkBound::Path::kTrial ? Reason::kTrial : Reason::kFastLink;
       return wish;
     }

@@ -5,7 +5,7 @@
 //   D = 1.25 M / T to the nearest, below H
 // M and T are transfer and step time (link_bound.h). Gradients are averaged, with H = 1, while the training warms up,
 // after alarms, on request of the program, and for `auto` while synchronous steps wait for less than a part of their
-// time.
+// time, or the learning rate is high and neither rests nor has fallen far enough.
 //
 // Every rank has a controller and gives it the same input: the statistics of each round and drain to decide(), and all
 // other events to happened(). All ranks then compute the same intervals, weights and alarms; digests of decisions
@@ -95,12 +95,27 @@ class IntervalController {
     Escalation escalation = Escalation::kNone;
   };
 
+  // The learning rate of the training so far.
+  struct Rate {
+    std::int64_t highest_pico = RoundStats::kUnknown;
+    std::int64_t lowest_pico = RoundStats::kUnknown;  // since the highest one, unless the rate rests
+    // It has been clearly below the highest one since that, or has fallen after a rest.
+    bool fell = false;
+    bool falls = false;          // it fell below the lowest one in the last round
+    bool rests = false;          // it has stood still for long, or nearly
+    std::int64_t last_rise = 0;  // step in which it last rose; 0: never
+    std::int64_t last_fall = 0;  // step in which it last fell below the lowest one; 0: never
+
+    void follow(const RoundStats& stats);
+    // Returns the rate of the round as a part of the highest one; all of it if unknown.
+    std::int64_t permille(const RoundStats& stats) const;
+    void state(StateIo& io);
+  };
+
   IntervalController(const IntervalOptions& options, std::size_t ranks, std::size_t fragments);
 
   bool warming_up(const RoundStats& stats);
-  // Returns the learning rate as a part of the highest one; all of it if unknown.
-  std::int64_t lr_permille(const RoundStats& stats) const;
-  // Returns true if local steps would cost too much loss, and the rate falls: one that has never fallen may stay.
+  // Returns true if local steps would cost too much loss, unless the rate rests: a smaller one may never come.
   bool rate_is_high(const RoundStats& stats) const;
   bool pausing(std::int64_t step) const;
   void apply_alarms(const std::vector<Alarm>& alarms, std::int64_t step);
@@ -129,9 +144,7 @@ class IntervalController {
   Reason pending_ = Reason::kStart;  // reason of the mode that a drain leads to
   bool warm_ = false;                // the warm-up is over
   bool synchronous_wanted_ = false;
-  std::int64_t highest_lr_pico_ = RoundStats::kUnknown;
-  bool rate_fell_ = false;      // the learning rate has been clearly below the highest one since that
-  std::int64_t last_rise_ = 0;  // step in which the learning rate last rose; 0: never
+  Rate rate_;
   std::int64_t step_ = 0;
   std::int64_t pause_until_ = 0;             // step at which a pause without waits ends
   std::int64_t waited_before_ = 0;           // steps_waited() when it began

@@ -6,7 +6,7 @@
 namespace sirtaki::local_updates {
 namespace {
 
-constexpr std::int64_t kVersion = 8;
+constexpr std::int64_t kVersion = 9;
 constexpr std::int64_t kMostRounds = RoundStats::kMaxStep;
 constexpr Interval kNoLocal;
 
@@ -53,6 +53,17 @@ bool IntervalController::is_consistent() const {
   return encoded && is_possible(mode_) && is_local_or_none(local_) && intervals && pause;
 }
 
+void IntervalController::Rate::state(StateIo& io) {
+  io.field(highest_pico, RoundStats::kUnknown, RoundStats::kMaxRate);
+  io.field(fell);
+  io.field(lowest_pico, RoundStats::kUnknown, RoundStats::kMaxRate);
+  io.require(lowest_pico <= highest_pico);
+  io.field(falls);
+  io.field(rests);
+  io.field(last_rise, 0, RoundStats::kMaxStep);
+  io.field(last_fall, 0, RoundStats::kMaxStep);
+}
+
 void IntervalController::state(StateIo& io) {
   io.constant(kVersion);
   io.constant(static_cast<std::int64_t>(ranks_));
@@ -66,9 +77,7 @@ void IntervalController::state(StateIo& io) {
   io.field(pending_, Reason::kFailed);
   io.field(warm_);
   io.field(synchronous_wanted_);
-  io.field(highest_lr_pico_, RoundStats::kUnknown, RoundStats::kMaxRate);
-  io.field(rate_fell_);
-  io.field(last_rise_, 0, RoundStats::kMaxStep);
+  rate_.state(io);
   io.field(step_, 0, RoundStats::kMaxStep);
   io.field(pause_until_, 0, 2 * RoundStats::kMaxStep);
   io.field(waited_before_, 0, RoundStats::kMaxStep);

@@ -163,16 +163,28 @@ TEST(IntervalSchedules, RanksAgreeWheneverTheirReportsCome) {
   }
 }
 
-// Returns the highest learning rate of a local step from a step on, and 0 if there is none.
-double highest_local(const std::string& text, const Rate& rate, std::int64_t from = 0) {
-  constexpr std::int64_t kSteps = 4'000;
+// A schedule behind steps in which the rate rises.
+Rate warmed(std::int64_t steps, const Rate& then) {
+  return [steps, then](std::int64_t step) {
+    return step < steps ? kHighest * static_cast<double>(step) / static_cast<double>(steps) : then(step - steps);
+  };
+}
+
+// Returns a training on a link that is slow enough for local steps.
+Training slow(const std::string& text, const Rate& rate, std::int64_t planned) {
   Training training(text);
   training.rate = rate;
   training.dense_us = 600'000;
   training.sync_steps = 4;
-  training.steps_left = kSteps;
+  training.steps_left = planned;
+  return training;
+}
+
+// Returns the highest learning rate of a local step from a step on, and 0 if there is none.
+double highest_local(const std::string& text, const Rate& rate, std::int64_t from = 0, std::int64_t steps = 4'000) {
+  Training training = slow(text, rate, steps);
   double highest = 0;
-  while (training.step() < kSteps) {
+  while (training.step() < steps) {
     const std::int64_t begin = training.step();
     const bool local = training.current().mode == Mode::kLocal;
     training.round();
@@ -181,13 +193,36 @@ double highest_local(const std::string& text, const Rate& rate, std::int64_t fro
   return highest;
 }
 
+// Returns the steps before the first local one; `most` if there is none.
+std::int64_t first_local(const std::string& text, const Rate& rate, std::int64_t planned, std::int64_t most = 4'000) {
+  Training training = slow(text, rate, planned);
+  while (training.current().mode != Mode::kLocal && training.step() < most) {
+    training.round();
+  }
+  return training.step();
+}
+
 TEST(IntervalSchedules, AutoTrainsAloneOnlyAtRatesAtWhichItCostsLittle) {
-  constexpr std::int64_t kFallen = 400;  // the cosine is below 99 % of its highest value
   const Rate there_and_back = [](std::int64_t step) { return linear(2'000)(step <= 2'000 ? step : 4'100 - step); };
   for (const Rate& rate : {linear(4'000), cosine(4'000), there_and_back}) {
-    EXPECT_NEAR(highest_local("auto:warmup=0", rate, kFallen), 0.75 * kHighest, 0.02 * kHighest);
-    EXPECT_NEAR(highest_local("auto:warmup=0,optimizer=adam", rate, kFallen), 0.35 * kHighest, 0.02 * kHighest);
-    EXPECT_GT(highest_local("auto:warmup=0,gain=0", rate, kFallen), 0.76 * kHighest) << "local steps were asked for";
+    EXPECT_NEAR(highest_local("auto:warmup=0", rate), 0.75 * kHighest, 0.02 * kHighest);
+    EXPECT_NEAR(highest_local("auto:warmup=0,optimizer=adam", rate), 0.35 * kHighest, 0.02 * kHighest);
+    EXPECT_GT(highest_local("auto:warmup=0,gain=0", rate), 0.76 * kHighest) << "local steps were asked for";
+  }
+}
+
+// The rate of a long schedule falls by a hundredth long after the warm-up of local updates.
+TEST(IntervalSchedules, AScheduleThatHasHardlyBegunToFallIsNoRest) {
+  for (const std::int64_t steps : {2'000, 10'000}) {
+    for (const std::int64_t rises : {0, 100}) {
+      const Rate rate = warmed(rises, cosine(steps - rises));
+      for (const std::string text : {"auto", "auto:warmup=0", "auto:warmup=40"}) {
+        SCOPED_TRACE(text + ", " + std::to_string(steps) + " steps, " + std::to_string(rises) + " of them rise");
+        EXPECT_NEAR(highest_local(text, rate, 0, steps), 0.75 * kHighest, 0.02 * kHighest);
+        EXPECT_GT(first_local(text, rate, RoundStats::kUnknown, steps), steps / 4) << "the end need not be known";
+      }
+      EXPECT_NEAR(highest_local("auto:optimizer=adam", rate, 0, steps), 0.35 * kHighest, 0.02 * kHighest);
+    }
   }
 }
 
@@ -196,6 +231,32 @@ TEST(IntervalSchedules, AtARateThatRestsTheGainAloneDecides) {
   const Rate unsteady = [](std::int64_t step) { return kHighest * (1 - 1e-4 * static_cast<double>(step % 3)); };
   for (const Rate& rate : {constant, unsteady, tenths(1'000)}) {
     EXPECT_NEAR(highest_local("auto:warmup=0", rate), kHighest, 1e-3 * kHighest);
+  }
+}
+
+TEST(IntervalSchedules, ARateRestsAfterAFewSteps) {
+  const Rate constant = [](std::int64_t) { return kHighest; };
+  EXPECT_EQ(first_local("auto:warmup=0", constant, 300), 64);
+  EXPECT_EQ(first_local("auto", constant, 300), 64);
+  EXPECT_EQ(first_local("auto:warmup=0", constant, RoundStats::kUnknown), 64);
+  EXPECT_EQ(first_local("auto:warmup=0", constant, 4'000), 200) << "a twentieth of the training";
+  EXPECT_EQ(first_local("auto:warmup=0,gain=0", constant, 4'000), 8) << "asked for";
+  EXPECT_EQ(first_local("auto:warmup=0", warmed(100, constant), 300), 164);
+  EXPECT_EQ(first_local("auto:warmup=0", tenths(100), 4'000), 104) << "low at once";
+}
+
+TEST(IntervalSchedules, ARateThatFallsAfterItsRestIsHigh) {
+  constexpr std::int64_t kRest = 1'000;
+  const Rate falls = [](std::int64_t step) { return cosine(4'000)(std::max<std::int64_t>(step - kRest, 0)); };
+  EXPECT_EQ(highest_local("auto:warmup=0", falls), kHighest);
+  EXPECT_NEAR(highest_local("auto:warmup=0", falls, kRest + 100, 5'000), 0.75 * kHighest, 0.02 * kHighest);
+  const Rate dips = [](std::int64_t step) { return step > kRest ? 0.998 * kHighest : kHighest; };
+  Training training = slow("auto:warmup=0", dips, 4'000);
+  while (training.current().mode != Mode::kLocal) {
+    training.round();
+  }
+  while (training.step() < 2'000) {
+    EXPECT_NE(training.round().interval.reason, Reason::kHighRate) << training.step() << ": one small fall is none";
   }
 }
 
