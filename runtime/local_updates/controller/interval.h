@@ -30,7 +30,7 @@ enum class Reason : std::uint8_t {
   kAtMost,          // limited by the longest interval allowed
   kGrowing,         // limited to twice the previous interval
   kCallable,        // function of the program
-  kLastRound,       // remaining steps of the training
+  kLastRound,       // remaining steps of the training; in Mode::kSync too few for local ones
   kGuardNonFinite,  // G1
   kGuardNorm,       // G2
   kGuardVariance,   // G3

@@ -235,6 +235,10 @@ Result<IntervalController::Wish> IntervalController::wish(const RoundStats& stat
     raise_for_link(bound.steps, wish);
   }
   limit(stats, wish);
+  const bool begins = automatic && mode_.mode == Mode::kSync && wish.steps > 1;
+  if (begins && stats.steps_left >= 0 && !link_.repays(stats.steps_left, wish.encoding)) {
+    return Wish{.reason = Reason::kLastRound};
+  }
   return wish;
 }
 

@@ -30,6 +30,11 @@ constexpr std::int64_t kFasterPermille = 500;
 constexpr std::int64_t kSparePermille = 1250;
 // Limit of the correction of the bits of an encoding.
 constexpr std::int64_t kMostWrong = 16;
+// Dense merge on a link of which only the waits of synchronous steps are known, as a multiple of their time: a step
+// hides at most its own time of transfers, and gradients may have an eighth of the bits.
+constexpr std::int64_t kUnknownMerge = 8;
+// Exchanges of reports for which a merge without delay waits: norms, sum, votes.
+constexpr std::int64_t kReports = 3;
 
 std::int64_t over_step(std::int64_t time_us, std::int64_t step_us) {
   return static_cast<std::int64_t>(std::min<Wide>(Wide{time_us} * kOneQ16 / step_us, kMostLoad));
@@ -210,6 +215,17 @@ std::int64_t LinkBound::encoding_for(std::int64_t steps) const {
     ++encoding;
   }
   return encoding;
+}
+
+// Steps wait for the whole first merge if the link is unknown, since its delay is that of a link without transfers.
+bool LinkBound::repays(std::int64_t steps, std::int64_t encoding) const {
+  if (options_.gain_permille == 0) {
+    return true;
+  }
+  const Wide dense = is_known() ? Wide{load_with(0, sent_, dense_)} : kUnknownMerge * (Wide{kOneQ16} + cost_.value);
+  const Wide first = is_known() ? Wide{load_with(encoding, sent_, dense_)}
+                                : dense * options_.bits_permille[place_of(encoding)] / options_.bits_permille[0];
+  return Wide{steps} * cost_.value > dense + first + 2 * kReports * latency_.value;
 }
 
 // The mean of ranks that are near again would never come back to 0.

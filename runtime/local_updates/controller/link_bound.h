@@ -66,6 +66,10 @@ class LinkBound {
   // of the highest one of the training. Call once after a round in which no other reason fixes the mode.
   Path path(Mode mode, std::int64_t lr_permille);
 
+  // Returns true if local steps with an encoding save more waits in so many steps, the last ones of a training, than
+  // their first merge and the drain behind them take. Call in Mode::kSync.
+  bool repays(std::int64_t steps, std::int64_t encoding) const;
+
   // Returns true if a transfer was measured in the present mode.
   bool is_known() const { return dense_.count > 0 || sent_.count > 0; }
   // Return H and D with the present encoding; 1 and 0 if unknown. Not limited.

@@ -139,6 +139,50 @@ TEST(IntervalController, TheLastRoundIsCut) {
   EXPECT_EQ(training.current().mode, Mode::kLocal) << "one step is not worth a drain";
 }
 
+// Steps of 30 ms wait for 42 ms. A dense merge takes 60 ms; where that is not known, eight steps with their waits.
+TEST(IntervalController, AutoBeginsNothingThatTheLastDrainWouldCost) {
+  struct Case {
+    std::string text;
+    bool known;
+    std::int64_t left;
+    Mode mode;
+  };
+  for (const Case& c : std::vector<Case>{{"auto:warmup=0", true, 2, Mode::kSync},
+                                         {"auto:warmup=0", true, 3, Mode::kLocal},
+                                         {"auto:warmup=0", false, 27, Mode::kSync},
+                                         {"auto:warmup=0", false, 28, Mode::kLocal},
+                                         {"auto:warmup=0,compress=on", false, 14, Mode::kSync},
+                                         {"auto:warmup=0,compress=on", false, 15, Mode::kLocal}}) {
+    constexpr std::int64_t kRests = 64;
+    Training training(c.text);
+    training.dense_us = 60'000;
+    training.steps_left = kRests + c.left;
+    training.edit = [&](RoundStats& stats) {
+      if (!c.known) {
+        stats.dense_us = stats.transfer_us = stats.longest_us = 0;
+      }
+    };
+    while (training.step() < kRests) {
+      EXPECT_EQ(training.current().mode, Mode::kSync);
+      training.round();
+    }
+    EXPECT_EQ(training.current().mode, c.mode) << c.text << ", " << c.left << " steps, known " << c.known;
+    if (c.mode == Mode::kSync) {
+      EXPECT_EQ(training.current().reason, Reason::kLastRound) << c.left;
+    }
+  }
+}
+
+TEST(IntervalController, AutoForgetsTheLastDrainWhereTheEndIsNotKnownOrNoGainIsAskedFor) {
+  for (const std::string text : {"auto:warmup=0", "auto:warmup=0,gain=0"}) {
+    Training training(text);
+    training.dense_us = 60'000;
+    training.steps_left = text.find("gain") == std::string::npos ? RoundStats::kUnknown : 65;
+    training.rounds(4);
+    EXPECT_EQ(training.current().mode, Mode::kLocal) << text;
+  }
+}
+
 TEST(IntervalController, DelayHidesAFragment) {
   Training training("8");
   training.dense_us = 240'000;
