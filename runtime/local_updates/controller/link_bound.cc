@@ -81,9 +81,9 @@ void LinkBound::Mean::state(StateIo& io) {
 }
 
 void LinkBound::change_encoding(std::int64_t encoding) {
-  before_ = encoding_;
+  before_.encoding = encoding_;
   // The last load: a change of the link, on which the mean follows slowly, is what changes encodings.
-  before_load_ = sent_.count > 0 && encoding_ > 0 ? last_sent_ : 0;
+  before_.load = sent_.count > 0 && encoding_ > 0 ? last_sent_ : 0;
   sent_ = longest_ = {};
   hidden_ = 0;
   // The time of as many bits on the link as it was, since the costs of synchronous steps are those of that link.
@@ -104,7 +104,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
     // Fragments and gradients take different times for the same bytes.
     dense_ = dense_longest_ = {};
     cost_ = mode == Mode::kSync ? Mean{} : cost_;
-    reference_ = before_load_ = 0;
+    reference_ = before_.load = 0;
     costly_ = false;
     mode_ = mode;
   }
@@ -160,15 +160,15 @@ std::size_t LinkBound::place_of(std::int64_t encoding) const {
 
 // Without the correction, an encoding that was predicted to fit and did not would be tried again and again.
 void LinkBound::learn_bits() {
-  if (before_load_ == 0 || sent_.count == 0) {
+  if (before_.load == 0 || sent_.count == 0) {
     return;
   }
   const Wide nominal = options_.bits_permille[place_of(encoding_)];
-  const Wide learned = Wide{bits_[place_of(before_)]} * sent_.value / before_load_;
+  const Wide learned = Wide{bits_[place_of(before_.encoding)]} * sent_.value / before_.load;
   bits_[place_of(encoding_)] = static_cast<std::int64_t>(
       std::clamp<Wide>(learned, std::max<Wide>(nominal / kMostWrong, 1), nominal * kMostWrong));
   if (sent_.count == kMeanRounds) {
-    before_load_ = 0;  // later the link may have changed
+    before_.load = 0;  // later the link may have changed
   }
 }
 
@@ -300,8 +300,8 @@ void LinkBound::state(StateIo& io) {
     const std::int64_t nominal = options_.bits_permille[encoding];
     io.field(bits_[encoding], std::max<std::int64_t>(nominal / kMostWrong, 1), nominal * kMostWrong);
   }
-  io.field(before_, 0, RoundStats::kMaxEncoding);
-  io.field(before_load_, 0, kMostLoad);
+  io.field(before_.encoding, 0, RoundStats::kMaxEncoding);
+  io.field(before_.load, 0, kMostLoad);
   io.field(last_sent_, 0, kMostLoad);
   io.field(reference_, 0, kMostLoad);
   io.field(waited_, 0, kMostLoad);

@@ -101,6 +101,12 @@ class LinkBound {
     void state(StateIo& io);
   };
 
+  // The compressed encoding before the present one, and its load; 0: none.
+  struct Earlier {
+    std::int64_t encoding = 0;
+    std::int64_t load = 0;
+  };
+
   bool fits(std::int64_t encoding, std::int64_t steps) const;
   std::int64_t merge_delay_with(std::int64_t encoding) const;
   // Returns the least H that hides a merge between distant hosts, 1 between near ones: fewer bits make no latency
@@ -134,8 +140,7 @@ class LinkBound {
   // Bits by which loads are predicted: those of the options, corrected by the loads of encodings that followed one
   // another. A link with a burst, for example, carries short transfers faster.
   std::vector<std::int64_t> bits_;
-  std::int64_t before_ = 0;  // the compressed encoding before encoding_, and its load; 0: none
-  std::int64_t before_load_ = 0;
+  Earlier before_;
   std::int64_t last_sent_ = 0;    // load of the last round
   std::int64_t reference_ = 0;    // sent_ of the first local rounds with this encoding; 0: too few rounds
   std::int64_t waited_ = 0;       // total wait of synchronous steps
