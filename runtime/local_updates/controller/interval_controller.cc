@@ -313,9 +313,10 @@ Result<Decision> IntervalController::decide(const RoundStats& stats) {
     fail(reason_of(stop->guard));
   } else if (mode == Mode::kDrain) {
     guards_.drained();
+    link_.interrupted();
     SRT_TRY(end_drain());
   } else {
-    link_.observe(stats, mode, steps);
+    link_.observe(stats, mode, steps, now_.delay);
     SRT_ASSIGN(const Wish next, wish(stats, decision));
     SRT_TRY(apply(next));
   }

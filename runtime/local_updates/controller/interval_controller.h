@@ -4,9 +4,8 @@
 //   H = min(bound of the policy, for `auto` raised by the link, twice the last H, limit of guards, `most`, steps left)
 //   D = 1.25 M / T to the nearest, below H
 // M and T are transfer and step time (link_bound.h). Gradients are averaged, with H = 1, while the training warms up,
-// after alarms, on request of the program, and for `auto` while synchronous steps wait for less than a part of their
-// time, or the learning rate is high and neither rests nor has fallen far enough, or the remaining steps are too few to
-// repay the last drain.
+// after alarms, on request of the program, and for `auto` while local steps save less than a part of T, while the
+// learning rate is high and does not rest, and where the remaining steps are too few to repay the last drain.
 //
 // Every rank has a controller and gives it the same input: the statistics of each round and drain to decide(), and all
 // other events to happened(). All ranks then compute the same intervals, weights and alarms; digests of decisions

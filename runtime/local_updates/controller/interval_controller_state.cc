@@ -6,7 +6,7 @@
 namespace sirtaki::local_updates {
 namespace {
 
-constexpr std::int64_t kVersion = 9;
+constexpr std::int64_t kVersion = 10;
 constexpr std::int64_t kMostRounds = RoundStats::kMaxStep;
 constexpr Interval kNoLocal;
 

@@ -90,12 +90,60 @@ void LinkBound::change_encoding(std::int64_t encoding) {
   const Wide scaled = Wide{reference_} * bits_[place_of(encoding)] / bits_[place_of(encoding_)];
   reference_ = static_cast<std::int64_t>(std::min<Wide>(scaled, kMostLoad));
   encoding_ = encoding;
+  times_.forget();
 }
 
-void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) {
+// A decision follows a report by D steps, so the first round with another D would count some steps of the one before.
+void LinkBound::Times::add_local(std::int64_t now_us, std::int64_t steps_of_round, std::int64_t delay_of_round) {
+  if (steps_of_round != interval || delay_of_round != delay) {
+    forget();
+    interval = steps_of_round;
+    delay = delay_of_round;
+    ended_us = 0;
+  }
+  if (ended_us > 0 && now_us > ended_us && steps_of_round > 0) {
+    steps.push_back(std::max<std::int64_t>((now_us - ended_us) / steps_of_round, 1));
+    if (static_cast<std::int64_t>(steps.size()) > kMeanRounds) {
+      steps.pop_front();
+    }
+    if (static_cast<std::int64_t>(steps.size()) == kMeanRounds) {
+      local = lower_median(std::vector<std::int64_t>(steps.begin(), steps.end()));
+    }
+  }
+  ended_us = now_us;
+  age = 0;
+}
+
+void LinkBound::Times::add_synchronous(std::int64_t us, std::int64_t steps_of_round) {
+  synchronous.add(us);
+  ended_us = 0;
+  age = std::min(age + steps_of_round, kFewestSteps);
+  if (age == kFewestSteps) {
+    forget();
+  }
+}
+
+void LinkBound::Times::forget() {
+  local = 0;
+  steps.clear();
+}
+
+void LinkBound::Times::state(StateIo& io) {
+  synchronous.state(io);
+  io.field(local, 0, RoundStats::kMaxNowUs);
+  io.field(steps, static_cast<std::size_t>(kMeanRounds), 1, RoundStats::kMaxNowUs);
+  io.field(interval, 0, RoundStats::kMaxStep);
+  io.field(delay, 0, RoundStats::kMaxStep);
+  io.field(ended_us, 0, RoundStats::kMaxNowUs);
+  io.field(age, 0, kFewestSteps);
+  io.field(cost, 0, kMostLoad);
+}
+
+void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps, std::int64_t delay) {
   local_steps_ = mode == Mode::kSync ? 0 : std::min(local_steps_ + steps, RoundStats::kMaxStep);
   sync_steps_ = mode == Mode::kSync ? steps : sync_steps_;
   if (stats.step_us == 0) {
+    interrupted();
     return;
   }
   learn_latency(stats);
@@ -104,6 +152,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
     // Fragments and gradients take different times for the same bytes.
     dense_ = dense_longest_ = {};
     cost_ = mode == Mode::kSync ? Mean{} : cost_;
+    times_.synchronous = mode == Mode::kSync ? Mean{} : times_.synchronous;
     reference_ = before_.load = 0;
     costly_ = false;
     mode_ = mode;
@@ -137,7 +186,13 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
     const std::int64_t cost = over_step(stats.stall_us, stats.step_us);
     cost_.add(cost);
     waited_ = static_cast<std::int64_t>(std::min<Wide>(Wide{cost} * steps + waited_, kMostLoad));
+    times_.cost = changed ? cost : times_.cost;
+    if (Wide{cost_.value} > 2 * Wide{times_.cost} || 2 * Wide{cost_.value} < times_.cost) {
+      times_.forget();  // the link has changed
+    }
+    times_.add_synchronous(stats.step_us + stats.stall_us, steps);
   } else {
+    times_.add_local(stats.now_us, steps, delay);
     learn_waits(stats, steps);
     if (reference_ == 0 && sent_.count == kMeanRounds) {
       reference_ = std::max<std::int64_t>(sent_.value, 1);
@@ -225,7 +280,7 @@ bool LinkBound::repays(std::int64_t steps, std::int64_t encoding) const {
   const Wide dense = is_known() ? Wide{load_with(0, sent_, dense_)} : kUnknownMerge * (Wide{kOneQ16} + cost_.value);
   const Wide first = is_known() ? Wide{load_with(encoding, sent_, dense_)}
                                 : dense * options_.bits_permille[place_of(encoding)] / options_.bits_permille[0];
-  return Wide{steps} * cost_.value > dense + first + 2 * kReports * latency_.value;
+  return Wide{steps} * worth_permille() * kOneQ16 / 1000 > dense + first + 2 * kReports * latency_.value;
 }
 
 // The mean of ranks that are near again would never come back to 0.
@@ -253,10 +308,21 @@ std::int64_t LinkBound::steps_waited() const {
   return waited_ / kOneQ16;
 }
 
+// Local steps that are shorter than synchronous ones without their waits gain no more than these waits: T itself may
+// have changed since.
+std::int64_t LinkBound::worth_permille() const {
+  if (times_.local == 0 || times_.synchronous.count == 0) {
+    return cost_permille();
+  }
+  const Wide gain = Wide{times_.synchronous.value} * 1000 / times_.local - 1000;
+  return static_cast<std::int64_t>(std::clamp<Wide>(gain, 0, cost_permille()));
+}
+
 // A trial merges the models first, which takes seconds on a slow link. A step gets shorter by at most as much as the
-// transfers. A learning rate that rises again raises the gain above the cost.
+// transfers. A learning rate that rises again raises the least gain above that of local steps. Where a trial has just
+// shown that local steps gain enough, their times are no reason for the next one.
 bool LinkBound::trial_is_due(std::int64_t gain_permille, std::int64_t least_permille) const {
-  const bool worth_less = cost_.count > 0 && cost_permille() < least_permille;
+  const bool worth_less = cost_.count > 0 && (vain_ == 0 ? worth_permille() : cost_permille()) < least_permille;
   const bool faster = sent_.count == kMeanRounds && Wide{sent_.value} * 1000 < Wide{reference_} * kFasterPermille &&
                       Wide{1000 + cost_permille()} * sent_.value < Wide{1000 + gain_permille} * reference_;
   const Wide waited = Wide{std::max(sync_steps_, options_.trial_steps)} * cost_.value / kOneQ16;
@@ -277,7 +343,7 @@ LinkBound::Path LinkBound::path(Mode mode, std::int64_t lr_permille) {
     return trying_ ? Path::kTrial : Path::kLocal;
   }
   const std::int64_t least = trying_ ? below : gain;
-  const bool costly = cost_.count > 0 && cost_permille() >= least;
+  const bool costly = cost_.count > 0 && worth_permille() >= least;
   if (trying_) {
     trying_ = false;
     vain_ = costly ? std::min(vain_ + 1, kMostVain) : 0;
@@ -302,6 +368,7 @@ void LinkBound::state(StateIo& io) {
   }
   io.field(before_.encoding, 0, RoundStats::kMaxEncoding);
   io.field(before_.load, 0, kMostLoad);
+  times_.state(io);
   io.field(last_sent_, 0, kMostLoad);
   io.field(reference_, 0, kMostLoad);
   io.field(waited_, 0, kMostLoad);

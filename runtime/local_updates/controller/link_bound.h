@@ -8,15 +8,17 @@
 //   cost                        the wait of a synchronous step over T
 // Local steps that gain less than gain_permille are not worth it. At the highest learning rate they have to gain
 // rate_factor times as much, because a training needs more of them to the same loss.
+//   gain                        the cost; once local steps are timed (Times), at most (T + wait) / their time - 1
 // The cost is measured in Mode::kSync and never predicted. In Mode::kLocal a round of synchronous steps is therefore
-// tried after the link became so much faster that steps in proportion to transfers would be short enough, or after the
-// learning rate has risen, and otherwise so rarely that trials take a hundredth of the time. Values are running means,
-// and bounds fall only when they are wrong by an eighth, so noise moves none of them. The controller owns it. Pure;
-// integers only.
+// tried after the link became so much faster that steps in proportion to transfers would be short enough, after the
+// learning rate has risen, or if local steps gain too little, and otherwise so rarely that trials take a hundredth of
+// the time. A trial that ended in synchronous steps is remembered for a while. Values are running means, and bounds
+// fall only when they are wrong by an eighth, so noise moves none of them. The controller owns it. Pure; integers only.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -59,8 +61,11 @@ class LinkBound {
 
   explicit LinkBound(LinkOptions options) : options_(std::move(options)), bits_(options_.bits_permille) {}
 
-  // Adds a round of `steps` steps in Mode kSync or kLocal. A round without a measured step is ignored.
-  void observe(const RoundStats& stats, Mode mode, std::int64_t steps);
+  // Adds a round of `steps` steps in Mode kSync or kLocal, with a delay of `delay`. A round without a measured step is
+  // ignored.
+  void observe(const RoundStats& stats, Mode mode, std::int64_t steps, std::int64_t delay = 0);
+  // Records that time has passed since the last round in which there was no step, as in a drain.
+  void interrupted() { times_.ended_us = 0; }
 
   // Returns the better path; kTrial means one round of synchronous steps. `lr_permille`: the learning rate, as a part
   // of the highest one of the training. Call once after a round in which no other reason fixes the mode.
@@ -101,6 +106,25 @@ class LinkBound {
     void state(StateIo& io);
   };
 
+  // Times of whole steps in microseconds. The first local rounds are slow: intervals grow, bits and delays adapt.
+  // Rounds therefore count only while H, D and encoding stay, and their median, since the program may evaluate between
+  // steps.
+  struct Times {
+    Mean synchronous;                // T and the wait of a synchronous step
+    std::int64_t local = 0;          // a local step; 0: not known
+    std::deque<std::int64_t> steps;  // a step of each of the last local rounds, kMeanRounds at most
+    std::int64_t interval = 0;       // H and D of these rounds
+    std::int64_t delay = 0;
+    std::int64_t ended_us = 0;  // RoundStats::now_us of the last of them; 0: something else followed
+    std::int64_t age = 0;       // synchronous steps since then
+    std::int64_t cost = 0;      // wait of the first synchronous round since then, as a ratio to T
+
+    void add_local(std::int64_t now_us, std::int64_t steps_of_round, std::int64_t delay_of_round);
+    void add_synchronous(std::int64_t us, std::int64_t steps_of_round);
+    void forget();
+    void state(StateIo& io);
+  };
+
   // The compressed encoding before the present one, and its load; 0: none.
   struct Earlier {
     std::int64_t encoding = 0;
@@ -118,7 +142,9 @@ class LinkBound {
   bool is_measured(std::int64_t encoding) const { return encoding == encoding_ && sent_.count > 0; }
   // Returns the load of an encoding, given that of the present one and that of float32.
   std::int64_t load_with(std::int64_t encoding, const Mean& sent, const Mean& dense) const;
-  // `least_permille`: cost from which local steps go on.
+  // Returns the gain of local steps, in permille of T.
+  std::int64_t worth_permille() const;
+  // `least_permille`: gain from which local steps go on.
   bool trial_is_due(std::int64_t gain_permille, std::int64_t least_permille) const;
   void change_encoding(std::int64_t encoding);
   void learn_latency(const RoundStats& stats);
@@ -141,6 +167,7 @@ class LinkBound {
   // another. A link with a burst, for example, carries short transfers faster.
   std::vector<std::int64_t> bits_;
   Earlier before_;
+  Times times_;
   std::int64_t last_sent_ = 0;    // load of the last round
   std::int64_t reference_ = 0;    // sent_ of the first local rounds with this encoding; 0: too few rounds
   std::int64_t waited_ = 0;       // total wait of synchronous steps

@@ -107,6 +107,26 @@ TEST(IntervalSaved, ItKnowsThatTheLearningRateFell) {
   EXPECT_EQ((*unaware)->current().mode, Mode::kLocal);
 }
 
+TEST(IntervalSaved, ItKnowsThatLocalStepsSaveLittle) {
+  const IntervalOptions options = options_of("auto:warmup=0");
+  Training training(options);
+  training.dense_us = 31'000;
+  training.local_us = 38'000;
+  bool was_local = false;
+  for (int i = 0; i < 40; ++i) {
+    auto other = restored(options, training.controller().saved());
+    ASSERT_TRUE(other) << other.status().to_string();
+    was_local = was_local || training.current().mode == Mode::kLocal;
+    expect_the_same(training, **other, 1);
+  }
+  ASSERT_TRUE(was_local);
+  ASSERT_EQ(training.current().mode, Mode::kSync);
+  auto other = restored(options, training.controller().saved());
+  ASSERT_TRUE(other) << other.status().to_string();
+  expect_the_same(training, **other, 20);
+  EXPECT_EQ(training.current().mode, Mode::kSync);
+}
+
 TEST(IntervalSaved, ItBelongsToItsOptions) {
   const std::vector<std::string> texts = {"auto", "qsr", "8", "16", "8:delay=1", "8:guard=off", "auto:gain=5%"};
   for (const std::string& text : texts) {

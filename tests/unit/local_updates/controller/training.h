@@ -44,6 +44,7 @@ class Training {
 
   // A synchronous step takes step_us, three fifths of which hide the transfer.
   std::int64_t step_us = 30'000;
+  std::int64_t local_us = 0;  // a local step with its merges; 0: step_us
   std::int64_t sync_steps = kSyncSteps;
   std::int64_t dense_us = 0;
   std::int64_t longest_permille = 250;  // part of a merge that the longest fragment takes
@@ -83,6 +84,7 @@ class Training {
       }
     }
     is_local_ = local;
+    now_us_ += steps * (local && local_us > 0 ? local_us : step_us);
     return stats(local ? 0 : std::max<std::int64_t>(dense_us - step_us * 3 / 5, 0), now.encoding);
   }
 
@@ -251,7 +253,7 @@ class Training {
     rank.loss_known = true;
     rank.loss_before = rank.loss_after = loss;
     rank.late_tags = late_;
-    rank.now_us = step_ * step_us;
+    rank.now_us = now_us_;
     std::vector<RankRound> all(ranks_, rank);
     measure(all);
     auto stats = agree(all);
@@ -268,6 +270,7 @@ class Training {
   std::vector<Way> ways_;
   std::vector<Merge> merges_;
   std::int64_t step_ = 0;
+  std::int64_t now_us_ = 0;
   std::int64_t late_ = 0;
   bool is_local_ = false;  // the last round was
 };
