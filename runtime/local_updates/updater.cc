@@ -221,7 +221,9 @@ Status LocalUpdater::conclude(std::size_t fragment, LocalOutcome& outcome) {
     totals_.waited_ns += waited.count();
     meter_.waited(waited);
     SRT_TRY(status);
-    if (waited > std::max(options_.late_after, kLateTimes * meter_.expected(merge.spec().fragment))) {
+    // No delay hides the transfer of a drain.
+    if (!merge.spec().plain &&
+        waited > std::max(options_.late_after, kLateTimes * meter_.expected(merge.spec().fragment))) {
       note_late(merge, waited);
     }
   }

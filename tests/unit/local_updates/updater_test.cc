@@ -355,36 +355,6 @@ TEST(LocalUpdates, StepsSinceASnapshotStayWithOuterMomentum) {
   EXPECT_EQ(error, "");
 }
 
-// A drain takes the mean of the models, so that a second one moves nothing.
-TEST(LocalUpdates, DrainsTakeThePlainMean) {
-  SimExchanges net({.seed = 14, .size = 2});
-  std::vector<float> before(2);
-  std::vector<float> after(2);
-  const std::string error = net.run([&](SimExchanges::RankExchange& exchange) {
-    const auto me = static_cast<std::size_t>(exchange.rank());
-    TrainingOptions options;
-    options.sizes = {1};
-    LocalOptions local = local_options("4:delay=0");
-    local.outer = {.on = true, .lr = 0.5, .momentum = 0.5, .nesterov = true};
-    Training training(options, exchange.rank());
-    const auto updater = updater_of(local, training.model(1), exchange);
-    must(updater->start());
-    for (int k = 0; k < 10; ++k) {
-      training.step();
-      must(updater->step({.lr = 0.05}));
-    }
-    before[me] = training.tensors[0][0];
-    must(updater->drain());
-    after[me] = training.tensors[0][0];
-    must(updater->drain());
-    require(training.tensors[0][0] == after[me], "a second drain moves the model");
-  });
-  EXPECT_EQ(error, "");
-  EXPECT_NE(before[0], before[1]);
-  EXPECT_EQ(after[0], (before[0] + before[1]) / 2);
-  EXPECT_EQ(after[1], after[0]);
-}
-
 TEST(LocalUpdates, SharesAreWeights) {
   SimExchanges net({.seed = 3, .size = 2});
   std::vector<float> ends(2);
