@@ -116,30 +116,27 @@ double Anchor::distance2(std::span<const float> model) const {
   return kernels::square_sum(count_of(model), bytes_of(model), bytes_of(values()));
 }
 
-void Anchor::assign(std::span<float> mean) {
+void Anchor::assign(std::span<float> mean, bool of_differences) {
   SRT_CHECK(mean.size() == values_.size());
+  if (of_differences) {
+    const std::array<const std::byte*, 2> sources = {bytes_of(values()), bytes_of(mean)};
+    kernels::reduce(ReduceOp::kSum, DType::kF32, sources, bytes_of(mean), count_of(mean));
+  }
   std::ranges::swap_ranges(values_, mean);
   ++version_;
 }
 
 void Anchor::advance(std::span<float> mean, bool of_differences, double mean_norm2) {
-  SRT_CHECK(mean.size() == values_.size());
-  const std::int64_t n = count_of(mean);
-  std::byte* const anchor = bytes_of(std::span<float>(values_));
-  std::byte* const given = bytes_of(mean);
-  if (outer_.on) {
-    std::byte* const momentum = momentum_.empty() ? nullptr : bytes_of(std::span<float>(momentum_));
-    const kernels::OuterStep how{static_cast<float>(outer_.lr), static_cast<float>(outer_.momentum), outer_.nesterov,
-                                 of_differences};
-    kernels::outer_update(how, n, anchor, momentum, given);
-    trace_merge(mean_norm2);
-  } else {
-    if (of_differences) {
-      const std::array<const std::byte*, 2> sources = {anchor, given};
-      kernels::reduce(ReduceOp::kSum, DType::kF32, sources, given, n);
-    }
-    std::ranges::swap_ranges(values_, mean);
+  if (!outer_.on) {
+    assign(mean, of_differences);
+    return;
   }
+  SRT_CHECK(mean.size() == values_.size());
+  std::byte* const momentum = momentum_.empty() ? nullptr : bytes_of(std::span<float>(momentum_));
+  const kernels::OuterStep how{static_cast<float>(outer_.lr), static_cast<float>(outer_.momentum), outer_.nesterov,
+                               of_differences};
+  kernels::outer_update(how, count_of(mean), bytes_of(std::span<float>(values_)), momentum, bytes_of(mean));
+  trace_merge(mean_norm2);
   ++version_;
 }
 

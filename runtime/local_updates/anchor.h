@@ -64,8 +64,9 @@ class Anchor {
   // Computes the next version by the outer optimizer from a mean of models, or of differences from the anchor.
   // `mean_norm2` is the sum of squares of the mean difference. `mean` then holds the previous values.
   void advance(std::span<float> mean, bool of_differences, double mean_norm2);
-  // Makes a mean of models the next version. The momentum stays. `mean` then holds the previous values.
-  void assign(std::span<float> mean);
+  // Makes the next version the mean of models itself, or of differences from the anchor. The momentum stays. `mean`
+  // then holds the previous values.
+  void assign(std::span<float> mean, bool of_differences);
 
   // Returns the XXH64 digest of values and version.
   std::uint64_t digest() const;

@@ -30,7 +30,7 @@ FragmentMerge::FragmentMerge(const MergeSpec& spec, const FragmentNorms& norms, 
   report_ = {anchor.distance2(payload_), spec.lr_sum, spec.share};
   broken_ = !is_finite(report_);
   assign_ = broken_;
-  if (spec.sends_differences() || spec.merge_step > spec.snapshot_step) {
+  if (!spec.in_place()) {
     snapshot_ = deps_.scratch.take(count_of(payload_));
     std::ranges::copy(payload_, snapshot_.begin());
   }
@@ -187,8 +187,7 @@ Status FragmentMerge::finish(Anchor& anchor) {
   if (total_weight(merge_) == 0) {
     return {};
   }
-  const bool in_place = spec_.merge_step == spec_.snapshot_step && !spec_.sends_differences();
-  const bool assigns = assign_ || in_place || spec_.rule == MergeRule::kOverwrite;
+  const bool assigns = assign_ || spec_.in_place() || spec_.rule == MergeRule::kOverwrite;
   // The last call that can fail comes before the first change.
   ScratchPool::Array residual;
   if (spec_.sends_differences() && !assigns && factor() > 0) {
@@ -200,7 +199,7 @@ Status FragmentMerge::finish(Anchor& anchor) {
     }
   }
   if (spec_.plain) {
-    anchor.assign(payload_);
+    anchor.assign(payload_, spec_.sends_differences());
   } else {
     anchor.advance(payload_, spec_.sends_differences(), merge_.mean_norm2);
   }

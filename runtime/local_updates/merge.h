@@ -33,10 +33,13 @@ struct MergeSpec {
   double lr_sum = -1;              // sum of the learning rates of these steps
   std::int64_t share = 1;          // weight of this rank
   std::int64_t encoding = 0;       // 0: models are sent; else differences, in that encoding
-  bool plain = false;              // the mean of the models becomes the anchor, whatever the outer optimizer
+  // A drain: whatever the outer optimizer, the anchor is the mean of what arrived, and the model becomes the anchor.
+  bool plain = false;
   MergeRule rule = MergeRule::kCorrected;
 
   bool sends_differences() const { return encoding > 0; }
+  // Returns true if the model becomes the next anchor in the step of the snapshot.
+  bool in_place() const { return plain || (merge_step == snapshot_step && !sends_differences()); }
 };
 
 // Dependencies of a merge. All of them outlive it.
@@ -67,7 +70,8 @@ class FragmentMerge {
 
   // The following calls require done().
   bool committed() const { return committed_; }
-  // Writes anchor and model; nothing changes if no rank counted. kBug: called twice, or not committed.
+  // Writes anchor and model; nothing changes if no rank counted. The model keeps the residual of its difference, unless
+  // it becomes the anchor. kBug: called twice, or not committed.
   Status finish(Anchor& anchor);
   // Returns the merge, equal on all ranks.
   const Merge& merge() const { return merge_; }
@@ -100,7 +104,7 @@ class FragmentMerge {
   Stage stage_ = Stage::kReports;
   RankReport report_;
   Merge merge_;
-  ScratchPool::Array snapshot_;  // empty if the model cannot change before the merge and nothing is compressed
+  ScratchPool::Array snapshot_;  // empty for a merge in place
   ScratchPool::Array payload_;   // payload, then the sum, then the previous anchor
   std::int64_t transfer_us_ = 0;
   bool broken_ = false;

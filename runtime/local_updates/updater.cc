@@ -245,7 +245,7 @@ void LocalUpdater::on_merged(const FragmentMerge& merge) {
   progress.older = {};
   ++totals_.merges;
   // Holds even if no rank counted, because a drain then takes the anchor.
-  progress.merged = merge.spec().merge_step == merge.spec().snapshot_step && !merge.spec().sends_differences();
+  progress.merged = merge.spec().in_place();
   if (total_weight(done) > 0) {
     meter_.merged(merge.spec().fragment, merge.transfer_us(), merge.spec().encoding);
     totals_.sent_bytes += static_cast<std::uint64_t>(merge.sent_bytes());

@@ -123,11 +123,15 @@ TEST(LocalAnchor, AssignsAMeanAndKeepsTheMomentum) {
   const std::vector<float> momentum(anchor.momentum().begin(), anchor.momentum().end());
   const std::vector<float> model = {1, 2};
   mean = model;
-  anchor.assign(mean);
+  anchor.assign(mean, false);
   EXPECT_TRUE(std::ranges::equal(anchor.values(), model));
   EXPECT_EQ(mean, (std::vector<float>{3, -3})) << "the previous values";
+  mean = {2, -4};
+  anchor.assign(mean, true);
+  EXPECT_TRUE(std::ranges::equal(anchor.values(), std::vector<float>{3, -2}));
+  EXPECT_EQ(mean, model);
   EXPECT_TRUE(std::ranges::equal(anchor.momentum(), momentum));
-  EXPECT_EQ(anchor.version(), 2U);
+  EXPECT_EQ(anchor.version(), 3U);
   anchor.clear_momentum();
   EXPECT_TRUE(std::ranges::equal(anchor.momentum(), std::vector<float>{0, 0}));
 }
