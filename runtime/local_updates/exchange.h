@@ -58,7 +58,7 @@ class LocalExchange {
   // Returns the time from the first send of a rank to the sum, as this rank saw it, for the last successful sum.
   virtual Duration transfer_time(int fragment) const = 0;
   // Writes the compression error of the last send of this rank, whose encoding was not 0, and drops it: it is never
-  // sent later. Call once after sum().
+  // sent later. Call at most once after sum(); an error that is not taken is dropped with the next send.
   virtual Status take_residual(int fragment, std::span<float> out) = 0;
 
   // Adds a span of this rank to the trace, if tracing is on.

@@ -59,6 +59,12 @@ std::vector<std::string> codecs_of(const LocalOptions& options) {
   return options.codec.empty() ? std::vector<std::string>() : std::vector{options.codec};
 }
 
+// The residual of a drain is dropped, so it has to be small however few bits merges have.
+std::int64_t drain_encoding(const LocalOptions& options, std::int64_t in_force) {
+  constexpr std::int64_t kInt8 = 1;
+  return options.interval.may_compress && options.codec == kLadder && in_force > 0 ? kInt8 : 0;
+}
+
 LocalOptions diloco_options() {
   LocalOptions options;
   const auto interval = parse_interval("diloco");

@@ -56,6 +56,9 @@ inline constexpr std::string_view kLadder = "auto";
 void set_codec(LocalOptions& options, std::string_view codec);
 // Returns the codecs of encodings 1, 2, ... of differences.
 std::vector<std::string> codecs_of(const LocalOptions& options);
+// Returns the encoding of drains while that of merges is `in_force`: int8 where kLadder has chosen fewer bits than
+// float32; else 0, which sends the models themselves.
+std::int64_t drain_encoding(const LocalOptions& options, std::int64_t in_force);
 
 // Returns the options of DiLoCo (Douillard et al., 2023): long intervals, Nesterov momentum between them, eight bits an
 // element.

@@ -217,7 +217,7 @@ Status SessionExchange::send(int fragment, std::span<float> data, std::int64_t e
   if (encoding < 0 || static_cast<std::size_t>(encoding) >= f.streams.size()) {
     return bug("a fragment is sent in encoding " + std::to_string(encoding) + ", which has no codec");
   }
-  // A residual of a sum that was given up must not be sent, so it is dropped.
+  // A residual that nobody has taken must not be sent: that of a sum that was given up, or of a drain.
   if (std::exchange(f.has_residual, false)) {
     SRT_TRY(session_.stream(stream_of(f)).drain_residuals({}));
   }

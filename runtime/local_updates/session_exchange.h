@@ -2,11 +2,11 @@
 // fragment.
 //
 // The sum of a fragment is a step of its stream, so partitions, priorities, codecs, aborts and liveness are those of
-// streams. A fragment has a stream for each encoding; a drain sends it uncompressed. Reports for which steps wait are
-// allreduces among few ranks: they add up arrays of bytes, in which each has filled only its own part. That takes one
-// exchange between ranks; an allgather takes two, since it does not know the sizes. The owner of the LocalUpdater owns
-// the exchange, and the session outlives it. Used on the thread of the training. The destructor waits for exchanges in
-// flight: if other ranks may never arrive, close the session first.
+// streams. A fragment has a stream for each encoding. Reports for which steps wait are allreduces among few ranks: they
+// add up arrays of bytes, in which each has filled only its own part. That takes one exchange between ranks; an
+// allgather takes two, since it does not know the sizes. The owner of the LocalUpdater owns the exchange, and the
+// session outlives it. Used on the thread of the training. The destructor waits for exchanges in flight: if other ranks
+// may never arrive, close the session first.
 #pragma once
 
 #include <cstddef>

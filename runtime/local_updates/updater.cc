@@ -147,7 +147,7 @@ Status LocalUpdater::local_step(LocalOutcome& outcome) {
   }
   for (std::size_t p = 0; p < in_flight_.size(); ++p) {
     if (progress_[p].snapshot == step_) {
-      SRT_TRY(snapshot(p, outcome));
+      SRT_TRY(snapshot(p, encoding_in_force(), outcome));
     }
   }
   for (std::size_t p = 0; p < in_flight_.size(); ++p) {
@@ -168,9 +168,9 @@ Status LocalUpdater::poll() {
   return {};
 }
 
-// In a drain, models themselves are sent, and the plain mean is taken: it covers a part of a round, which momentum
-// would count as a whole one, and a second drain must move nothing.
-Status LocalUpdater::snapshot(std::size_t fragment, LocalOutcome& outcome) {
+// A drain takes the plain mean: it covers a part of a round, which momentum would count as a whole one, and a second
+// drain must move nothing.
+Status LocalUpdater::snapshot(std::size_t fragment, std::int64_t encoding, LocalOutcome& outcome) {
   const bool drains = interval().mode == Mode::kDrain;
   const std::int64_t delay = drains ? 0 : interval().delay;
   Progress& progress = progress_[fragment];
@@ -182,10 +182,8 @@ Status LocalUpdater::snapshot(std::size_t fragment, LocalOutcome& outcome) {
   spec.covered_steps = std::max<std::int64_t>(progress.older.steps, 1);
   spec.lr_sum = progress.older.lr_known ? progress.older.lr_sum : -1;
   spec.share = progress.reset ? 0 : share_;
+  spec.encoding = encoding;
   spec.plain = drains;
-  if (!drains && !options_.codec.empty()) {
-    spec.encoding = options_.interval.may_compress ? interval().encoding : 1;
-  }
   spec.rule = options_.merge;
   progress.reset = false;
   auto merge =
@@ -247,7 +245,10 @@ void LocalUpdater::on_merged(const FragmentMerge& merge) {
   // Holds even if no rank counted, because a drain then takes the anchor.
   progress.merged = merge.spec().in_place();
   if (total_weight(done) > 0) {
-    meter_.merged(merge.spec().fragment, merge.transfer_us(), merge.spec().encoding);
+    // The fragments of a drain share the link, so their times are not those of merges with the same encoding.
+    if (!merge.spec().plain || !merge.spec().sends_differences()) {
+      meter_.merged(merge.spec().fragment, merge.transfer_us(), merge.spec().encoding);
+    }
     totals_.sent_bytes += static_cast<std::uint64_t>(merge.sent_bytes());
   }
   totals_.excluded += done.weights[static_cast<std::size_t>(exchange_.rank())] == 0 ? 1 : 0;

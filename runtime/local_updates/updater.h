@@ -12,7 +12,8 @@
 // rank has a controller and gives it the same input:
 //   kSync   the program averages gradients itself, in every step; the updater only counts and decides
 //   kLocal  merges as described above
-//   kDrain  merges in flight end, then all is merged at once, so that model and anchor are equal everywhere
+//   kDrain  merges in flight end, then all is merged at once, so that model and anchor are equal everywhere: the exact
+//           mean of the models, or of their differences in int8 (drain_encoding())
 // A round is reported D steps before its end, so that no rank waits for the decision.
 //
 // Calls are collective: every rank makes the same calls after the same steps. An error is final: all later calls return
@@ -79,7 +80,8 @@ class LocalUpdater {
   Result<LocalOutcome> start();
   // Call after every step of the optimizer.
   Result<LocalOutcome> step(const LocalStep& step);
-  // Makes model, anchor and buffers equal on all ranks.
+  // Makes model, anchor and buffers equal on all ranks. Where drain_encoding() is not 0, what int8 loses of the
+  // differences is dropped. A second drain moves nothing.
   Result<LocalOutcome> drain();
   // Asks for averaged gradients, which begin at once, or withdraws the request, from the next decision on.
   Result<LocalOutcome> synchronous(bool wanted);
@@ -169,6 +171,7 @@ class LocalUpdater {
   Status check_running() const;
   std::int64_t now_us() const;  // since the start of the job
   OuterRate effective_rate() const;
+  std::int64_t encoding_in_force() const;  // that of differences in merges; 0: models are sent
   std::string codec_in_force() const;
 
   static void save(const Merge& merge, WireWriter& out);
@@ -179,7 +182,7 @@ class LocalUpdater {
   void count(const LocalStep& step);
   Status local_step(LocalOutcome& outcome);
   Status poll();
-  Status snapshot(std::size_t fragment, LocalOutcome& outcome);
+  Status snapshot(std::size_t fragment, std::int64_t encoding, LocalOutcome& outcome);
   Status conclude(std::size_t fragment, LocalOutcome& outcome);
   void on_merged(const FragmentMerge& merge);
   void note_late(const FragmentMerge& merge, Duration waited);
@@ -196,7 +199,7 @@ class LocalUpdater {
   Status decide_posted(LocalOutcome& outcome);
   Status discard_round();
   Status handle_alarms(const std::vector<Alarm>& alarms, bool anchors, LocalOutcome& outcome);
-  Status follow_mode(Mode before, LocalOutcome& outcome);
+  Status follow_mode(Mode before, std::int64_t encoding, LocalOutcome& outcome);
   void record(const Decision& decision);
   void note_losses(const RoundStats& stats);
   Result<Reports> exchange_reports(Channel channel, ConstBytes mine, const std::string& what);
@@ -204,8 +207,8 @@ class LocalUpdater {
 
   // ---- updater_drain.cc: equal models ----
   Status finish_flights(LocalOutcome& outcome);
-  Status drain_now(LocalOutcome& outcome);
-  Status merge_everything(LocalOutcome& outcome);
+  Status drain_now(std::int64_t encoding, LocalOutcome& outcome);
+  Status merge_everything(std::int64_t encoding, LocalOutcome& outcome);
   Status enter_local(LocalOutcome& outcome);
   Status compare_models(LocalOutcome& outcome);
   Status share_models(Rank donor, const std::vector<int>& takers, bool anchors, LocalOutcome& outcome);

@@ -21,8 +21,9 @@ Result<LocalOutcome> LocalUpdater::drain() {
       return equalize_buffers();
     }
     SRT_TRY(discard_round());
+    const std::int64_t encoding = encoding_in_force();
     SRT_ASSIGN([[maybe_unused]] const Interval now, controller_->happened(Event::kWantDrain));
-    return drain_now(outcome);
+    return drain_now(encoding, outcome);
   };
   const Status status = run();
   return end_call(status, std::move(outcome));
@@ -54,25 +55,26 @@ Status LocalUpdater::finish_flights(LocalOutcome& outcome) {
   return {};
 }
 
-Status LocalUpdater::drain_now(LocalOutcome& outcome) {
+// `encoding`: that of merges before the drain.
+Status LocalUpdater::drain_now(std::int64_t encoding, LocalOutcome& outcome) {
   SRT_CHECK(interval().mode == Mode::kDrain && !round_.posted);
   ++totals_.drains;
   begin_span("local updates, drain");
   SRT_TRY(finish_flights(outcome));
-  SRT_TRY(merge_everything(outcome));
+  SRT_TRY(merge_everything(drain_encoding(options_, encoding), outcome));
   SRT_TRY(equalize_buffers());
   SRT_TRY(post_round(step_, true));
   return decide_posted(outcome);
 }
 
-Status LocalUpdater::merge_everything(LocalOutcome& outcome) {
+Status LocalUpdater::merge_everything(std::int64_t encoding, LocalOutcome& outcome) {
   const auto left = [this] {
     return std::ranges::any_of(progress_, [](const Progress& progress) { return !progress.merged; });
   };
   for (int attempt = 0; attempt < kDrainAttempts && left(); ++attempt) {
     for (std::size_t p = 0; p < progress_.size(); ++p) {
       if (!progress_[p].merged) {
-        SRT_TRY(snapshot(p, outcome));
+        SRT_TRY(snapshot(p, encoding, outcome));
       }
     }
     for (std::size_t p = 0; p < progress_.size(); ++p) {

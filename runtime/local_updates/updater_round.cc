@@ -163,13 +163,14 @@ Status LocalUpdater::decide_posted(LocalOutcome& outcome) {
   totals_.divergence = posted.merges.empty() ? totals_.divergence : divergence_of(posted.merges);
   stats.merges = std::move(posted.merges);
   const Mode before = interval().mode;
+  const std::int64_t encoding = encoding_in_force();
   note_losses(stats);
   SRT_ASSIGN(const Decision decision, controller_->decide(stats));
   meter_.next_round();
   record(decision);
   outcome.decisions.push_back(decision);
   SRT_TRY(handle_alarms(decision.alarms, before != Mode::kSync, outcome));
-  return follow_mode(before, outcome);
+  return follow_mode(before, encoding, outcome);
 }
 
 // The round ended otherwise before its decision.
@@ -267,7 +268,8 @@ Status LocalUpdater::handle_alarms(const std::vector<Alarm>& alarms, bool anchor
   return to_repair.empty() ? Status() : share_models(donor, to_repair, anchors, outcome);
 }
 
-Status LocalUpdater::follow_mode(Mode before, LocalOutcome& outcome) {
+// `before` and `encoding`: the mode before the decision, and the encoding of its merges.
+Status LocalUpdater::follow_mode(Mode before, std::int64_t encoding, LocalOutcome& outcome) {
   const Mode now = interval().mode;
   if (now == Mode::kFailed) {
     return {Code::kMismatch, "the guards of local updates end the training (" +
@@ -275,7 +277,7 @@ Status LocalUpdater::follow_mode(Mode before, LocalOutcome& outcome) {
                                  "): ranks differ, and no majority agrees. Go back to the last checkpoint"};
   }
   if (now == Mode::kDrain) {
-    return drain_now(outcome);
+    return drain_now(encoding, outcome);
   }
   if (now == Mode::kLocal && before == Mode::kSync) {
     SRT_TRY(enter_local(outcome));

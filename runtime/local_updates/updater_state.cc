@@ -184,11 +184,14 @@ Status LocalUpdater::restore(ConstBytes saved) {
   return {};
 }
 
-std::string LocalUpdater::codec_in_force() const {
-  const std::vector<std::string> codecs = codecs_of(options_);
+std::int64_t LocalUpdater::encoding_in_force() const {
   const std::int64_t encoding = options_.interval.may_compress ? interval().encoding : 1;
-  const bool sends_differences = encoding > 0 && !codecs.empty();
-  return sends_differences ? codecs[static_cast<std::size_t>(encoding) - 1] : "none";
+  return options_.codec.empty() ? 0 : encoding;
+}
+
+std::string LocalUpdater::codec_in_force() const {
+  const std::int64_t encoding = encoding_in_force();
+  return encoding > 0 ? codecs_of(options_)[static_cast<std::size_t>(encoding) - 1] : "none";
 }
 
 std::string LocalUpdater::stats_json() const {

@@ -26,7 +26,7 @@ class SimRank final : public SimExchanges::RankExchange {
   TimePoint now() const override { return net_.now_; }
   void compute(Duration duration) override { net_.rest(rank_, net_.now_ + duration); }
   const std::vector<Span>& spans() const override { return spans_; }
-  int sends() const override { return sends_; }
+  const std::vector<std::int64_t>& sends() const override { return sends_; }
   void mark(const std::string& name, TimePoint begin, TimePoint end) override { spans_.push_back({name, begin, end}); }
 
   Status post(local_updates::Channel channel, ConstBytes mine) override {
@@ -48,9 +48,9 @@ class SimRank final : public SimExchanges::RankExchange {
     return Result<local_updates::Reports>(meeting.parts);
   }
 
-  Status send(int fragment, std::span<float> data, std::int64_t /*encoding*/) override {
+  Status send(int fragment, std::span<float> data, std::int64_t encoding) override {
     net_.call(rank_);
-    ++sends_;
+    sends_.push_back(encoding);
     sums_[fragment] = {{kSum, fragment, uses_[{kSum, fragment}]++}, data, net_.now_};
     net_.meet(sums_[fragment].key, rank_, std::as_bytes(data), true);
     // The memory belongs to the exchange now.
@@ -134,7 +134,7 @@ class SimRank final : public SimExchanges::RankExchange {
   std::map<local_updates::Channel, SimExchanges::Key> asked_;
   std::map<int, Sum> sums_;
   std::vector<Span> spans_;
-  int sends_ = 0;
+  std::vector<std::int64_t> sends_;
 };
 
 SimExchanges::SimExchanges(const SimExchangeOptions& options)

@@ -52,8 +52,8 @@ class SimExchanges {
     virtual void compute(Duration duration) = 0;
     // Returns the spans that the rank marked, in that order.
     virtual const std::vector<Span>& spans() const = 0;
-    // Returns the number of sums that were begun.
-    virtual int sends() const = 0;
+    // Returns the encodings of the sums that were begun.
+    virtual const std::vector<std::int64_t>& sends() const = 0;
   };
 
   // Runs the program once on each rank, to the end. Returns a description of the first failure other than a death;

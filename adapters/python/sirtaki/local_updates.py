@@ -60,8 +60,9 @@ class LocalUpdates:
             and Outer(lr=0.7, momentum=0.5) with all others.
         compression: compression of differences between models, as in DistributedOptimizer. With None: as for gradients,
             or as the policy "diloco" chooses; with the interval "auto" only if the link needs it, and then int8, twobit
-            or onebit, as many bits as the link allows, unless gradients have a codec other than "none" and "auto". The
-            residual stays in the model of the rank. No momentum correction.
+            or onebit, as many bits as the link allows, unless gradients have a codec other than "none" and "auto".
+            Drains then send int8; those of all other codecs are exact. The residual stays in the model of the rank. No
+            momentum correction.
         optimizer_state: rounds between two averages of the state of the optimizer; 0: never; None: 0 for SGD, else 3
             (after DES-LOC, Iacob et al., 2025), as many times more as differences have fewer bits than float32: 12 with
             int8, 48 with two bits. With the interval "auto", later averages take about a twentieth of the time.

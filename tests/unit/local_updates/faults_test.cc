@@ -171,6 +171,12 @@ LocalOptions local_of(std::uint64_t seed) {
   static constexpr std::array kIntervals = {"4:delay=0", "6:delay=2", "8:delay=7", "3:delay=2", "5"};
   LocalOptions local = local_options(kIntervals[seed % kIntervals.size()], static_cast<int>(seed / 5 % 3) + 1);
   local.late_after = std::chrono::seconds(2);
+  if (seed % 6 == 5) {  // drains send differences
+    local = local_options("auto:compress=on,gain=0,warmup=0", static_cast<int>(seed % 3) + 1);
+    set_codec(local, local_updates::kLadder);
+    local.sync_round_steps = 2;
+    local.late_after = std::chrono::seconds(2);
+  }
   if (seed % 4 == 0) {
     local.outer = {.on = true, .lr = 0.7, .momentum = 0.8, .nesterov = true};
   }

@@ -68,16 +68,21 @@ TEST(LocalOptions, NameTheCodecsOfAllEncodings) {
   set_codec(options, local_updates::kLadder);
   EXPECT_TRUE(check(options).ok());
   EXPECT_EQ(codecs_of(options), (std::vector<std::string>{"int8", "twobit", "onebit"}));
+  EXPECT_EQ(drain_encoding(options, 0), 0);
+  EXPECT_EQ(drain_encoding(options, 1), 1);
+  EXPECT_EQ(drain_encoding(options, 3), 1);
   set_codec(options, "fp16");
   EXPECT_TRUE(check(options).ok());
   EXPECT_EQ(codecs_of(options), (std::vector<std::string>{"fp16"}));
   EXPECT_TRUE(options.interval.guard.residuals);
   EXPECT_FALSE(local_options("4").interval.guard.residuals);
   EXPECT_TRUE(local_updates::local_options("diloco")->interval.guard.residuals);
+  EXPECT_EQ(drain_encoding(options, 1), 0) << "a codec that the program has named";
   // Without a choice, `auto` is the policy for gradients.
   options = local_options("4");
   set_codec(options, local_updates::kLadder);
   EXPECT_EQ(codecs_of(options), (std::vector<std::string>{"auto"}));
+  EXPECT_EQ(drain_encoding(options, 1), 0);
   EXPECT_TRUE(codecs_of(local_options("4")).empty());
 }
 
