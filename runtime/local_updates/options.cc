@@ -50,6 +50,8 @@ void set_codec(LocalOptions& options, std::string_view codec) {
   // The bits of other codecs depend on the gradients; a quarter is a guess until a transfer is measured.
   const bool ladder = codec == kLadder;
   options.interval.link.bits_permille = ladder ? LinkOptions().bits_permille : std::vector<std::int64_t>{32'000, 8'000};
+  // The residual of a drain is dropped, so it has to be small however few bits merges have: int8.
+  options.interval.link.drain_encoding = ladder ? 1 : 0;
 }
 
 std::vector<std::string> codecs_of(const LocalOptions& options) {
@@ -59,10 +61,8 @@ std::vector<std::string> codecs_of(const LocalOptions& options) {
   return options.codec.empty() ? std::vector<std::string>() : std::vector{options.codec};
 }
 
-// The residual of a drain is dropped, so it has to be small however few bits merges have.
 std::int64_t drain_encoding(const LocalOptions& options, std::int64_t in_force) {
-  constexpr std::int64_t kInt8 = 1;
-  return options.interval.may_compress && options.codec == kLadder && in_force > 0 ? kInt8 : 0;
+  return options.interval.may_compress && in_force > 0 ? options.interval.link.drain_encoding : 0;
 }
 
 LocalOptions diloco_options() {

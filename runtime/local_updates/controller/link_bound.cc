@@ -277,10 +277,13 @@ bool LinkBound::repays(std::int64_t steps, std::int64_t encoding) const {
   if (options_.gain_permille == 0) {
     return true;
   }
-  const Wide dense = is_known() ? Wide{load_with(0, sent_, dense_)} : kUnknownMerge * (Wide{kOneQ16} + cost_.value);
-  const Wide first = is_known() ? Wide{load_with(encoding, sent_, dense_)}
-                                : dense * options_.bits_permille[place_of(encoding)] / options_.bits_permille[0];
-  return Wide{steps} * worth_permille() * kOneQ16 / 1000 > dense + first + 2 * kReports * latency_.value;
+  const auto load = [this](std::int64_t sent_as) {
+    const Wide unknown = kUnknownMerge * (Wide{kOneQ16} + cost_.value);
+    return is_known() ? Wide{load_with(sent_as, sent_, dense_)}
+                      : unknown * options_.bits_permille[place_of(sent_as)] / options_.bits_permille[0];
+  };
+  const Wide merges = load(encoding) + load(encoding > 0 ? options_.drain_encoding : 0);
+  return Wide{steps} * worth_permille() * kOneQ16 / 1000 > merges + 2 * kReports * latency_.value;
 }
 
 // The mean of ranks that are near again would never come back to 0.

@@ -53,6 +53,7 @@ struct LinkOptions {
   // Bits an element of the encodings of differences, in thousandths, float32 first, falling. A transfer is predicted by
   // their ratio until it is measured.
   std::vector<std::int64_t> bits_permille = {32'000, 8'000, 2'000, 1'000};
+  std::int64_t drain_encoding = 0;  // drains have this one where merges have fewer bits than float32
 };
 
 class LinkBound {

@@ -215,6 +215,7 @@ std::uint64_t digest(const IntervalOptions& options) {
       options.link.most_rate_permille,
       options.link.band_permille,
       options.link.margin_permille,
+      options.link.drain_encoding,
       std::int64_t{guard.on},
       std::int64_t{guard.residuals},
       std::int64_t{guard.norm.on},

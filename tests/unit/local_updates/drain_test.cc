@@ -158,7 +158,7 @@ class SlowExchange final : public local_updates::LocalExchange {
 };
 
 constexpr std::size_t kNumel = 25'600;
-constexpr std::size_t kBlock = 256;  // of int8
+constexpr std::size_t kBlock = 256;  // elements with one scale
 
 // A training of two matrices, each a fragment, on a slow link.
 struct SlowTraining {
@@ -297,7 +297,7 @@ TEST(LocalDrains, InInt8AreNearTheExactMean) {
   }
 }
 
-// What int8 has lost is not sent later, which a checkpoint would not know.
+// A residual that is sent later would have to be in checkpoints.
 TEST(LocalDrains, InInt8AreCheckpoints) {
   const std::string error = run_sessions({}, [&](engine::Session& session) {
     LocalOptions local = slow(local_updates::kLadder);

@@ -146,15 +146,20 @@ TEST(IntervalController, AutoBeginsNothingThatTheLastDrainWouldCost) {
     bool known;
     std::int64_t left;
     Mode mode;
+    std::int64_t drain_encoding = 0;
   };
   for (const Case& c : std::vector<Case>{{"auto:warmup=0", true, 2, Mode::kSync},
                                          {"auto:warmup=0", true, 3, Mode::kLocal},
                                          {"auto:warmup=0", false, 27, Mode::kSync},
                                          {"auto:warmup=0", false, 28, Mode::kLocal},
                                          {"auto:warmup=0,compress=on", false, 14, Mode::kSync},
-                                         {"auto:warmup=0,compress=on", false, 15, Mode::kLocal}}) {
+                                         {"auto:warmup=0,compress=on", false, 15, Mode::kLocal},
+                                         {"auto:warmup=0,compress=on", false, 3, Mode::kSync, 1},
+                                         {"auto:warmup=0,compress=on", false, 4, Mode::kLocal, 1}}) {
     constexpr std::int64_t kRests = 64;
-    Training training(c.text);
+    IntervalOptions options = options_of(c.text);
+    options.link.drain_encoding = c.drain_encoding;
+    Training training(options);
     training.dense_us = 60'000;
     training.steps_left = kRests + c.left;
     training.edit = [&](RoundStats& stats) {

@@ -158,6 +158,7 @@ TEST(IntervalSpec, EveryOptionIsInTheDigest) {
       [](IntervalOptions& o) { ++o.link.band_permille; },
       [](IntervalOptions& o) { ++o.link.margin_permille; },
       [](IntervalOptions& o) { ++o.link.bits_permille[1]; },
+      [](IntervalOptions& o) { ++o.link.drain_encoding; },
       [](IntervalOptions& o) { o.guard.on = false; },
       [](IntervalOptions& o) { o.guard.residuals = true; },
       [](IntervalOptions& o) { ++o.guard.norm.z_permille; },
