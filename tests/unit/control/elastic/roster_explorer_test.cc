@@ -1,7 +1,8 @@
 // Explores the orders of events of a small elastic job with faults (roster_world.h) and checks the invariants:
 // survivors commit a step all or not at all (V1), an epoch has one membership and numbers grow (V2), members with state
 // are equal (V4), the job goes on if enough processes live (V6), no fresh process replaces the state of the job (V7),
-// and members that have to leave do so as soon as they can, and not before (V8).
+// no member lacks a step that counts and comes back as a new process (V10), and members that have to leave do so as
+// soon as they can, and not before (leaving).
 #include <gtest/gtest.h>
 
 #include <random>

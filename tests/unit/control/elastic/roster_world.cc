@@ -423,7 +423,7 @@ void World::act() {
   bool parting = false;  // of members that the present actions have not said the consequence of
   for (const Roster::Action& action : roster_.take_actions()) {
     expect(!parting || !std::holds_alternative<Roster::Close>(action),
-           "V8: a loss comes between a parting and its end");
+           "leaving: a loss comes between a parting and its end");
     const bool ends = std::holds_alternative<Roster::Send>(action) || std::holds_alternative<Roster::End>(action);
     parting = std::holds_alternative<Roster::Part>(action) || (parting && ends);
     if (const auto* send = std::get_if<Roster::Send>(&action)) {
@@ -453,7 +453,8 @@ void World::act() {
       end_ = std::get<Roster::End>(action).why;
     }
   }
-  expect(!parting || all_left_, "V8: a member parts, and neither an epoch nor the end follows");
+  expect(!parting || all_left_, "leaving: a member parts, and neither an epoch nor the end follows");
+  expect(roster_.broken() == 0, "V10: a member lacks results of a step that counts, and comes back as a new process");
 }
 
 }  // namespace sirtaki::control

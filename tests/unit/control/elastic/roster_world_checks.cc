@@ -12,10 +12,10 @@ bool World::begins_with(const Log& log, const Log& start) {
 void World::on_part(const Roster::Part& part) {
   const int slot = slot_of(part.connection);
   if (slot < 0) {
-    return expect(false, "V8: a process parts that the hub has lost");
+    return expect(false, "leaving: a process parts that the hub has lost");
   }
   Process& p = processes_[static_cast<std::size_t>(slot)];
-  expect(p.told, "V8: a process parts that does not have to leave");
+  expect(p.told, "leaving: a process parts that does not have to leave");
   p.open = false;
   if (runs(p)) {
     p.down.emplace_back(Closed{Code::kShutdown});
@@ -33,7 +33,7 @@ void World::check_leavers(const Roster::Form& form) {
     state_stays = state_stays || (!p.told && seat.has_state);
   }
   expect(!told || !state_stays || static_cast<int>(form.members.size()) <= options_.min,
-         "V8: a member stays that has to leave and could");
+         "leaving: a member stays that has to leave and could");
 }
 
 void World::on_form(const Roster::Form& form) {
@@ -94,7 +94,7 @@ std::string World::check_end() const {
   }
   const bool trained = std::ranges::any_of(processes_, [this](const Process& p) { return p.log.size() == steps_; });
   if (!trained && !all_left_) {
-    return "V8: the job ends in order before the end of the program, and not all have left";
+    return "V6: the job ends in order before the end of the program, and not all have left";
   }
   for (std::size_t slot = 0; slot < processes_.size(); ++slot) {
     const Process& p = processes_[slot];
