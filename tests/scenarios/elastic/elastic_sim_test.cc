@@ -182,7 +182,8 @@ TEST_P(EveryEvent, OfAnAdmissionMayBeTheLastOneOfARank) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, EveryEvent, testing::Values(2, 3, 4));
 
-// Draws a job and faults of at most all but one of its ranks.
+// Draws a job and faults of at most all but one of its ranks. Two ranks may lose each other in a job of three or more:
+// one of them is given up, unless that is half of all who are left. So others are lost only as long as three stay.
 Faults draw(std::uint64_t seed, JobOptions& options) {
   std::mt19937_64 random(seed * 7919);
   const auto below = [&random](std::uint64_t count) { return random() % count; };
@@ -194,14 +195,19 @@ Faults draw(std::uint64_t seed, JobOptions& options) {
     options.changes = true;
     options.max = options.ranks;
   }
+  const bool parts = options.ranks > 2 && below(3) == 0;
   Faults faults;
-  for (std::uint64_t count = 1 + below(static_cast<std::uint64_t>(options.ranks - 1)); count > 0; --count) {
+  for (std::uint64_t count = 1 + below(static_cast<std::uint64_t>(options.ranks - (parts ? 2 : 1))); count > 0;
+       --count) {
     FaultAt fault;
     fault.event = below(events_of_a_job(options.ranks));
     fault.slot = static_cast<Rank>(below(static_cast<std::uint64_t>(options.ranks)));
     fault.fault = static_cast<JobFault>(below(options.changes ? 4 : 3));
     fault.notice = Duration(static_cast<std::int64_t>(below(5'000'000)));
     faults.push_back(fault);
+  }
+  if (parts) {
+    faults[below(faults.size())].fault = JobFault::kApart;
   }
   return faults;
 }

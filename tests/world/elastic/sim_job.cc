@@ -13,6 +13,9 @@ constexpr std::uint64_t kMostEvents = 40'000;
 constexpr Duration kMostTime = std::chrono::milliseconds(200);
 constexpr std::uint64_t kMostEventsOfJob = 400'000;
 
+// Answers that nobody waits for may be on their way to a program when it has ended.
+constexpr std::uint64_t kMostLateEvents = 100;
+
 // Time after which a connection to a host that has vanished ends.
 constexpr Duration kVanished = std::chrono::seconds(10);
 
@@ -109,6 +112,8 @@ std::string SimJob::run(std::vector<FaultAt> faults) {
         broken("V6: no step counts for too many events");
       }
     }
+    for (std::uint64_t late = 0; broken_.empty() && late < kMostLateEvents && !quiet() && clock_.step(); ++late) {
+    }
     for (const auto& process : processes_) {
       process->rethrow();
     }
@@ -151,6 +156,9 @@ void SimJob::inject(const FaultAt& at) {
   }
   if (options_.max > 0) {
     start_another(at.slot);
+    if (at.fault == JobFault::kApart) {
+      start_another(other->slot());  // the hub chooses which one it gives up
+    }
   }
 }
 
@@ -169,6 +177,10 @@ void SimJob::start_another(Rank slot) {
 
 bool SimJob::over() const {
   return std::ranges::all_of(processes_, [](const auto& process) { return process->over(); });
+}
+
+bool SimJob::quiet() const {
+  return std::ranges::all_of(processes_, [](const auto& p) { return p->dead() || p->hit() || p->quiet(); });
 }
 
 std::vector<std::uint64_t> SimJob::events_of(Rank slot, std::uint64_t from, std::uint64_t to) const {

@@ -95,6 +95,7 @@ class SimJob {
   void inject(const FaultAt& fault);
   void start_another(Rank slot);
   bool over() const;
+  bool quiet() const;  // nothing is in flight in processes that no fault has hit
   std::string check_end() const;
   std::string check_end_of(const SimProcess& process, bool trained) const;
   std::string check_same_course() const;
