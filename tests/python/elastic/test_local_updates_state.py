@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 import sirtaki.torch as hvd  # noqa: E402
 from sirtaki import _growth, _notice, basics  # noqa: E402
 from sirtaki.elastic import loop  # noqa: E402
+from sirtaki.elastic._transfer import Transfer  # noqa: E402
 from sirtaki.errors import InvalidArgumentError, RanksChangedError  # noqa: E402
 from sirtaki.local_updates import without_warmup  # noqa: E402
 from sirtaki.torch._optimizer import elastic_models  # noqa: E402
@@ -47,6 +48,18 @@ def elastic_job() -> Iterator[None]:
     with mock.patch("sirtaki.basics.is_elastic", return_value=True):
         yield
     hvd.shutdown()
+
+
+class ToAll(Transfer):
+    """Leaves everything for broadcasts."""
+
+    def lacking(self, tensors: Any, root: int) -> Any:
+        """Returns that one rank lacks all tensors."""
+        return [[1 - root]] * len(tensors)
+
+    def deliver(self, tensors: Any, wanted: Any) -> Any:
+        """Delivers nothing."""
+        return [True] * len(tensors)
 
 
 class Job:
@@ -118,7 +131,7 @@ def test_models_that_differ_by_steps_become_their_mean(rows: list[list[int]], di
         mock.patch.object(elastic_models, "_average") as average,
         mock.patch.object(elastic_models, "broadcast_parameters") as broadcast,
     ):
-        elastic_models.sync_model(job.model)
+        elastic_models.sync_model(job.model, ToAll())
     assert average.called == differ
     assert ("0.weight" in broadcast.call_args.args[0]) != differ
     assert "1.num_batches_tracked" in broadcast.call_args.args[0]
@@ -156,10 +169,11 @@ def test_a_rank_that_does_not_count_gives_nothing_to_others() -> None:
         mock.patch.object(job.local, "rows", [[7, 2, 0], [6, 1, 1], [6, 1, 1]]),
         mock.patch.object(elastic_models, "_average"),
         mock.patch.object(elastic_models, "broadcast_parameters") as rest,
-        mock.patch.object(elastic_models, "broadcast_optimizer_state") as optimizer,
+        mock.patch.object(elastic_models, "share_state") as optimizer,
+        mock.patch.object(basics, "size", return_value=3),
     ):
-        elastic_models.sync_optimizer(job.optimizer)
-        elastic_models.sync_model(job.model)
+        elastic_models.sync_optimizer(job.optimizer, ToAll())
+        elastic_models.sync_model(job.model, ToAll())
     assert (optimizer.call_args.args[1], rest.call_args.args[1]) == (1, 1)
 
 

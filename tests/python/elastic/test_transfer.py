@@ -1,4 +1,4 @@
-"""Transfer of a state in sync(), between threads."""
+"""Transfer of a state in sync(), between threads and between ranks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from rank_support import case_names, check_case
 from thread_ranks import Exchange
 
 from sirtaki import basics
@@ -120,3 +121,10 @@ def test_jobs_that_are_not_elastic_make_no_digest() -> None:
 
 def test_kinds_are_told_apart() -> None:
     assert len({_transfer.digest(kind, b"") for kind in ("float32(0,)", "int32(0,)", "float32(0, 1)")}) == 3
+
+
+@pytest.mark.parametrize("case", case_names("torch.sync_cases"))
+@pytest.mark.parametrize("np", [2, 3, 4])
+def test_states_of_torch(np: int, case: str) -> None:
+    pytest.importorskip("torch")
+    check_case("torch.sync_cases", np, case, ("--elastic", "1:", "--net-shared-memory", "off"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, cast
@@ -55,8 +55,11 @@ class _TensorSpec:
 
     def empty(self, device: torch.device | None) -> Tensor:
         """Returns uninitialized memory for the tensor on this rank."""
-        device = device if self.device is None else torch.device(self.device)
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=device)
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.on(device))
+
+    def on(self, device: torch.device | None) -> torch.device | None:
+        """Returns the device for the tensor on this rank."""
+        return device if self.device is None else torch.device(self.device)
 
 
 def extract_tensors(state: State, devices: list[torch.device]) -> tuple[State, list[Tensor]]:
@@ -79,14 +82,23 @@ def extract_tensors(state: State, devices: list[torch.device]) -> tuple[State, l
     return _map_state(state, devices, take), tensors
 
 
-def allocate_tensors(state: State, devices: list[torch.device]) -> tuple[State, list[Tensor]]:
-    """Inverts extract_tensors(): returns the state and its tensors, whose memory is still to be filled."""
+def allocate_tensors(
+    state: State, devices: list[torch.device], known: Sequence[Tensor | None]
+) -> tuple[State, list[Tensor]]:
+    """Inverts extract_tensors(): returns the state and its tensors, whose memory is still to be filled.
+
+    Args:
+        state: a state without tensors.
+        devices: devices of the parameters, by their number in the state.
+        known: tensors of this rank that have the values already, and None for the others; all in order.
+    """
     tensors: list[Tensor] = []
 
     def put(value: Any, device: torch.device | None) -> Any:
         if not isinstance(value, _TensorSpec):
             return value
-        tensors.append(value.empty(device))
+        own = known[len(tensors)]
+        tensors.append(value.empty(device) if own is None else own.to(device=value.on(device)))
         return tensors[-1]
 
     return _map_state(state, devices, put), tensors
@@ -126,7 +138,7 @@ def install_state(optimizer: Optimizer, state: State) -> None:
     load = user_methods(optimizer).load_state_dict
     hooks = optimizer._optimizer_load_state_dict_pre_hooks or optimizer._optimizer_load_state_dict_post_hooks
     if getattr(load, "__func__", None) is not Optimizer.load_state_dict or hooks:
-        load(state)
+        load(copy.deepcopy(state))  # it may have tensors of the optimizer, which may clear them first
         return
     groups, sent = optimizer.param_groups, state["param_groups"]
     if [len(group["params"]) for group in groups] != [len(group["params"]) for group in sent]:

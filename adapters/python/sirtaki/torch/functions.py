@@ -13,6 +13,7 @@ from sirtaki import errors
 from sirtaki._local_sgd import models_broadcast
 from sirtaki._pickling import pickled
 from sirtaki.basics import rank, size
+from sirtaki.elastic._transfer import Transfer
 from sirtaki.errors import require
 from sirtaki.ops import URGENT, Ops, Submission
 from sirtaki.process_sets import ProcessSet, global_process_set
@@ -163,18 +164,29 @@ def share_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,
     name: str,
+    *,
     takes: bool = True,
     process_set: ProcessSet = global_process_set,
+    transfer: Transfer | None = None,
 ) -> None:
-    """Sends the state of the root's optimizer, without additions of Sirtaki; ranks with `takes` install it."""
-    root, ops = rank() == root_rank, torch_ops.within(process_set)
-    made, tensors = extract_tensors(plain_state_dict(optimizer), devices_of(optimizer)) if root else (None, [])
-    made = broadcast_object(made, root_rank, name, process_set)
+    """Sends the state of the root's optimizer, without additions of Sirtaki; ranks with `takes` install it.
+
+    With `transfer`, a tensor goes only to ranks that do not have the same bytes in its place.
+    """
+    root, ops, devices = rank() == root_rank, torch_ops.within(process_set), devices_of(optimizer)
+    made, own = extract_tensors(plain_state_dict(optimizer), devices) if root or transfer else (None, [])
+    made, count = broadcast_object((made, len(own)), root_rank, name, process_set)
+    places: list[Tensor | None] = [*own[:count], *[None] * (count - len(own))]
+    wanted = [[rank()]] * count if transfer is None else transfer.lacking(places, root_rank)
+    tensors: list[Any] = places
     if not root:
-        made, tensors = allocate_tensors(made, devices_of(optimizer))
+        known = [None if rank() in ranks else one for ranks, one in zip(wanted, places, strict=True)]
+        made, tensors = allocate_tensors(made, devices, known)
+    sent = [True] * count if transfer is None else transfer.deliver(tensors, wanted)
     work = [
         ops.broadcast(tensor.contiguous() if root else tensor, root_rank, f"{name}.{i}", in_place=True)
         for i, tensor in enumerate(tensors)
+        if sent[i]
     ]
     for handle in ops.start(work):
         handle.wait()

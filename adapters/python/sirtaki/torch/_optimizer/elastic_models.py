@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from sirtaki import _growth, _notice, basics
 from sirtaki._local_sgd import trainings
+from sirtaki.elastic._transfer import Transfer
+from sirtaki.torch._module_hooks import finish_all_updates
 from sirtaki.torch._optimizer.local_sgd import LocalSgd
-from sirtaki.torch.functions import allgather_object, broadcast_optimizer_state, broadcast_parameters
+from sirtaki.torch.functions import allgather_object, broadcast_parameters, share_state
 from sirtaki.torch.ops import Sum, grouped_allreduce_
 
 _log = logging.getLogger("sirtaki")
@@ -40,10 +42,14 @@ def begin_sync() -> None:
             training.meet(rows)
 
 
-def sync_model(model: nn.Module) -> None:
+def sync_model(model: nn.Module, transfer: Transfer) -> None:
     """Makes a model equal on all ranks, in place: the mean where local updates have made it differ, else rank 0's.
 
     Collective, between begin_sync() and end_sync().
+
+    Args:
+        model: the model.
+        transfer: gives tensors to the ranks that lack them.
     """
     done: list[Tensor] = []
     root = 0
@@ -66,13 +72,19 @@ def sync_model(model: nn.Module) -> None:
     known = {_place(tensor) for tensor in done}
     values = model.state_dict().items()
     rest = {name: value for name, value in values if not (isinstance(value, Tensor) and _place(value) in known)}
-    broadcast_parameters(rest, root)
+    finish_all_updates()
+    tensors = list(rest.values())
+    left = transfer.deliver(tensors, transfer.lacking(tensors, root))
+    broadcast_parameters({name: rest[name] for name, is_left in zip(rest, left, strict=True) if is_left}, root)
 
 
-def sync_optimizer(optimizer: torch.optim.Optimizer) -> None:
+def sync_optimizer(optimizer: torch.optim.Optimizer, transfer: Transfer) -> None:
     """Gives an optimizer the state and options of the lowest rank whose model counts. Collective, as sync_model()."""
+    if basics.size() == 1:
+        return
     roots = [_counting(one)[0] for one in _trainings_of_all_ranks() if one.is_of(optimizer)]
-    broadcast_optimizer_state(optimizer, roots[0] if roots else 0)
+    finish_all_updates()
+    share_state(optimizer, roots[0] if roots else 0, "optimizer.state", transfer=transfer)
 
 
 def end_sync() -> None:

@@ -164,15 +164,18 @@ def _described(name: str, optimizer: str, find: Callable[[], Any]) -> Compared |
     return Compared(name, optimizer, find, tuple(tensor.shape), tensor.dtype, size, gpu)
 
 
-def _is_compared(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """Returns True for a dense tensor in memory that torch can copy by bytes. DTensors are of another class."""
     return (
         type(value) in (Tensor, nn.Parameter)
         and value.layout == torch.strided
         and not value.is_quantized
         and (value.is_cpu or value.is_cuda)
-        and value.numel() > 0
     )
+
+
+def _is_compared(value: Any) -> bool:
+    return is_plain(value) and value.numel() > 0
 
 
 def _params_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -26,6 +26,7 @@ from sirtaki.torch._optimizer.local_sgd import shared_part
 from sirtaki.torch._optimizer.residuals import KEY
 from sirtaki.torch.elastic._comparison import comparison_of
 from sirtaki.torch.elastic._tensors import gpus_of, reduce_tensor
+from sirtaki.torch.elastic._transfer import Transfer
 from sirtaki.torch.elastic.sampler import ElasticSampler
 from sirtaki.torch.functions import broadcast_object
 
@@ -116,7 +117,7 @@ class ModelStateHandler(StateDictHandler):
 
     def sync(self) -> None:
         """Gives the model the values of rank 0, or where local updates make it differ, the mean. Collective."""
-        sync_model(self.value)
+        sync_model(self.value, Transfer())
 
     def _layout(self) -> Layout:
         values = self.value.state_dict().items()
@@ -135,7 +136,7 @@ class OptimizerStateHandler(StateDictHandler):
 
     def sync(self) -> None:
         """Gives the optimizer the state and options of rank 0, or of a rank whose model counts. Collective."""
-        sync_optimizer(self.value)
+        sync_optimizer(self.value, Transfer())
 
     def _layout(self) -> Layout:
         # Not its state, which a new rank does not have.
