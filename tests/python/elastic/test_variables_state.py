@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import sirtaki
+from sirtaki.elastic._transferred_variables import TransferOfVariables
 from sirtaki.elastic.variables import KerasModelState, VariablesState
 
 
 @pytest.fixture(autouse=True)
 def session() -> Iterator[None]:
+    """Makes this process the only rank of a job, which lacks all variables."""
     sirtaki.init()
-    yield
+    with mock.patch.object(TransferOfVariables, "deliver", lambda _, variables, wanted: [True] * len(variables)):
+        yield
     sirtaki.shutdown()
 
 
@@ -38,8 +42,8 @@ class Pretended(VariablesState):
         self.copies += 1
         return variable.value
 
-    def _broadcast_variables(self) -> None:
-        for variable in self._variables():
+    def _broadcast(self, variables: list[Any]) -> None:
+        for variable in variables:
             variable.assign(10.0)
 
 

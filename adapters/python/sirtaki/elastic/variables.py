@@ -8,6 +8,7 @@ from sirtaki import errors
 from sirtaki.elastic._compared_state import ComparedState
 from sirtaki.elastic._compared_variables import comparison_of
 from sirtaki.elastic._layout import Layout, fits, part_of, shape_of
+from sirtaki.elastic._transferred_variables import TransferOfVariables
 from sirtaki.elastic.state import ObjectState
 
 
@@ -35,7 +36,10 @@ class VariablesState(ObjectState):
 
     def sync(self) -> None:
         """Makes the state that of rank 0 on all ranks, and saves it. Collective."""
-        self._broadcast_variables()
+        variables = self._variables()
+        transfer = TransferOfVariables(self._value_of)
+        left = transfer.deliver(variables, transfer.lacking(variables, 0))
+        self._broadcast([variable for variable, is_left in zip(variables, left, strict=True) if is_left])
         super().sync()
         self._save_variables()
 
@@ -71,8 +75,8 @@ class VariablesState(ObjectState):
         """Returns a copy of the value, as an array of numpy."""
         raise NotImplementedError
 
-    def _broadcast_variables(self) -> None:
-        """Overwrites the variables with those of rank 0. Collective."""
+    def _broadcast(self, variables: list[Any]) -> None:
+        """Overwrites variables with those of rank 0. Collective."""
         raise NotImplementedError
 
 

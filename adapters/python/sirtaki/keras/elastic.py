@@ -40,8 +40,8 @@ class KerasState(KerasModelState):
     def _part_of(self, variable: Any, begin: int, end: int) -> Any:
         return keras.ops.convert_to_numpy(keras.ops.reshape(variable, (-1,))[begin:end])
 
-    def _broadcast_variables(self) -> None:
-        backend.broadcast(self._variables(), 0)
+    def _broadcast(self, variables: list[Any]) -> None:
+        backend.broadcast(variables, 0)
 
 
 class CommitStateCallback(keras.callbacks.Callback):

@@ -26,8 +26,8 @@ class _StateInTensorFlow(VariablesState):
     def _value_of(self, variable: Any) -> Any:
         return np.array(tf.convert_to_tensor(variable))
 
-    def _broadcast_variables(self) -> None:
-        broadcast_variables(self._variables(), root_rank=0)
+    def _broadcast(self, variables: list[Any]) -> None:
+        broadcast_variables(variables, root_rank=0)
 
 
 class TensorFlowState(_StateInTensorFlow):

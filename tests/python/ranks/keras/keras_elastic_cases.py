@@ -14,6 +14,7 @@ import sirtaki
 import sirtaki.keras as hvd
 from ranks.keras.keras_cases import BATCH, STEPS, data, fit, network, share
 from sirtaki import basics
+from sirtaki.objects import broadcast_object
 
 
 class Committed:
@@ -65,11 +66,43 @@ def case_callbacks_count_in_each_call_of_fit() -> None:
 
 
 def case_variables_that_differ_are_healed_by_the_majority() -> None:
-    states: list[Any] = [hvd.elastic.KerasState]
-    if keras.backend.backend() == "tensorflow":
-        states.append(importlib.import_module("sirtaki.tensorflow.elastic").TensorFlowKerasState)
-    for times, state in enumerate(states, 1):
+    for times, state in enumerate(states(), 1):
         heal_by_majority(state, times)
+
+
+def states() -> list[Any]:
+    """Returns the states of the backend."""
+    if keras.backend.backend() != "tensorflow":
+        return [hvd.elastic.KerasState]
+    return [hvd.elastic.KerasState, importlib.import_module("sirtaki.tensorflow.elastic").TensorFlowKerasState]
+
+
+def case_variables_go_to_the_ranks_that_lack_them() -> None:
+    for make in states():
+        model = network()
+        optimizer = keras.optimizers.Adam(0.1)
+        model.compile(optimizer, "mse")
+        state = make(model, step=hvd.rank())
+        counted = model.trainable_variables[0], optimizer.iterations
+        broadcasts: list[int] = []
+
+        def note(variables: list[Any], send: Any = state._broadcast, broadcasts: list[int] = broadcasts) -> None:
+            broadcasts.append(len(variables))
+            send(variables)
+
+        with mock.patch("sirtaki.basics.is_elastic", return_value=True), mock.patch.object(state, "_broadcast", note):
+            state.sync()
+            for victim in range(hvd.size()):
+                expected = [keras.ops.convert_to_numpy(variable).copy() for variable in counted]
+                if hvd.rank() == victim:
+                    for variable in counted:
+                        variable.assign(variable + 1)
+                expected = broadcast_object([keras.ops.convert_to_numpy(variable) for variable in counted])
+                state.sync()
+                found = [keras.ops.convert_to_numpy(variable) for variable in counted]
+                assert all(map(np.array_equal, found, expected))
+        assert broadcasts[1:] == [2, 0, 0], "one rank gets its values from those that have them"
+        assert state.step == 0
 
 
 def heal_by_majority(make: Any, times: int) -> None:
