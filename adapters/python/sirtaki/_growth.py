@@ -93,6 +93,11 @@ def begin_loop() -> bool:
     return first
 
 
+def has_looped() -> bool:
+    """Returns True once elastic.run() has begun."""
+    return not _state.first_loop
+
+
 def admit(admits: bool) -> None:
     """Says that this rank has the state of the training and gives it to ranks that join, or does so no more."""
     if _core.is_initialized() and basics.is_elastic():

@@ -42,6 +42,7 @@ from sirtaki.torch import _autograd
 from sirtaki.torch._adapter import torch_ops as _ops
 from sirtaki.torch._handles import get_future, poll, synchronize
 from sirtaki.torch._module_hooks import finish_all_updates
+from sirtaki.torch._optimizer.survivors import survivors
 from sirtaki.torch._param_ownership import param_owners
 from sirtaki.torch.compression import Compression, Compressor
 
@@ -483,4 +484,5 @@ def join(device: int = -1) -> int:
     finish_all_updates()
     check_join()
     param_owners.check_join()
+    survivors.reset()
     return _core.join()

@@ -24,6 +24,7 @@ from sirtaki.torch._optimizer.checkpoints import only_makes_state
 from sirtaki.torch._optimizer.parameters import stream_names
 from sirtaki.torch._optimizer.step import refuse_grad_scaler
 from sirtaki.torch._optimizer.step_errors import SUPERSEDED
+from sirtaki.torch._optimizer.survivors import survivors
 from sirtaki.torch._optimizer_class import extend_class, own_methods, rebind_scheduler_step, user_methods
 from sirtaki.torch._param_ownership import param_owners
 from sirtaki.torch.compression import Compression, choice_of
@@ -80,6 +81,7 @@ class AdasumSteps:
         self._superseded = False
         self._params = params  # kept alive as long as the claim
         param_owners.claim(self, params)
+        survivors.bound = True
 
     def supersede(self) -> None:
         """Implements Owner."""

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -25,6 +24,7 @@ from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.residuals import ResidualStore
 from sirtaki.torch._optimizer.shards import whole_of
 from sirtaki.torch._optimizer.step_errors import unequal_params_text
+from sirtaki.torch._optimizer.survivors import all_streams
 from sirtaki.torch._profiling import profiled
 
 #: Flag of the runtime: the result is a step, not a gradient.
@@ -55,6 +55,8 @@ class GradientStream:
         self._ready_order: list[int] = []
         #: Kinds of the results of a step whose session has ended.
         self._kept_flags: list[int] | None = None
+        #: See Member.
+        self.outlives_losses = False
         all_streams.add(self)
 
     @property
@@ -204,9 +206,6 @@ class GradientStream:
             raise errors.MismatchError(text, tensor=self.names[indices[0]])
         if self._options.rank == 0:
             warnings.warn(text, stacklevel=2)
-
-
-all_streams: WeakSet[GradientStream] = WeakSet()
 
 
 def _abandon_all() -> None:

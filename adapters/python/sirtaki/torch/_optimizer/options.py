@@ -13,13 +13,12 @@ from sirtaki import basics, errors
 from sirtaki.compression import option_text
 from sirtaki.errors import require
 from sirtaki.local_updates import LocalUpdates
-from sirtaki.ops import Ops, ReduceOp, check_reduce_op
+from sirtaki.ops import Average, Ops, ReduceOp, Sum, check_reduce_op
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._optimizer.momentum_correction import MomentumCorrection, correction_of
 from sirtaki.torch._optimizer.parameters import stream_names
 from sirtaki.torch.compression import Choice, Compression, choice_of, suited
-from sirtaki.torch.ops import Average, Sum
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,6 @@ class GradientReducer(SurvivingStream):
         """Implements Owner. The runtime itself checks an open stream."""
         if self._phase is Phase.ENDED:
             raise errors.InvalidArgumentError(early_join_text(basics.rank()))
-        self._forget_count()
 
     def check_step(self, groups: Sequence[dict[str, Any]]) -> None:
         """Refuses gradients that the optimizer would apply although they are not combined. Raises RuntimeError."""

@@ -1,9 +1,8 @@
 """SurvivingStream: stream of the gradients of one optimizer, whose steps survive the loss of a rank of an elastic job.
 
 The wait that learns of a loss opens the next session. The step in flight counts if some rank has passed its end, which
-proves that all ranks hold its results; else it is void on all ranks. Programs make the same steps in the same order on
-all ranks. So the survivors compare how many steps they have begun, and a rank that is behind leaves as many out: they
-are void on the others. This keeps the loops of the program in step.
+proves that all ranks hold its results; else it is void on all ranks. `survivors` keeps the loops of the program in
+step.
 """
 
 from __future__ import annotations
@@ -14,28 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sirtaki import _growth, basics, errors
-from sirtaki.ops import ReduceOp
+from sirtaki import _growth, errors
 from sirtaki.torch._optimizer.backward_end import interruptible_wait, was_interrupted
-from sirtaki.torch._optimizer.gradient_stream import GradientStream, all_streams
+from sirtaki.torch._optimizer.gradient_stream import GradientStream
 from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.step_phase import Phase
-
-
-class _Program:
-    """Steps of all optimizers of the program."""
-
-    ended = 0
-    #: Steps that this rank has to leave out, because they are void on a rank that was ahead.
-    behind = 0
-
-    def reset(self) -> None:
-        """Called when all ranks go back to a commit."""
-        self.ended = self.behind = 0
-
-
-_program = _Program()
-basics.before_regroup(_program.reset)
+from sirtaki.torch._optimizer.survivors import survivors
 
 
 class SurvivingStream(GradientStream):
@@ -52,8 +35,6 @@ class SurvivingStream(GradientStream):
         from sirtaki.torch._optimizer.wrappers import RefusedWrappers
 
         super().__init__(names, params, options)
-        #: True if steps survive the loss of a rank in an elastic job, and may be void then.
-        self.outlives_losses = False
         self._refused = RefusedWrappers()
         self._forget_loss()
 
@@ -69,12 +50,8 @@ class SurvivingStream(GradientStream):
         #: The step that is reduced is void.
         self.void = False
 
-    def _forget_count(self) -> None:
-        """Called by join(): ranks with fewer batches have made fewer steps."""
-        _program.reset()
-
     def _count_step(self) -> None:
-        _program.ended += int(self.outlives_losses)
+        survivors.steps += int(self.outlives_losses)
         _growth.check_snapshots()
 
     # ---- a loss ----
@@ -85,38 +62,8 @@ class SurvivingStream(GradientStream):
         survives = self.outlives_losses and not by_name
         return self.local is None and (survives or super().bears_losses())
 
-    def _survives(self) -> bool:
-        return basics.goes_on_after_losses() and all(stream.bears_losses() for stream in all_streams)
-
-    def _survive(self) -> None:
-        """Opens the next session with the other survivors. Raises the errors of regroup()."""
-        mine = [s for s in all_streams if isinstance(s, SurvivingStream) and s.outlives_losses]
-        for stream in set(all_streams).difference(mine):
-            stream.abandon()  # it has never been open: see bears_losses()
-        while True:
-            for stream in mine:
-                stream._keep()
-            basics.open_next_session()
-            for stream in mine:
-                stream._settle()
-            begun = _program.ended + sum(s._outcome is not None and s._phase is not Phase.REDUCED for s in mine)
-            try:
-                _program.behind = self._most(begun) - begun
-                return
-            except errors.RanksChangedError:
-                continue  # another rank is lost
-
-    def _most(self, number: int) -> int:
-        """Returns the maximum over the ranks. Collective."""
-        if self._options.size == 1:
-            return number
-        ops = self._options.ops
-        value = torch.tensor([number], dtype=torch.int64, device="cpu")
-        work = ops.allreduce(value, "sirtaki.steps_begun", ReduceOp.MAX, (1.0, 1.0), in_place=True)
-        return int(ops.start_one(work).wait().item())
-
-    def _keep(self) -> None:
-        """Keeps the results of a step in flight, and what the stream holds, before the session ends."""
+    def keep(self) -> None:
+        """Implements Member."""
         if not self._is_open():
             return
         if self._phase is Phase.IN_FLIGHT and self._outcome is None:
@@ -129,8 +76,8 @@ class SurvivingStream(GradientStream):
                 self._kept_flags = self._stream.used()
         self.residuals.keep()
 
-    def _settle(self) -> None:
-        """Learns whether the step in flight counts, in the next session."""
+    def settle(self) -> None:
+        """Implements Member."""
         stream, self._stream, self._stream_opening = self._stream, None, None
         self.residuals.settle()
         self._ready = None
@@ -141,6 +88,10 @@ class SurvivingStream(GradientStream):
         elif self._phase is Phase.FILLING and any(self._submitted):
             self._outcome = False
 
+    def has_begun(self) -> bool:
+        """Implements Member."""
+        return self._outcome is not None and self._phase is not Phase.REDUCED
+
     # ---- parts of a step ----
 
     def _opened(self, interruptible: bool) -> bool:
@@ -150,15 +101,15 @@ class SurvivingStream(GradientStream):
             self._alone = self.alone or self._options.size == 1
             if self._alone or self._is_open():
                 return True
-            if self.outlives_losses and _program.behind > 0:
-                _program.behind -= 1
+            if self.outlives_losses and survivors.behind > 0:
+                survivors.behind -= 1
                 return False
             try:
                 self._open(interruptible)
             except BaseException as error:
-                if isinstance(error, errors.RanksChangedError) and self._survives():
+                if isinstance(error, errors.RanksChangedError) and survivors.go_on():
                     try:
-                        self._survive()
+                        survivors.regroup()
                     except BaseException:
                         self._reset()
                         raise
@@ -175,9 +126,9 @@ class SurvivingStream(GradientStream):
             with interruptible_wait() if interruptible else nullcontext():
                 self._stream.wait()
         except errors.RanksChangedError:
-            if not self._survives():
+            if not survivors.go_on():
                 raise
-            self._survive()
+            survivors.regroup()
             return False
         return True
 
