@@ -52,7 +52,7 @@ for step in range({STEPS}):
     fault("between")
     if f"{{slot}}:{{step}}:wait" in faults:
         try:
-            hvd.allreduce(torch.zeros(1), name="only here")
+            hvd.synchronize(hvd.allreduce_async(torch.zeros(1), name="only here"))
         except sirtaki.errors.RanksChangedError:
             pass
     optimizer.step()

@@ -11,10 +11,15 @@ With P ranks, and G the gradient of the result on each rank:
 
 For allreduce and alltoall this is the gradient of the sum of the losses of all ranks, for allgather and broadcast 1/P
 of that gradient, and for reducescatter P times that gradient.
+
+Operations of backward() are not made again when a rank is lost, because gradients are laid out by rank numbers of the
+forward pass.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,14 +27,42 @@ from torch import Tensor
 from torch.autograd import Function
 
 from sirtaki import errors
-from sirtaki.basics import rank
+from sirtaki.basics import generation, rank
 from sirtaki.ops import Ops, ReduceOp, Submission, group_names
+from sirtaki.torch._optimizer.named_operations import once, repeated
+from sirtaki.torch._optimizer.survivors import survivors
 
 _ONE = (1.0, 1.0)
 
 
-def _run(ops: Ops, submissions: list[Submission]) -> list[Any]:
-    return [handle.wait() for handle in ops.start(submissions)]
+def _run(
+    ctx: Any,
+    ops: Ops,
+    make: Callable[[], list[Submission]],
+    tensors: Sequence[Tensor],
+    root_rank: int | None = None,
+    again: bool = True,
+) -> list[Any]:
+    """Returns the results of submissions, which survivors of a loss make again if `again`."""
+
+    def attempt() -> list[Any]:
+        ctx.generation = generation()
+        return [handle.wait() for handle in ops.start(make())]
+
+    return repeated(ops, attempt, tensors, root_rank) if again else attempt()
+
+
+def _with_ranks_of_forward(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that does the same as `backward`, and refuses other ranks than those of the forward pass."""
+
+    @functools.wraps(backward)
+    def checked(ctx: Any, *grads: Tensor) -> Any:
+        if survivors.elastic and ctx.generation != generation():
+            raise errors.RanksChangedError("a rank was lost between an operation and its gradient")
+        with once():
+            return backward(ctx, *grads)
+
+    return checked
 
 
 def _of_gradient(name: str | None) -> str | None:
@@ -50,9 +83,10 @@ class Allreduce(Function):
     ) -> Tensor:
         """See sirtaki.torch.allreduce()."""
         ctx.arguments = (ops, _of_gradient(name), op, scales)
-        return _run(ops, [ops.allreduce(tensor, name, op, scales, in_place=False)])[0]
+        return _run(ctx, ops, lambda: [ops.allreduce(tensor, name, op, scales, in_place=False)], [tensor])[0]
 
     @staticmethod
+    @_with_ranks_of_forward
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """Returns the same reduction of the gradient."""
         ops, name, op, scales = ctx.arguments
@@ -70,10 +104,14 @@ class GroupedAllreduce(Function):
         """See sirtaki.torch.grouped_allreduce()."""
         ctx.arguments = (ops, _of_gradient(name), op, scales)
         names = group_names(name, len(tensors))
-        work = [ops.allreduce(t, n, op, scales, in_place=False) for t, n in zip(tensors, names, strict=True)]
-        return tuple(_run(ops, work))
+
+        def work() -> list[Submission]:
+            return [ops.allreduce(t, n, op, scales, in_place=False) for t, n in zip(tensors, names, strict=True)]
+
+        return tuple(_run(ctx, ops, work, tensors))
 
     @staticmethod
+    @_with_ranks_of_forward
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """Returns the same reduction of the gradients."""
         ops, name, op, scales = ctx.arguments
@@ -96,11 +134,12 @@ class Allgather(Function):
     @staticmethod
     def forward(ctx: Any, ops: Ops, tensor: Tensor, name: str | None) -> Tensor:
         """See sirtaki.torch.allgather()."""
-        result = _run(ops, [ops.allgather(tensor, name)])[0]
+        result = _run(ctx, ops, lambda: [ops.allgather(tensor, name)], [tensor])[0]
         ctx.arguments = (ops, [tensor.shape[0]], _of_gradient(name))
         return result
 
     @staticmethod
+    @_with_ranks_of_forward
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """Returns the rows of this rank of the averaged gradient."""
         ops, rows, name = ctx.arguments
@@ -114,11 +153,16 @@ class GroupedAllgather(Function):
     def forward(ctx: Any, ops: Ops, name: str | None, *tensors: Tensor) -> tuple[Tensor, ...]:
         """See sirtaki.torch.grouped_allgather()."""
         names = group_names(name, len(tensors))
-        results = _run(ops, [ops.allgather(t, n) for t, n in zip(tensors, names, strict=True)])
+
+        def work() -> list[Submission]:
+            return [ops.allgather(t, n) for t, n in zip(tensors, names, strict=True)]
+
+        results = _run(ctx, ops, work, tensors)
         ctx.arguments = (ops, [t.shape[0] for t in tensors], _of_gradient(name))
         return tuple(results)
 
     @staticmethod
+    @_with_ranks_of_forward
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """Returns the rows of this rank of the averaged gradients."""
         ops, rows, name = ctx.arguments
@@ -132,9 +176,11 @@ class Broadcast(Function):
     def forward(ctx: Any, ops: Ops, tensor: Tensor, root_rank: int, name: str | None) -> Tensor:
         """See sirtaki.torch.broadcast()."""
         ctx.arguments = (ops, root_rank, _of_gradient(name))
-        return _run(ops, [ops.broadcast(tensor, root_rank, name, in_place=False)])[0]
+        work = functools.partial(ops.broadcast, tensor, root_rank, name, in_place=False)
+        return _run(ctx, ops, lambda: [work()], [tensor], root_rank)[0]
 
     @staticmethod
+    @_with_ranks_of_forward
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """Returns the averaged gradient on the root, zeros elsewhere."""
         ops, root_rank, name = ctx.arguments
@@ -150,12 +196,14 @@ class Alltoall(Function):
         ctx: Any, ops: Ops, tensor: Tensor, splits: list[int] | None, name: str | None
     ) -> tuple[Tensor, Tensor]:
         """See sirtaki.torch.alltoall()."""
-        output, received = _run(ops, [ops.alltoall(tensor, splits, name, return_received=True)])[0]
+        work = functools.partial(ops.alltoall, tensor, splits, name, return_received=True)
+        output, received = _run(ctx, ops, lambda: [work()], [tensor], again=False)[0]
         ctx.arguments = (ops, received.tolist(), _of_gradient(name))
         ctx.mark_non_differentiable(received)
         return output, received
 
     @staticmethod
+    @_with_ranks_of_forward
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """Sends every row of the gradient back to the rank that the row came from."""
         ops, received, name = ctx.arguments
@@ -182,9 +230,10 @@ class Reducescatter(Function):
     ) -> Tensor:
         """See sirtaki.torch.reducescatter()."""
         ctx.arguments = (ops, op, scales, _of_gradient(name))
-        return _run(ops, [ops.reducescatter(tensor, name, op, scales)])[0]
+        return _run(ctx, ops, lambda: [ops.reducescatter(tensor, name, op, scales)], [tensor], again=False)[0]
 
     @staticmethod
+    @_with_ranks_of_forward
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """Returns the gradients of all blocks, concatenated and scaled."""
         ops, *how = ctx.arguments
@@ -201,10 +250,14 @@ class GroupedReducescatter(Function):
         """See sirtaki.torch.grouped_reducescatter()."""
         ctx.arguments = (ops, op, scales, _of_gradient(name))
         names = group_names(name, len(tensors))
-        work = [ops.reducescatter(t, n, op, scales) for t, n in zip(tensors, names, strict=True)]
-        return tuple(_run(ops, work))
+
+        def work() -> list[Submission]:
+            return [ops.reducescatter(t, n, op, scales) for t, n in zip(tensors, names, strict=True)]
+
+        return tuple(_run(ctx, ops, work, tensors, again=False))
 
     @staticmethod
+    @_with_ranks_of_forward
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """Returns the gradients of all blocks, concatenated and scaled."""
         ops, *how = ctx.arguments

@@ -19,6 +19,7 @@ from sirtaki.ops import URGENT, Ops, Submission
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._module_hooks import finish_all_updates
+from sirtaki.torch._optimizer.named_operations import repeated
 from sirtaki.torch._optimizer_state import (
     allocate_tensors,
     devices_of,
@@ -69,17 +70,19 @@ def broadcast_parameters(
         require(well_formed, "params must be tensors or pairs (name, tensor), as model.named_parameters() gives them")
     else:
         raise errors.InvalidArgumentError(f"cannot broadcast parameters of type {type(params).__name__}")
-    work = []
+    pairs = [(name, tensor) for name, tensor in pairs if tensor is not None]
     for name, tensor in pairs:
-        if tensor is None:
-            continue
         if not isinstance(tensor, Tensor):
             raise errors.InvalidArgumentError(
                 f"{name} is no tensor but {type(tensor).__name__}; send it with broadcast_object()"
             )
-        work.append(ops.broadcast(tensor, root_rank, f"broadcast.{name}", in_place=True))
-    for handle in ops.start(work):
-        handle.wait()
+
+    def attempt() -> None:
+        work = [ops.broadcast(tensor, root_rank, f"broadcast.{name}", in_place=True) for name, tensor in pairs]
+        for handle in ops.start(work):
+            handle.wait()
+
+    repeated(ops, attempt, [tensor for _, tensor in pairs], root_rank)
     models_broadcast()
 
 
@@ -100,17 +103,18 @@ def broadcast_object(
     """
     ops = torch_ops.within(process_set)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
-    data = _pickle(obj) if rank() == root_rank else torch.empty(0, dtype=torch.uint8, device="cpu")
-    length = _run_urgently(
-        ops,
-        ops.broadcast(
-            torch.tensor([data.numel()], dtype=torch.int64, device="cpu"), root_rank, names[0], in_place=True
-        ),
-    )
-    if rank() != root_rank:
-        data = torch.empty(int(length), dtype=torch.uint8, device="cpu")
-    data = _run_urgently(ops, ops.broadcast(data, root_rank, names[1], in_place=True))
-    return obj if rank() == root_rank else _unpickle(data)
+
+    def attempt() -> tuple[bool, Tensor]:
+        root = rank() == root_rank
+        data = _pickle(obj) if root else torch.empty(0, dtype=torch.uint8, device="cpu")
+        size_of_data = torch.tensor([data.numel()], dtype=torch.int64, device="cpu")
+        length = _run_urgently(ops, ops.broadcast(size_of_data, root_rank, names[0], in_place=True))
+        if not root:
+            data = torch.empty(int(length), dtype=torch.uint8, device="cpu")
+        return root, _run_urgently(ops, ops.broadcast(data, root_rank, names[1], in_place=True))
+
+    root, data = repeated(ops, attempt, root_rank=root_rank)
+    return obj if root else _unpickle(data)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
@@ -127,10 +131,13 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     ops = torch_ops.within(process_set)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
     data = _pickle(obj)
-    lengths = _run_urgently(
-        ops, ops.allgather(torch.tensor([data.numel()], dtype=torch.int64, device="cpu"), names[0])
-    ).tolist()
-    return [_unpickle(part) for part in _run_urgently(ops, ops.allgather(data, names[1])).split(lengths)]
+
+    def attempt() -> tuple[Tensor, ...]:
+        size_of_data = torch.tensor([data.numel()], dtype=torch.int64, device="cpu")
+        lengths = _run_urgently(ops, ops.allgather(size_of_data, names[0])).tolist()
+        return _run_urgently(ops, ops.allgather(data, names[1])).split(lengths)
+
+    return [_unpickle(part) for part in repeated(ops, attempt)]
 
 
 def broadcast_optimizer_state(
@@ -157,7 +164,8 @@ def broadcast_optimizer_state(
     if size() == 1:
         return
     finish_all_updates()
-    share_state(optimizer, root_rank, "optimizer.state")
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    repeated(torch_ops, lambda: share_state(optimizer, root_rank, "optimizer.state"), params, root_rank)
 
 
 def share_state(

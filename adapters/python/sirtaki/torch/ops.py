@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -42,6 +43,7 @@ from sirtaki.torch import _autograd
 from sirtaki.torch._adapter import torch_ops as _ops
 from sirtaki.torch._handles import get_future, poll, synchronize
 from sirtaki.torch._module_hooks import finish_all_updates
+from sirtaki.torch._optimizer.named_operations import repeated
 from sirtaki.torch._optimizer.survivors import survivors
 from sirtaki.torch._param_ownership import param_owners
 from sirtaki.torch.compression import Compression, Compressor
@@ -187,8 +189,9 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Reduces `tensor` in place, outside autograd, and returns it; see allreduce()."""
-    handle = allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-    return synchronize(handle)
+    arguments = (average, name, op, prescale_factor, postscale_factor, process_set)
+    work = partial(allreduce_async_, tensor, *arguments)
+    return repeated(_ops.within(process_set), lambda: synchronize(work()), [tensor], in_place=True)
 
 
 def _grouped_allreduce(
@@ -274,9 +277,9 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """Reduces several tensors in place, outside autograd, and returns them; see allreduce()."""
-    return synchronize(
-        grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
-    )
+    arguments = (average, name, op, prescale_factor, postscale_factor, process_set)
+    work = partial(grouped_allreduce_async_, tensors, *arguments)
+    return repeated(_ops.within(process_set), lambda: synchronize(work()), tensors, in_place=True)
 
 
 # ---- allgather ----
@@ -386,7 +389,8 @@ def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
     """Overwrites `tensor` with that of `root_rank`, outside autograd, and returns it; see broadcast()."""
-    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    work = partial(broadcast_async_, tensor, root_rank, name, process_set)
+    return repeated(_ops.within(process_set), lambda: synchronize(work()), [tensor], root_rank)
 
 
 # ---- alltoall ----
@@ -451,7 +455,7 @@ def alltoall(
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Returns when all ranks of `process_set` have called it."""
     ops = _ops.within(process_set)
-    synchronize(ops.start_one(ops.barrier()))
+    repeated(ops, lambda: synchronize(ops.start_one(ops.barrier())))
 
 
 def join(device: int = -1) -> int:
