@@ -245,7 +245,7 @@ void LocalUpdater::on_merged(const FragmentMerge& merge) {
   // Holds even if no rank counted, because a drain then takes the anchor.
   progress.merged = merge.spec().in_place();
   if (total_weight(done) > 0) {
-    // The fragments of a drain share the link, so their times are not those of merges with the same encoding.
+    // int8 need not be the encoding of merges, which the meter follows.
     if (!merge.spec().plain || !merge.spec().sends_differences()) {
       meter_.merged(merge.spec().fragment, merge.transfer_us(), merge.spec().encoding);
     }

@@ -67,7 +67,8 @@ class LocalUpdates:
             (after DES-LOC, Iacob et al., 2025), as many times more as differences have fewer bits than float32: 12 with
             int8, 48 with two bits. With the interval "auto", later averages take about a twentieth of the time.
         buffers: "average": buffers such as those of BatchNorm are merged with the model. "local": they stay local.
-        steps: number of steps of the training, if known: for the warm-up, and for the last round.
+        steps: number of steps of the training, if known: for the warm-up, the steps in which a learning rate has to
+            stand still before local ones begin, and the last round. Steps that are left have to repay a drain.
         on_change: called with local_stats() after a change of interval, delay or mode.
     """
 

@@ -19,8 +19,9 @@ constexpr std::int64_t kParts = 5;  // one such part of a warm-up or pause is ma
 // Steps without a rise of the learning rate, after which the warm-up of its schedule is over.
 constexpr std::int64_t kRestOfRate = 16;
 constexpr std::int64_t kMostExtraDelay = kLongestInterval;
-// Part of the highest learning rate below which the rate has fallen; smaller changes may be those of a rate that rests.
-constexpr std::int64_t kFallenPermille = 990;
+// Part of the highest learning rate below which the rate has fallen: a schedule that changes by the epoch falls by as
+// little in its first ones. Smaller changes are those of a rate that rests.
+constexpr std::int64_t kFallenPermille = 999;
 // Steps in which a rate that rests stood still, at least, and as a part of the planned steps, or of those made.
 constexpr std::int64_t kRestSteps = 64;
 constexpr std::int64_t kRestPermille = 50;
@@ -76,7 +77,10 @@ IntervalController::IntervalController(const IntervalOptions& options, std::size
       fragments_(fragments),
       policy_(make_policy(options)),
       link_(link_options(options)),
-      guards_(options.guard, ranks, fragments) {}
+      guards_(options.guard, ranks, fragments) {
+  // A training without a warm-up goes on with the rate of an earlier one, or is asked to begin at once.
+  rate_.rests = options.warmup == 0;
+}
 
 Result<std::unique_ptr<IntervalController>> IntervalController::make(const IntervalOptions& options, std::size_t ranks,
                                                                      std::size_t fragments) {
@@ -87,20 +91,25 @@ Result<std::unique_ptr<IntervalController>> IntervalController::make(const Inter
   return std::unique_ptr<IntervalController>(new IntervalController(options, ranks, fragments));
 }
 
-// A schedule that falls by little in a round falls again and again. A rate that rests changes between the same values
-// at most, and where it has rested, one small fall is not yet a schedule.
+// A schedule that falls by little in a round falls again and again; a rate that rests changes between the same values
+// at most.
 void IntervalController::Rate::follow(const RoundStats& stats) {
-  if (stats.lr_pico > highest_pico) {
-    last_rise = highest_pico >= 0 ? stats.step : last_rise;
+  if (stats.lr_pico < 0) {
+    return;
+  }
+  if (highest_pico < 0) {
+    highest_pico = lowest_pico = stats.lr_pico;
+    last_fall = stats.step;
+  } else if (stats.lr_pico > highest_pico) {
+    last_rise = stats.step;
     rests = rests && !fell && Wide{stats.lr_pico} * kFallenPermille <= Wide{highest_pico} * 1000;
     highest_pico = stats.lr_pico;
     lowest_pico = rests ? lowest_pico : highest_pico;
-    fell = falls = false;
-  } else if (stats.lr_pico >= 0) {
-    const bool fell_before = std::exchange(falls, stats.lr_pico < lowest_pico);
-    fell = fell || permille(stats) < kFallenPermille || (rests && fell_before && falls);
-    last_fall = falls ? stats.step : last_fall;
-    lowest_pico = std::min(lowest_pico, stats.lr_pico);
+    fell = false;
+  } else if (stats.lr_pico < lowest_pico) {
+    last_fall = stats.step;
+    lowest_pico = stats.lr_pico;
+    fell = fell || permille(stats) < kFallenPermille;
   }
   const std::int64_t all = std::max(planned_steps(stats), stats.step);
   rests = rests || stats.step - std::max(last_rise, last_fall) >= std::max(kRestSteps, all * kRestPermille / 1000);
@@ -236,7 +245,7 @@ Result<IntervalController::Wish> IntervalController::wish(const RoundStats& stat
   }
   limit(stats, wish);
   const bool begins = automatic && mode_.mode == Mode::kSync && wish.steps > 1;
-  if (begins && stats.steps_left >= 0 && !link_.repays(stats.steps_left, wish.encoding)) {
+  if (begins && stats.steps_left > 0 && !link_.repays(stats.steps_left, wish.encoding)) {
     return Wish{.reason = Reason::kLastRound};
   }
   return wish;

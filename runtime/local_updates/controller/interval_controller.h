@@ -99,12 +99,10 @@ class IntervalController {
   struct Rate {
     std::int64_t highest_pico = RoundStats::kUnknown;
     std::int64_t lowest_pico = RoundStats::kUnknown;  // since the highest one, unless the rate rests
-    // It has been clearly below the highest one since that, or has fallen after a rest.
-    bool fell = false;
-    bool falls = false;          // it fell below the lowest one in the last round
-    bool rests = false;          // it has stood still for long, or nearly
-    std::int64_t last_rise = 0;  // step in which it last rose; 0: never
-    std::int64_t last_fall = 0;  // step in which it last fell below the lowest one; 0: never
+    bool fell = false;                                // it has been clearly below the highest one since then
+    bool rests = false;                               // it has stood still for long, or nearly
+    std::int64_t last_rise = 0;                       // step in which it last rose; 0: never
+    std::int64_t last_fall = 0;  // step in which it became known, or last fell below the lowest one
 
     void follow(const RoundStats& stats);
     // Returns the rate of the round as a part of the highest one; all of it if unknown.
@@ -115,7 +113,8 @@ class IntervalController {
   IntervalController(const IntervalOptions& options, std::size_t ranks, std::size_t fragments);
 
   bool warming_up(const RoundStats& stats);
-  // Returns true if local steps would cost too much loss, unless the rate rests: a smaller one may never come.
+  // Returns true if local steps would cost too much loss, unless the rate rests and has never fallen: a smaller one may
+  // never come.
   bool rate_is_high(const RoundStats& stats) const;
   bool pausing(std::int64_t step) const;
   void apply_alarms(const std::vector<Alarm>& alarms, std::int64_t step);

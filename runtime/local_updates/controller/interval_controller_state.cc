@@ -6,7 +6,7 @@
 namespace sirtaki::local_updates {
 namespace {
 
-constexpr std::int64_t kVersion = 10;
+constexpr std::int64_t kVersion = 9;
 constexpr std::int64_t kMostRounds = RoundStats::kMaxStep;
 constexpr Interval kNoLocal;
 
@@ -58,7 +58,6 @@ void IntervalController::Rate::state(StateIo& io) {
   io.field(fell);
   io.field(lowest_pico, RoundStats::kUnknown, RoundStats::kMaxRate);
   io.require(lowest_pico <= highest_pico);
-  io.field(falls);
   io.field(rests);
   io.field(last_rise, 0, RoundStats::kMaxStep);
   io.field(last_fall, 0, RoundStats::kMaxStep);

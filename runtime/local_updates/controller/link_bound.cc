@@ -186,8 +186,9 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps, 
     const std::int64_t cost = over_step(stats.stall_us, stats.step_us);
     cost_.add(cost);
     waited_ = static_cast<std::int64_t>(std::min<Wide>(Wide{cost} * steps + waited_, kMostLoad));
-    times_.cost = changed ? cost : times_.cost;
-    if (Wide{cost_.value} > 2 * Wide{times_.cost} || 2 * Wide{cost_.value} < times_.cost) {
+    times_.cost = changed ? 0 : times_.cost;
+    times_.cost = times_.cost == 0 && cost_.count == kMeanRounds ? cost_.value : times_.cost;
+    if (times_.cost > 0 && (Wide{cost_.value} > 2 * Wide{times_.cost} || 2 * Wide{cost_.value} < times_.cost)) {
       times_.forget();  // the link has changed
     }
     times_.add_synchronous(stats.step_us + stats.stall_us, steps);
@@ -272,7 +273,7 @@ std::int64_t LinkBound::encoding_for(std::int64_t steps) const {
   return encoding;
 }
 
-// Steps wait for the whole first merge if the link is unknown, since its delay is that of a link without transfers.
+// The first merge counts as a whole, since its delay may be that of a link without transfers.
 bool LinkBound::repays(std::int64_t steps, std::int64_t encoding) const {
   if (options_.gain_permille == 0) {
     return true;

@@ -65,7 +65,7 @@ class LinkBound {
   // Adds a round of `steps` steps in Mode kSync or kLocal, with a delay of `delay`. A round without a measured step is
   // ignored.
   void observe(const RoundStats& stats, Mode mode, std::int64_t steps, std::int64_t delay = 0);
-  // Records that time has passed since the last round in which there was no step, as in a drain.
+  // Records that time without steps has passed since the last round, as in a drain.
   void interrupted() { times_.ended_us = 0; }
 
   // Returns the better path; kTrial means one round of synchronous steps. `lr_permille`: the learning rate, as a part
@@ -118,7 +118,7 @@ class LinkBound {
     std::int64_t delay = 0;
     std::int64_t ended_us = 0;  // RoundStats::now_us of the last of them; 0: something else followed
     std::int64_t age = 0;       // synchronous steps since then
-    std::int64_t cost = 0;      // wait of the first synchronous round since then, as a ratio to T
+    std::int64_t cost = 0;      // wait of the first synchronous rounds since then, as a ratio to T; 0: not known
 
     void add_local(std::int64_t now_us, std::int64_t steps_of_round, std::int64_t delay_of_round);
     void add_synchronous(std::int64_t us, std::int64_t steps_of_round);
@@ -143,7 +143,7 @@ class LinkBound {
   bool is_measured(std::int64_t encoding) const { return encoding == encoding_ && sent_.count > 0; }
   // Returns the load of an encoding, given that of the present one and that of float32.
   std::int64_t load_with(std::int64_t encoding, const Mean& sent, const Mean& dense) const;
-  // Returns the gain of local steps, in permille of T.
+  // Returns the gain of local steps in permille.
   std::int64_t worth_permille() const;
   // `least_permille`: gain from which local steps go on.
   bool trial_is_due(std::int64_t gain_permille, std::int64_t least_permille) const;

@@ -107,7 +107,7 @@ class Rounds {
       // A session does not measure the link in synchronous rounds.
       round.stall_us = synchronous_.prediction.exposed_us;
     }
-    now_us_ += steps * (step_us_ + round.stall_us);
+    now_us_ += steps * step_us_ + (local ? waits_us(now) : steps * round.stall_us);
     round.now_us = now_us_;
     return std::vector<RankRound>(ranks, round);
   }

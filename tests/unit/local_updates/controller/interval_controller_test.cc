@@ -148,15 +148,15 @@ TEST(IntervalController, AutoBeginsNothingThatTheLastDrainWouldCost) {
     Mode mode;
     std::int64_t drain_encoding = 0;
   };
-  for (const Case& c : std::vector<Case>{{"auto:warmup=0", true, 2, Mode::kSync},
-                                         {"auto:warmup=0", true, 3, Mode::kLocal},
-                                         {"auto:warmup=0", false, 27, Mode::kSync},
-                                         {"auto:warmup=0", false, 28, Mode::kLocal},
-                                         {"auto:warmup=0,compress=on", false, 14, Mode::kSync},
-                                         {"auto:warmup=0,compress=on", false, 15, Mode::kLocal},
-                                         {"auto:warmup=0,compress=on", false, 3, Mode::kSync, 1},
-                                         {"auto:warmup=0,compress=on", false, 4, Mode::kLocal, 1}}) {
-    constexpr std::int64_t kRests = 64;
+  for (const Case& c : std::vector<Case>{{"auto:warmup=1", true, 2, Mode::kSync},
+                                         {"auto:warmup=1", true, 3, Mode::kLocal},
+                                         {"auto:warmup=1", false, 27, Mode::kSync},
+                                         {"auto:warmup=1", false, 28, Mode::kLocal},
+                                         {"auto:warmup=1,compress=on", false, 14, Mode::kSync},
+                                         {"auto:warmup=1,compress=on", false, 15, Mode::kLocal},
+                                         {"auto:warmup=1,compress=on", false, 3, Mode::kSync, 1},
+                                         {"auto:warmup=1,compress=on", false, 4, Mode::kLocal, 1}}) {
+    constexpr std::int64_t kRests = 80;
     IntervalOptions options = options_of(c.text);
     options.link.drain_encoding = c.drain_encoding;
     Training training(options);
@@ -210,9 +210,9 @@ TEST(IntervalController, AutoTakesNoMoreStepsThanTheLinkNeeds) {
 }
 
 TEST(IntervalController, AutoBeginsWhereTheWarmUpEnds) {
-  Training training("auto:warmup=64");
+  Training training("auto:warmup=80");
   training.dense_us = 120'000;
-  while (training.step() < 64) {
+  while (training.step() < 80) {
     EXPECT_EQ(training.current().mode, Mode::kSync);
     training.round();
   }

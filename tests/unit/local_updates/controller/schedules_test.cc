@@ -205,9 +205,9 @@ std::int64_t first_local(const std::string& text, const Rate& rate, std::int64_t
 TEST(IntervalSchedules, AutoTrainsAloneOnlyAtRatesAtWhichItCostsLittle) {
   const Rate there_and_back = [](std::int64_t step) { return linear(2'000)(step <= 2'000 ? step : 4'100 - step); };
   for (const Rate& rate : {linear(4'000), cosine(4'000), there_and_back}) {
-    EXPECT_NEAR(highest_local("auto:warmup=0", rate), 0.75 * kHighest, 0.02 * kHighest);
-    EXPECT_NEAR(highest_local("auto:warmup=0,optimizer=adam", rate), 0.35 * kHighest, 0.02 * kHighest);
-    EXPECT_GT(highest_local("auto:warmup=0,gain=0", rate), 0.76 * kHighest) << "local steps were asked for";
+    EXPECT_NEAR(highest_local("auto:warmup=1", rate), 0.75 * kHighest, 0.02 * kHighest);
+    EXPECT_NEAR(highest_local("auto:warmup=1,optimizer=adam", rate), 0.35 * kHighest, 0.02 * kHighest);
+    EXPECT_GT(highest_local("auto:warmup=1,gain=0", rate), 0.76 * kHighest) << "local steps were asked for";
   }
 }
 
@@ -216,7 +216,7 @@ TEST(IntervalSchedules, AScheduleThatHasHardlyBegunToFallIsNoRest) {
   for (const std::int64_t steps : {2'000, 10'000}) {
     for (const std::int64_t rises : {0, 100}) {
       const Rate rate = warmed(rises, cosine(steps - rises));
-      for (const std::string text : {"auto", "auto:warmup=0", "auto:warmup=40"}) {
+      for (const std::string text : {"auto", "auto:warmup=1", "auto:warmup=40"}) {
         SCOPED_TRACE(text + ", " + std::to_string(steps) + " steps, " + std::to_string(rises) + " of them rise");
         EXPECT_NEAR(highest_local(text, rate, 0, steps), 0.75 * kHighest, 0.02 * kHighest);
         EXPECT_GT(first_local(text, rate, RoundStats::kUnknown, steps), steps / 4) << "the end need not be known";
@@ -230,40 +230,55 @@ TEST(IntervalSchedules, AtARateThatRestsTheGainAloneDecides) {
   const Rate constant = [](std::int64_t) { return kHighest; };
   const Rate unsteady = [](std::int64_t step) { return kHighest * (1 - 1e-4 * static_cast<double>(step % 3)); };
   for (const Rate& rate : {constant, unsteady, tenths(1'000)}) {
-    EXPECT_NEAR(highest_local("auto:warmup=0", rate), kHighest, 1e-3 * kHighest);
+    EXPECT_NEAR(highest_local("auto:warmup=1", rate), kHighest, 1e-3 * kHighest);
   }
 }
 
 TEST(IntervalSchedules, ARateRestsAfterAFewSteps) {
   const Rate constant = [](std::int64_t) { return kHighest; };
-  EXPECT_EQ(first_local("auto:warmup=0", constant, 300), 64);
-  EXPECT_EQ(first_local("auto", constant, 300), 64);
-  EXPECT_EQ(first_local("auto:warmup=0", constant, RoundStats::kUnknown), 64);
-  EXPECT_EQ(first_local("auto:warmup=0", constant, 4'000), 200) << "a twentieth of the training";
-  EXPECT_EQ(first_local("auto:warmup=0,gain=0", constant, 4'000), 8) << "asked for";
-  EXPECT_EQ(first_local("auto:warmup=0", warmed(100, constant), 300), 164);
-  EXPECT_EQ(first_local("auto:warmup=0", tenths(100), 4'000), 104) << "low at once";
+  EXPECT_EQ(first_local("auto:warmup=1", constant, 300), 68) << "behind the first round, in which it became known";
+  EXPECT_EQ(first_local("auto", constant, 300), 68);
+  EXPECT_EQ(first_local("auto:warmup=1", constant, RoundStats::kUnknown), 68);
+  EXPECT_EQ(first_local("auto:warmup=1", constant, 4'000), 204) << "a twentieth of the training";
+  EXPECT_EQ(first_local("auto:warmup=1,gain=0", constant, 4'000), 8) << "asked for";
+  EXPECT_EQ(first_local("auto:warmup=1", warmed(100, constant), 300), 164);
+  EXPECT_EQ(first_local("auto:warmup=1", tenths(100), 4'000), 104) << "low at once";
 }
 
 TEST(IntervalSchedules, ARateThatFallsAfterItsRestIsHigh) {
   constexpr std::int64_t kRest = 1'000;
   const Rate falls = [](std::int64_t step) { return cosine(4'000)(std::max<std::int64_t>(step - kRest, 0)); };
-  EXPECT_EQ(highest_local("auto:warmup=0", falls), kHighest);
-  EXPECT_NEAR(highest_local("auto:warmup=0", falls, kRest + 100, 5'000), 0.75 * kHighest, 0.02 * kHighest);
-  const Rate dips = [](std::int64_t step) { return step > kRest ? 0.998 * kHighest : kHighest; };
-  Training training = slow("auto:warmup=0", dips, 4'000);
-  while (training.current().mode != Mode::kLocal) {
-    training.round();
+  EXPECT_EQ(highest_local("auto:warmup=1", falls), kHighest);
+  EXPECT_NEAR(highest_local("auto:warmup=1", falls, kRest + 200, 5'000), 0.75 * kHighest, 0.02 * kHighest);
+  const Rate by_epoch = [](std::int64_t step) { return cosine(90'000)(step / 1'000 * 1'000); };
+  EXPECT_EQ(highest_local("auto:warmup=1", by_epoch, 3'000, 20'000), 0) << "the second fall is a thousandth";
+}
+
+TEST(IntervalSchedules, ATrainingWithoutAWarmUpAlreadyHasTheRateOfOneBefore) {
+  const Rate constant = [](std::int64_t) { return kHighest; };
+  EXPECT_LE(first_local("auto:warmup=0", constant, 100'000), 8);
+}
+
+TEST(IntervalSchedules, ARateIsKnownBeforeItRests) {
+  Training training = slow(
+      "auto:warmup=1", [](std::int64_t) { return kHighest; }, 4'000);
+  training.edit = [&](RoundStats& stats) {
+    stats.lr_pico = training.step() < 1'000 ? RoundStats::kUnknown : stats.lr_pico;
+  };
+  training.rounds(20);
+  EXPECT_EQ(training.current().mode, Mode::kLocal) << "a rate that is unknown is none that may fall";
+  Training late = slow("auto:warmup=1,optimizer=adam", cosine(4'000), 4'000);
+  late.edit = [&](RoundStats& stats) { stats.lr_pico = late.step() < 300 ? RoundStats::kUnknown : stats.lr_pico; };
+  while (late.step() < 400) {
+    late.round();
   }
-  while (training.step() < 2'000) {
-    EXPECT_NE(training.round().interval.reason, Reason::kHighRate) << training.step() << ": one small fall is none";
-  }
+  EXPECT_EQ(late.current().mode, Mode::kSync);
 }
 
 TEST(IntervalSchedules, ARateThatHalvesIsLowEnoughForSgdOnly) {
   const Rate halves = [](std::int64_t step) { return step <= 1'000 ? kHighest : kHighest / 2; };
-  EXPECT_EQ(highest_local("auto:warmup=0", halves, 1'100), kHighest / 2);
-  EXPECT_EQ(highest_local("auto:warmup=0,optimizer=adam", halves, 1'100), 0);
+  EXPECT_EQ(highest_local("auto:warmup=1", halves, 1'100), kHighest / 2);
+  EXPECT_EQ(highest_local("auto:warmup=1,optimizer=adam", halves, 1'100), 0);
 }
 
 }  // namespace
