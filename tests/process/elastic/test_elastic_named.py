@@ -68,6 +68,8 @@ def operation():
         return hvd.allgather_object({{"slot": slot, "step": step}})
     if kind == "object":
         return hvd.broadcast_object([slot, step], root_rank=0)
+    if kind == "from the last":
+        return hvd.broadcast_object(slot, root_rank=hvd.size() - 1)
     hvd.barrier()
     return None
 
@@ -218,8 +220,9 @@ def test_parameters_are_broadcast_again(place: str) -> None:
     assert all(row[1] and row[3] == 0.01 for row in rows)
 
 
-def test_a_broadcast_whose_root_is_lost_is_an_error_everywhere() -> None:
-    done, text = run(3, "0:2:before", "object")
+@pytest.mark.parametrize(("kind", "root"), [("object", 0), ("from the last", 2)])
+def test_a_broadcast_whose_root_is_lost_is_an_error_everywhere(kind: str, root: int) -> None:
+    done, text = run(3, f"{root}:2:before", kind)
     assert done.code != 0, text
     told = re.findall(r"^\[(\d)!\] .*RanksChangedError: the root of a broadcast was lost", done.err, re.MULTILINE)
-    assert sorted(told) == ["1", "2"], text
+    assert sorted(told) == sorted({"0", "1", "2"} - {str(root)}), text

@@ -106,6 +106,14 @@ def test_the_others_share_what_new_ranks_lack(new: list[int]) -> None:
     assert all(sent[rank] == 0 for rank in new)
 
 
+def test_tensors_of_other_kinds_are_left_for_a_broadcast_which_refuses_them() -> None:
+    kinds = mock.patch.object(Transfer, "_digest", lambda self, tensor: _transfer.digest(str(len(tensor)), tensor))
+    with kinds:
+        states = [tensors(b"weight", b"bias") for _ in range(5)]
+        states[3][0] += b"s"
+        assert transfer(states) == [([[1, 2, 3, 4], []], [True, False], 0)] * 5
+
+
 def test_many_new_ranks_get_a_broadcast() -> None:
     states = [tensors(b"weight") if rank == 0 else tensors(b"------") for rank in range(4)]
     assert transfer(states) == [([[1, 2, 3]], [True], 0)] * 4

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -20,12 +21,12 @@ Wanted = list[list[int]]
 
 #: Name of the exchange of digests. A rank that waits in vain for the others names the call.
 CALL = "state.sync()"
-#: Name of the other exchange.
+#: Names the other exchange.
 VALUES = "sirtaki.sync.values"
-_DIGEST_BYTES = 16
-#: In the place of the digest of a tensor that has none: two integers, as of a digest.
+_DIGEST_BYTES, _KIND_BYTES = 16, 4
+#: Replaces the digest of a tensor that has none: two integers, as of a digest.
 _NONE = (0, 0)
-#: Bytes that go in one exchange, for which the ranks have memory beside that of the tensors; one tensor may have more.
+#: Limits the bytes of one exchange, for which ranks need memory beside that of the tensors; one tensor may have more.
 _BATCH_BYTES = 64 << 20
 
 
@@ -36,9 +37,12 @@ def digest(kind: str, values: Any) -> bytes:
         kind: shape and type.
         values: all bytes in row-major order.
     """
-    made = hashlib.sha256(kind.encode())
-    made.update(values)
-    return made.digest()[:_DIGEST_BYTES]
+    return struct.pack("<I", zlib.crc32(kind.encode())) + hashlib.sha256(values).digest()[: _DIGEST_BYTES - _KIND_BYTES]
+
+
+def _kind(halves: tuple[int, int]) -> int:
+    """Returns the part of a digest that tells shape and type."""
+    return halves[0] & (2 ** (8 * _KIND_BYTES) - 1)
 
 
 class Transfer:
@@ -60,7 +64,10 @@ class Transfer:
         everywhere = [list(zip(row[::2], row[1::2], strict=True)) for row in self._rows(own)]
         wanted = []
         for place, right in enumerate(everywhere[root]):
-            lack = [rank for rank, row in enumerate(everywhere) if right == _NONE or row[place] != right]
+            column = [row[place] for row in everywhere]
+            # Bytes of another kind are no values for a tensor: a broadcast tells that ranks differ.
+            to_all = right == _NONE or any(_kind(one) != _kind(right) for one in column if one != _NONE)
+            lack = [rank for rank, one in enumerate(column) if to_all or one != right]
             wanted.append([rank for rank in lack if rank != root])
         return wanted
 

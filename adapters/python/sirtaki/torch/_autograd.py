@@ -57,7 +57,7 @@ def _with_ranks_of_forward(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(backward)
     def checked(ctx: Any, *grads: Tensor) -> Any:
-        if survivors.elastic and ctx.generation != generation():
+        if survivors.repeats() and ctx.generation != generation():
             raise errors.RanksChangedError("a rank was lost between an operation and its gradient")
         with once():
             return backward(ctx, *grads)

@@ -129,8 +129,13 @@ def plain_state_dict(optimizer: Optimizer) -> State:
     return cast(State, user_methods(optimizer).state_dict())
 
 
-def install_state(optimizer: Optimizer, state: State) -> None:
+def install_state(optimizer: Optimizer, state: State, has_own: bool = False) -> None:
     """Replaces the state of the optimizer by `state` without casts; an optimizer with its own loading uses that.
+
+    Args:
+        optimizer: the optimizer.
+        state: its next state.
+        has_own: some tensors of `state` are those of the optimizer, whose own loading may clear them first.
 
     Raises:
         InvalidArgumentError: the parameter groups differ in length.
@@ -138,7 +143,7 @@ def install_state(optimizer: Optimizer, state: State) -> None:
     load = user_methods(optimizer).load_state_dict
     hooks = optimizer._optimizer_load_state_dict_pre_hooks or optimizer._optimizer_load_state_dict_post_hooks
     if getattr(load, "__func__", None) is not Optimizer.load_state_dict or hooks:
-        load(copy.deepcopy(state))  # it may have tensors of the optimizer, which may clear them first
+        load(copy.deepcopy(state) if has_own else state)
         return
     groups, sent = optimizer.param_groups, state["param_groups"]
     if [len(group["params"]) for group in groups] != [len(group["params"]) for group in sent]:

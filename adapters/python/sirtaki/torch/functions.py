@@ -21,6 +21,7 @@ from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._module_hooks import finish_all_updates
 from sirtaki.torch._optimizer.named_operations import repeated
 from sirtaki.torch._optimizer_state import (
+    State,
     allocate_tensors,
     devices_of,
     extract_tensors,
@@ -165,7 +166,9 @@ def broadcast_optimizer_state(
         return
     finish_all_updates()
     params = [param for group in optimizer.param_groups for param in group["params"]]
-    repeated(torch_ops, lambda: share_state(optimizer, root_rank, "optimizer.state"), params, root_rank)
+    made = repeated(torch_ops, lambda: _state_of(optimizer, root_rank, "optimizer.state"), params, root_rank)
+    if rank() != root_rank:
+        install_state(optimizer, made)
 
 
 def share_state(
@@ -181,6 +184,19 @@ def share_state(
 
     With `transfer`, a tensor goes only to ranks that do not have the same bytes in its place.
     """
+    made = _state_of(optimizer, root_rank, name, process_set, transfer)
+    if takes and rank() != root_rank:
+        install_state(optimizer, made, has_own=transfer is not None)
+
+
+def _state_of(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    name: str,
+    process_set: ProcessSet = global_process_set,
+    transfer: Transfer | None = None,
+) -> State:
+    """Returns the state of the root's optimizer. Collective."""
     root, ops, devices = rank() == root_rank, torch_ops.within(process_set), devices_of(optimizer)
     made, own = extract_tensors(plain_state_dict(optimizer), devices) if root or transfer else (None, [])
     made, count = broadcast_object((made, len(own)), root_rank, name, process_set)
@@ -198,5 +214,4 @@ def share_state(
     ]
     for handle in ops.start(work):
         handle.wait()
-    if takes and not root:
-        install_state(optimizer, made)
+    return made

@@ -195,6 +195,18 @@ def case_a_model_without_tensors() -> None:
     assert state.step == 0
 
 
+def case_modules_that_ranks_have_made_in_another_order() -> None:
+    names = ["one", "two", "three"]
+    model = nn.Module()
+    for name in names if hvd.rank() % 2 == 0 else names[::-1]:
+        model.register_buffer(name, torch.full((4,), float(names.index(name))))
+    if hvd.rank() == hvd.size() - 1:
+        flip(model.two)
+    hvd.elastic.TorchState(model).sync()
+    assert [model.get_buffer(name).tolist() for name in names[:1] + names[2:]] == [[0.0] * 4, [2.0] * 4]
+    assert all(torch.equal(model.two, other) for other in hvd.allgather_object(model.two))
+
+
 def case_parameters_that_share_memory() -> None:
     torch.manual_seed(hvd.rank())
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))

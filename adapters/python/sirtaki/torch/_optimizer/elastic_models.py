@@ -70,7 +70,7 @@ def sync_model(model: nn.Module, transfer: Transfer) -> None:
         if basics.rank() == 0:
             _tell([rows[rank][0] for rank in counting])
     known = {_place(tensor) for tensor in done}
-    values = model.state_dict().items()
+    values = sorted(model.state_dict().items())  # ranks need not have made the modules in one order
     rest = {name: value for name, value in values if not (isinstance(value, Tensor) and _place(value) in known)}
     finish_all_updates()
     tensors = list(rest.values())

@@ -22,8 +22,8 @@ from sirtaki.torch._optimizer.survivors import Operation, survivors
 Result = TypeVar("Result")
 
 
-class _State:
-    #: Operations of the main thread are part of another one, or inside of a backward pass.
+class _State(threading.local):
+    #: Operations of this thread are part of another one, or inside of a backward pass.
     inside = False
 
 
@@ -53,10 +53,13 @@ def repeated(
         RanksChangedError: a rank was lost, and the program has an optimizer for which every loss is an error, or the
             root of a broadcast was lost.
     """
-    if not survivors.elastic or not _are_repeated(ops, tensors):
+    if not survivors.elastic:
         return attempt()
+    if not _are_repeated(ops, tensors):
+        with once():  # all parts of a call or none
+            return attempt()
     operation = Operation(root_rank)
-    kept = [tensor.detach().clone() for tensor in tensors] if in_place else []
+    kept = [(tensor, tensor.detach().clone()) for tensor in tensors if in_place]
     while True:
         survivors.check_root()
         operation.complete = False
@@ -74,7 +77,7 @@ def repeated(
             survivors.operations += 1
             return result
         with torch.no_grad():
-            for tensor, values in zip(tensors, kept, strict=False):
+            for tensor, values in kept:
                 tensor.copy_(values)
 
 
@@ -89,7 +92,7 @@ def once() -> Iterator[None]:
 
 
 def _are_repeated(ops: Ops, tensors: Sequence[Any]) -> bool:
-    if _state.inside or ops is not torch_ops or ops.size() == 1 or not survivors.repeats():
+    if _state.inside or ops is not torch_ops or not survivors.repeats():
         return False
     on_host = all(isinstance(tensor, Tensor) and tensor.device.type == "cpu" for tensor in tensors)
     return on_host and threading.current_thread() is threading.main_thread()

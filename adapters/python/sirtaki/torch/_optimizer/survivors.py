@@ -53,8 +53,11 @@ class Operation:
         self.complete = False
 
     def has_other_root(self) -> bool:
-        """Returns True on a rank whose place as the root of a broadcast was lost, or came by a loss."""
-        return self._was_root != self._is_root()
+        """Returns True on a rank whose place as the root of a broadcast was lost, or came by a loss.
+
+        If no rank has the number of the root any more, returns True on all ranks.
+        """
+        return self._was_root != self._is_root() or (self._root is not None and self._root >= basics.size())
 
     def _is_root(self) -> bool:
         return self._root is not None and self._root == basics.rank()
@@ -120,7 +123,9 @@ class Survivors:
                 continue  # another rank is lost
 
     def _agree(self, begun: int, operation: Operation | None) -> bool:
-        rootless = self.operations + 1 if operation is not None and operation.has_other_root() else 0
+        # A rank that has learned of a lost root says so again, when another loss follows before its own broadcast.
+        loses_root = operation is not None and operation.has_other_root()
+        rootless = self.operations + 1 if loses_root or self.rootless > self.operations else 0
         steps, operations, self.rootless = _most([begun, self.operations, rootless])
         self.behind = steps - begun
         counts = operations > self.operations

@@ -36,7 +36,7 @@ class Transfer(_transfer.Transfer):
         return row_major_bytes(tensor.detach())
 
     def _write(self, tensor: Tensor, values: Tensor) -> None:
-        write_bytes(tensor.detach(), values.clone())  # whose memory begins where elements of this type may
+        write_bytes(tensor.detach(), values.clone())  # clone() aligns the memory for view()
 
     def _exchange(self, parts: Sequence[Tensor], splits: Sequence[int]) -> Tensor:
         data = torch.cat([torch.empty(0, dtype=torch.uint8, device="cpu"), *parts])
