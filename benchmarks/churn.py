@@ -17,13 +17,11 @@ from __future__ import annotations
 
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.group import GroupError
 from benchmarks.common.rig import LOOPBACK, Options, finish, parse, run, say, turn_order
 from benchmarks.faults import long_runs, plots
 from benchmarks.faults.figures import (
@@ -37,8 +35,8 @@ from benchmarks.faults.figures import (
     plotted_rows,
     storm_rows,
 )
-from benchmarks.faults.jobs import Job, SirtakiJob, TorchftJob, torchft_python
-from benchmarks.faults.records import KILL, STOP, Reader
+from benchmarks.faults.jobs import Job, SirtakiJob, TorchftJob, torchft_python, train
+from benchmarks.faults.records import KILL, STOP
 from benchmarks.faults.schedule import Event, evenly, poisson, told
 from benchmarks.faults.storm import rage
 from benchmarks.results import Row, Store
@@ -164,17 +162,7 @@ def measure_gate(store: Store, step: float, steps: int, rounds: int) -> dict[str
 
 def _work(way: str, step: float, steps: int) -> float:
     loop, elastic = GATE_WAYS[way]
-    with tempfile.TemporaryDirectory(prefix="bench-churn-") as name:
-        folder = Path(name)
-        job = SirtakiJob(folder, RANKS, recipe_of(loop, step, steps + WARM_STEPS, GATE_WIDTH), elastic)
-        try:
-            if job.wait(300) != 0:
-                raise GroupError(f"{way}: {job.tend()}")
-        finally:
-            job.end()
-        reader = Reader(folder)
-        lines = reader.new_lines()
-        reader.close()
+    lines = train(RANKS, recipe_of(loop, step, steps + WARM_STEPS, GATE_WIDTH), elastic, 300)
     by_step: dict[int, list[float]] = {}
     for line in lines:
         by_step.setdefault(line.step, []).append(line.busy)

@@ -12,13 +12,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from benchmarks.common.group import free_port
+from benchmarks.common.group import GroupError, free_port
+from benchmarks.faults.records import Line, Reader
 from benchmarks.results import ROOT
 
 #: Seconds from the end of a process to the start of the next one in its place, which sirtakirun has, too.
@@ -104,6 +106,28 @@ class SirtakiJob:
         """Interrupts the job."""
         if self._process.poll() is None:
             _stop(self._process, signal.SIGINT, 20)
+
+
+def train(ranks: int, recipe: dict[str, Any], elastic: str, seconds: float) -> list[Line]:
+    """Trains to the end under sirtakirun, and returns the lines of all ranks.
+
+    Raises:
+        GroupError: the job has failed, or lasts longer than `seconds`.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-churn-") as name:
+        folder = Path(name)
+        job = SirtakiJob(folder, ranks, recipe, elastic)
+        try:
+            if job.wait(seconds) != 0:
+                raise GroupError(f"a training without faults has failed: {job.tend()}")
+        except subprocess.TimeoutExpired:
+            raise GroupError(f"a training without faults takes longer than {seconds:.0f} s") from None
+        finally:
+            job.end()
+        reader = Reader(folder)
+        lines = reader.new_lines()
+        reader.close()
+    return lines
 
 
 class CrowdedJob:

@@ -6,18 +6,16 @@ idle most of the time; more would slow the start of new ranks.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import netns
-from benchmarks.common.group import GroupError
 from benchmarks.common.rig import say
 from benchmarks.faults import analysis, figures
-from benchmarks.faults.jobs import CrowdedJob, SirtakiJob
-from benchmarks.faults.records import KILL, Reader
+from benchmarks.faults.jobs import CrowdedJob, SirtakiJob, train
+from benchmarks.faults.records import KILL
 from benchmarks.faults.schedule import Event, poisson, told
 from benchmarks.faults.storm import Storm, rage, rage_together
 from benchmarks.results import Row, Store
@@ -79,17 +77,7 @@ def measure_hour(store: Store, base: dict[str, Any], ranks: int, *, quick: bool)
 
 def _calm_loss(recipe: dict[str, Any], ranks: int, steps: int) -> float:
     """Returns the final loss of a training without faults, which need not keep the pace."""
-    with tempfile.TemporaryDirectory(prefix="bench-churn-") as name:
-        folder = Path(name)
-        job = SirtakiJob(folder, ranks, {**recipe, "pace": 0.0, "steps": steps}, f"{recipe['least']}:{ranks}")
-        try:
-            if job.wait(CALM_SECONDS) != 0:
-                raise GroupError(f"a training without faults has failed: {job.tend()}")
-        finally:
-            job.end()
-        reader = Reader(folder)
-        lines = reader.new_lines()
-        reader.close()
+    lines = train(ranks, {**recipe, "pace": 0.0, "steps": steps}, f"{recipe['least']}:{ranks}", CALM_SECONDS)
     loss = analysis.final_loss(lines, figures.LAST_LOSSES)
     assert loss is not None
     return loss

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import netns
-from benchmarks.faults import analysis, figures, long_runs
+from benchmarks.faults import analysis, figures, jobs, long_runs
 from benchmarks.faults.records import Line
 from benchmarks.faults.storm import Storm, rage_together
 from benchmarks.results import Store
@@ -78,7 +78,7 @@ RANK = """
 import os, sys, time
 from benchmarks.faults.records import Line, Log
 log, step = Log(sys.argv[1], int(sys.argv[2])), 0
-while step != int(sys.argv[3]):
+while step == 0 or step != int(sys.argv[3]):
     step += 1
     log.write(Line(time.monotonic(), os.getpid(), int(sys.argv[2]), 1, step, 4, step, True, 0, 0, [step], 0.0, 1.0))
     time.sleep(0.02)  # lint: allow(sleep) the pace of a rank
@@ -110,7 +110,8 @@ class FalseJob:
 def test_all_storms_of_an_hour_run_at_once_and_have_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := netns.unavailable_reason():
         pytest.skip(reason)
-    monkeypatch.setattr(long_runs, "SirtakiJob", FalseJob)
+    for module in (jobs, long_runs):
+        monkeypatch.setattr(module, "SirtakiJob", FalseJob)
     monkeypatch.setattr(long_runs, "QUICK_SECONDS", 0.5)
     store = Store("churn", "a command", folder=tmp_path, resume=False)
     found = long_runs.measure_hour(store, {"least": 2, "pace": 0.1}, 4, quick=True)
