@@ -336,6 +336,11 @@ COMPARED_CODECS = len(re.findall(r'": "[0-9a-f]{16}",$', (ROOT / "scripts/codec_
 #: Part of a sentence, and the file and the name of the test that shows it.
 SHOWN = (
     (
+        "writes it into the models of all ranks, with equal bits",
+        "tests/unit/local_updates/drain_test.cc",
+        "InInt8AreNearTheExactMean",
+    ),
+    (
         "fusion and partitioning never change a result",
         "tests/conformance/reduction/reduction_test.cc",
         "MeansTheSameWhateverTheLayout",

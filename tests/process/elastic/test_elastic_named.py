@@ -20,10 +20,14 @@ STEPS = 6
 # A fault "slot:step:place" kills the rank: before the operation of the step, where it holds the result ("held"), behind
 # it, in the backward that follows, or while the survivors agree. With "late" the rank learns of a loss at the end of
 # the operation; a rank that "tells" then opens a named pipe behind the operation, and the first one to be killed waits
-# for that. The operation is between backward() and step() if the third argument says so.
+# for that. The operation is between backward() and step() if the third argument says so. With "objects" the
+# session begins before sirtaki.torch is imported.
 TRAIN = f"""
 import hashlib, json, os, signal, sys
 import torch
+import sirtaki
+if sys.argv[2] == "objects":
+    sirtaki.init()
 import sirtaki.torch as hvd
 from sirtaki.torch._adapter import torch_ops
 

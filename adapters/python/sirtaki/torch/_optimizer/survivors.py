@@ -158,5 +158,7 @@ def _most(numbers: list[int]) -> list[int]:
 
 
 survivors = Survivors()
+if basics.is_initialized():  # a program may import sirtaki.torch behind sirtaki.init()
+    survivors.note_session()
 basics.after_init(survivors.note_session)
 basics.before_regroup(survivors.reset)
