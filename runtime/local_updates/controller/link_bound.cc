@@ -139,6 +139,18 @@ void LinkBound::Times::state(StateIo& io) {
   io.field(cost, 0, kMostLoad);
 }
 
+void LinkBound::begin_mode(Mode mode) {
+  // Fragments and gradients take different times for the same bytes.
+  dense_ = dense_longest_ = {};
+  if (mode == Mode::kSync) {
+    cost_ = times_.synchronous = {};
+    times_.cost = 0;
+  }
+  reference_ = before_.load = 0;
+  costly_ = false;
+  mode_ = mode;
+}
+
 void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps, std::int64_t delay) {
   local_steps_ = mode == Mode::kSync ? 0 : std::min(local_steps_ + steps, RoundStats::kMaxStep);
   sync_steps_ = mode == Mode::kSync ? steps : sync_steps_;
@@ -149,13 +161,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps, 
   learn_latency(stats);
   const bool changed = mode != mode_;
   if (changed) {
-    // Fragments and gradients take different times for the same bytes.
-    dense_ = dense_longest_ = {};
-    cost_ = mode == Mode::kSync ? Mean{} : cost_;
-    times_.synchronous = mode == Mode::kSync ? Mean{} : times_.synchronous;
-    reference_ = before_.load = 0;
-    costly_ = false;
-    mode_ = mode;
+    begin_mode(mode);
   }
   // Synchronous rounds do not measure compressed differences, so their values survive a trial.
   const bool local = mode == Mode::kLocal;
@@ -176,9 +182,6 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps, 
     add_known(longest_, stats.longest_us);
     last_sent_ = stats.transfer_us > 0 ? over_step(stats.transfer_us, stats.step_us) : last_sent_;
   }
-  if (local) {
-    learn_bits();
-  }
   add_known(dense_longest_, stats.transfer_us > 0
                                 ? static_cast<std::int64_t>(Wide{stats.longest_us} * stats.dense_us / stats.transfer_us)
                                 : 0);
@@ -186,13 +189,13 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps, 
     const std::int64_t cost = over_step(stats.stall_us, stats.step_us);
     cost_.add(cost);
     waited_ = static_cast<std::int64_t>(std::min<Wide>(Wide{cost} * steps + waited_, kMostLoad));
-    times_.cost = changed ? 0 : times_.cost;
     times_.cost = times_.cost == 0 && cost_.count == kMeanRounds ? cost_.value : times_.cost;
     if (times_.cost > 0 && (Wide{cost_.value} > 2 * Wide{times_.cost} || 2 * Wide{cost_.value} < times_.cost)) {
       times_.forget();  // the link has changed
     }
     times_.add_synchronous(stats.step_us + stats.stall_us, steps);
   } else {
+    learn_bits();
     times_.add_local(stats.now_us, steps, delay);
     learn_waits(stats, steps);
     if (reference_ == 0 && sent_.count == kMeanRounds) {

@@ -151,6 +151,7 @@ class LinkBound {
   void learn_latency(const RoundStats& stats);
   void learn_waits(const RoundStats& stats, std::int64_t steps);
   void learn_bits();
+  void begin_mode(Mode mode);
   std::size_t place_of(std::int64_t encoding) const;  // its index in bits_
 
   const LinkOptions options_;
