@@ -147,7 +147,7 @@ class _Injector:
         self._ranks, self._storm = ranks, storm
         self._least = least
         self._due = list(events)
-        # By process: when its fault ends, and the function that ends it.
+        # A process that is stopped or cut off has the time when its fault ends, and the function that ends it.
         self._passing: dict[int, tuple[float, Callable[[], None]]] = {}
 
     def tick(self, now: float) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from false_rank import RANK
 
 from benchmarks.faults import analysis
 from benchmarks.faults.figures import figures_of, gate_rows, kept_share, plotted_rows, storm_rows
@@ -176,18 +177,6 @@ def test_a_torn_last_line_is_not_read_before_it_is_whole(tmp_path: Path) -> None
     reader.close()
 
 
-# A rank that commits a step each 20 ms, whoever else is there.
-RANK = """
-import os, sys, time
-from benchmarks.faults.records import Line, Log
-log, step = Log(sys.argv[1], int(sys.argv[2])), 0
-while True:
-    step += 1
-    log.write(Line(time.monotonic(), os.getpid(), int(sys.argv[2]), 1, step, 3, step, True, 0, 0, [step], 0.0))
-    time.sleep(0.02)  # lint: allow(sleep) the pace of a rank
-"""
-
-
 class Ranks:
     """Processes that know nothing of each other; one that ends is started again."""
 
@@ -197,7 +186,7 @@ class Ranks:
         self.starts = 3
 
     def _start(self, slot: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-c", RANK, str(self._folder), str(slot)], cwd=ROOT)
+        return subprocess.Popen([sys.executable, "-c", RANK, str(self._folder), str(slot), "3", "0"], cwd=ROOT)
 
     def tend(self) -> str | None:
         for slot, process in enumerate(self.running):

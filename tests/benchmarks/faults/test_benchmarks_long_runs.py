@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from false_rank import RANK
 
 from benchmarks import netns
 from benchmarks.faults import analysis, figures, jobs, long_runs
@@ -73,18 +74,6 @@ def test_a_job_that_fails_calls_the_others_off() -> None:
     assert rage_together({"one": lambda _: Storm(left=1), "two": lambda _: Storm(left=2)})["two"].left == 2
 
 
-# A rank that commits a step each 20 ms, whoever else is there, and knows the loss of each; it may make but a few.
-RANK = """
-import os, sys, time
-from benchmarks.faults.records import Line, Log
-log, step = Log(sys.argv[1], int(sys.argv[2])), 0
-while step == 0 or step != int(sys.argv[3]):
-    step += 1
-    log.write(Line(time.monotonic(), os.getpid(), int(sys.argv[2]), 1, step, 4, step, True, 0, 0, [step], 0.0, 1.0))
-    time.sleep(0.02)  # lint: allow(sleep) the pace of a rank
-"""
-
-
 class FalseJob:
     """Ranks that know nothing of each other, in place of a job of sirtakirun."""
 
@@ -93,7 +82,7 @@ class FalseJob:
     ) -> None:
         del spares
         command, steps = [*inside, sys.executable, "-c", RANK, str(folder)], str(recipe.get("steps", 0))
-        self._ranks = [subprocess.Popen([*command, str(slot), steps], cwd=ROOT) for slot in range(ranks)]
+        self._ranks = [subprocess.Popen([*command, str(slot), str(ranks), steps], cwd=ROOT) for slot in range(ranks)]
 
     def tend(self) -> None:
         return None

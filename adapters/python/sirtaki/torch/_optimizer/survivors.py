@@ -107,7 +107,7 @@ class Survivors:
         Returns:
             True if the operation counts, with the result that this rank holds.
         """
-        mine = [stream for stream in all_streams if stream.outlives_losses]
+        mine: list[Member] = [stream for stream in all_streams if stream.outlives_losses]
         for stream in set(all_streams).difference(mine):
             stream.abandon()  # it has never been open: see bears_losses()
         while True:
